@@ -1,0 +1,96 @@
+# Everything runs in one virtual environment: the active one ($VIRTUAL_ENV), else .venv, made when
+# it is missing. Works with GNU make 3.81 (macOS) and later; recipes are plain POSIX shell.
+
+VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python3.10 python)
+JOBS ?= 2
+PY := "$(BIN)/python"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check docs bench clean venv ready ready-dev
+
+help:
+	@echo 'make demo      install, then run the three commands on img.png'
+	@echo 'make test      install with the development extra, then run the tests (JOBS=2 at once)'
+	@echo 'make test-all  the tests and the exhaustive suites: every model of the registry'
+	@echo 'make check     format, lint, types, generated files fresh'
+	@echo 'make docs      write the generated files anew'
+	@echo 'make bench     time and memory, each as a ratio with its limit'
+	@echo 'make clean     remove caches and what the demo wrote'
+
+demo: ready
+	@PATH="$$(cd "$(BIN)" && pwd):$$PATH" && export PATH && \
+	$(call show,hookscope tree resnet18) && \
+	$(call show,hookscope capture --layer "layer3.*" --input img.png) && \
+	$(call show,hookscope grads --loss kl --target 3)
+
+show = printf '\n$$ %s\n' '$(1)' && $(1)
+
+test: ready-dev
+	@$(PY) -m pytest -n $(JOBS)
+
+test-all: ready-dev
+	@$(PY) -m pytest -n $(JOBS) -m ''
+
+check: ready-dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m tools.cli_reference --check
+	$(PY) -m tools.catalog --check
+
+docs: ready
+	$(PY) -m tools.cli_reference
+	$(PY) -m tools.catalog
+
+bench: ready
+	@$(PY) -m bench
+
+clean:
+	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .coverage
+	rm -f resnet18.capture.safetensors resnet18.grads.safetensors
+	find hookscope tests tools bench sample_models -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Installing -----------------------------------------------------------------------------------
+# A stamp inside the environment tells that this checkout is installed there, editable, as
+# pyproject.toml now stands. The development stamp stands for the plain one too.
+
+STAMP := $(VENV)/.hookscope-installed
+
+ready: venv
+	@$(call install,.,plain dev)
+
+ready-dev: venv
+	@$(call install,.[dev],dev)
+
+# $(call install,WHAT,KINDS): pip install -e WHAT, unless the stamp is newer than pyproject.toml and
+# holds this folder with one of KINDS; the first of KINDS is what it will hold.
+define install
+for kind in $(2); do \
+	if [ "$(STAMP)" -nt pyproject.toml ] && [ "$$(cat "$(STAMP)")" = "$$kind $$PWD" ]; then \
+		exit 0; \
+	fi; \
+done; \
+$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip; \
+echo "Installing hookscope into $(VENV) (the first time, torch makes this a large download) ..." >&2; \
+$(PY) -m pip install $$([ -t 1 ] || echo --quiet) --disable-pip-version-check -e '$(1)' && \
+echo "$(firstword $(2)) $$PWD" >"$(STAMP)"
+endef
+
+venv:
+	@if [ ! -x "$(BIN)/python" ]; then \
+		if [ -n "$(VIRTUAL_ENV)" ]; then \
+			echo "The active environment $(VENV) has no Python: deactivate it and try again." >&2; \
+			exit 1; \
+		fi; \
+		for python in $(PYTHONS); do \
+			if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+				>/dev/null 2>&1; then \
+				echo "Making $(VENV) with $$python ..." >&2; \
+				exec $$python -m venv "$(VENV)"; \
+			fi; \
+		done; \
+		echo "hookscope needs Python 3.10 or newer with its venv module, and none was found on PATH: install one (Debian and Ubuntu: apt install python3-venv) or name it, as in make demo PYTHON=/path/to/python3." >&2; \
+		exit 1; \
+	fi

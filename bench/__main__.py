@@ -1,0 +1,116 @@
+"""Prints what hookscope costs as ratios, each with its limit; exit status 1 when one is over.
+
+Every ratio is the median over pairs that were run in turn in this one go, so that a machine that
+slows down or speeds up meanwhile moves both halves of a pair.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
+
+BY_HAND = (sys.executable, str(Path(__file__).with_name("by_hand.py")), str(IMAGE), "layer3")
+CAPTURE = (*HOOKSCOPE, "capture", "resnet18", "--layer", "layer3.*", "--input", str(IMAGE))
+IMPORT = python("import torchvision")
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of the table: what is measured against what, its limit, and how."""
+
+    ours: str
+    plain: str
+    limit: float
+    unit: str
+    run: Callable[[], list[Pair]]
+
+
+def times(measured: Iterable[tuple[Cost, Cost]]) -> list[Pair]:
+    """Take the seconds out of pairs of costs, as milliseconds."""
+    return [(ours.seconds * 1e3, plain.seconds * 1e3) for ours, plain in measured]
+
+
+def memories(measured: Iterable[tuple[Cost, Cost]]) -> list[Pair]:
+    """Take the peak memory out of pairs of costs, as megabytes."""
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    return [(ours.memory / unit, plain.memory / unit) for ours, plain in measured]
+
+
+def recordings() -> list[Pair]:
+    """Measure recording inside one process of its own, so that this one stays small."""
+    command = [sys.executable, "-m", "bench.in_process", "40"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    lines = (line.split() for line in done.stdout.splitlines())
+    return [(float(ours) * 1e3, float(plain) * 1e3) for ours, plain in lines]
+
+
+MEASURES = (
+    Measure(
+        "hookscope --help",
+        "python -c 'import click'",
+        2.0,
+        "ms",
+        lambda: times(pairs((*HOOKSCOPE, "--help"), python("import click"), 15)),
+    ),
+    Measure(
+        "hookscope tree resnet18",
+        "python -c 'import torchvision'",
+        1.1,
+        "ms",
+        lambda: times(pairs((*HOOKSCOPE, "tree", "resnet18"), IMPORT, 9)),
+    ),
+    Measure(
+        "hookscope capture --layer 'layer3.*' --input img.png",
+        "bench/by_hand.py",
+        1.1,
+        "ms",
+        lambda: times(pairs(CAPTURE, BY_HAND, 9)),
+    ),
+    Measure(
+        "recording 15 layers, in process",
+        "the same hooks by hand",
+        1.1,
+        "ms",
+        recordings,
+    ),
+    Measure(
+        "hookscope tree vit_h_14, peak memory",
+        "python -c 'import torchvision'",
+        1.1,
+        "MB",
+        lambda: memories(pairs((*HOOKSCOPE, "tree", "vit_h_14"), IMPORT, 3)),
+    ),
+)
+
+
+def main() -> int:
+    """Measure and print each line; return how the process should end."""
+    print(f"{'what':<54}{'against':<32}{'took':>10}{'against':>10}{'ratio':>8}{'limit':>7}")
+    over = 0
+    for measure in MEASURES:
+        if measure.unit == "MB" and sys.platform == "win32":
+            print(f"{measure.ours:<54}cannot be measured on Windows")
+            continue
+        measured = measure.run()
+        ours, plain = (median(column) for column in zip(*measured, strict=True))
+        ratio = median(ours / plain for ours, plain in measured)
+        over += ratio > measure.limit
+        print(
+            f"{measure.ours:<54}{measure.plain:<32}{ours:>7.0f} {measure.unit}"
+            f"{plain:>7.0f} {measure.unit}{ratio:>8.2f}{measure.limit:>7.1f}"
+            f"  {'over' if ratio > measure.limit else 'ok'}",
+            flush=True,
+        )
+    return min(over, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

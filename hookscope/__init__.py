@@ -1,0 +1,49 @@
+"""See and change what happens inside a PyTorch model: activations and gradients at any layer.
+
+The same verbs as on the command line, each one function; names are imported when first used, so that
+``import hookscope`` alone does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hookscope.api import capture, grads, load, load_model, models, record, tree
+    from hookscope.errors import HookscopeError
+    from hookscope.records import Capture
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    **dict.fromkeys(
+        ("capture", "grads", "load", "load_model", "models", "record", "tree"), "hookscope.api"
+    ),
+    "Capture": "hookscope.records",
+    "HookscopeError": "hookscope.errors",
+}
+
+__all__ = [
+    "Capture",
+    "HookscopeError",
+    "__version__",
+    "capture",
+    "grads",
+    "load",
+    "load_model",
+    "models",
+    "record",
+    "tree",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,480 @@
+"""The verbs, each one function: what the command line does, for Python. Nothing here prints.
+
+Notes on what was chosen by default go to the logger ``hookscope``.
+"""
+
+from __future__ import annotations
+
+import logging
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope import patterns, records
+from hookscope.errors import CheckFailed, LossError, ModelError, RequestError
+from hookscope.execute import demand_unchanged, estimated_bytes, forward, model_failed, untouched
+from hookscope.hooks import Recorder
+from hookscope.layer_runs import with_runs
+from hookscope.losses.compute import Loss, compute
+from hookscope.modules import ROOT, Layer, ModuleTree, describe, layers_of
+from hookscope.prepare import DEFAULT_MODEL, Prepared, prepare
+from hookscope.provenance import describe_run, top_classes, versions
+from hookscope.records import Capture
+from hookscope.select import select
+from hookscope.sources import catalog, loading
+from hookscope.sources.catalog import ModelInfo
+from hookscope.sources.loaded import LoadedModel
+from hookscope.tensors import map_tensors
+
+log = logging.getLogger("hookscope")
+
+LARGE = 10**9  # bytes from which a recording is announced before it is made
+VALUES = {"output": records.OUTPUT, "input": records.INPUT}
+GRADIENTS = {
+    "output": records.OUTPUT_GRAD,
+    "input": records.INPUT_GRAD,
+    "param": records.PARAM_GRAD,
+}
+
+load_model = loading.load
+load = Capture.load
+
+
+def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
+    """Return the torchvision models whose name matches ``pattern``.
+
+    Args:
+        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``.
+        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
+            ``quantized``; None for any.
+
+    Raises:
+        ModelError: nothing matches.
+
+    Example:
+        >>> import hookscope
+        >>> [m.name for m in hookscope.models("resnet{18,34}")]
+        ['resnet18', 'resnet34']
+    """
+    matches = patterns.compile_pattern(pattern)
+    every = catalog.entries()
+    found = [m for m in every if matches(m.name) and task in (None, m.task)]
+    if not found:
+        tasks = ", ".join(sorted({m.task for m in every}))
+        raise ModelError(
+            f"No model matches {pattern!r}" + (f" with the task {task!r}." if task else "."),
+            f"'hookscope models' lists all names. The tasks are {tasks}.",
+        )
+    return found
+
+
+def tree(
+    model: str | nn.Module = DEFAULT_MODEL,
+    *,
+    layers: Sequence[str] = (),
+    types: Sequence[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    shapes: bool = False,
+    shape: Sequence[int] | None = None,
+    model_args: Mapping[str, Any] | None = None,
+) -> ModuleTree:
+    """Return the named-module tree of a model.
+
+    Args:
+        model: a model's word, or a live module.
+        layers: layer patterns; none means all. A leading ``!`` takes away.
+        types: class names or globs of them, such as ``Conv2d``.
+        depth: names of at most so many parts; 0 is the model itself.
+        leaves: modules without children only.
+        shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a true
+            one where the model cannot run there.
+        shape: shape of the input for that pass.
+        model_args: keyword arguments for a class or factory.
+
+    Raises:
+        ModelError: no such model.
+        LayerError: a pattern matches nothing.
+
+    Example:
+        >>> import hookscope
+        >>> tree = hookscope.tree("resnet18", layers=["layer1.0.*"], types=["Conv2d"])
+        >>> [(node.name, node.parameters) for node in tree.nodes]
+        [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
+    """
+    if isinstance(model, nn.Module):
+        loaded = loading.wrap(model)
+    else:
+        loaded = loading.load(model, model_args=model_args, meta=True)
+    chosen = select(
+        loaded.module, layers, types=types, depth=depth, leaves=leaves, word=loaded.word
+    )
+    whole = describe(loaded.module, loaded.word)
+    if shapes:
+        whole = _with_shapes(whole, loaded, shape, model_args)
+    names = {layer.name for layer in chosen}
+    return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))
+
+
+def capture(
+    model: str | nn.Module = DEFAULT_MODEL,
+    *,
+    layers: Sequence[str] = (),
+    types: Sequence[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: Sequence[str] = ("output",),
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str = "random",
+    model_args: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    verify: bool = False,
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Run a model once and return what the chosen layers took and gave.
+
+    Args:
+        model: a model's word, or a live module.
+        layers: layer patterns; none means all. A leading ``!`` takes away.
+        types: class names or globs of them.
+        depth: names of at most so many parts.
+        leaves: modules without children only.
+        what: ``output``, ``input`` or both.
+        input: image files (one or a list), or what the model is called with: a tensor, a tuple of
+            positional arguments, a dict of keyword arguments, or a pair of both. None: what the
+            model's file offers, or standard normal noise.
+        shape: shape of that noise.
+        preprocess: ``imagenet`` or ``none``; None for the weights' own recipe.
+        size: height and width an image is brought to, in pixels.
+        mean: subtracted from each channel of an image whose values lie from 0 to 1.
+        std: what each channel is then divided by.
+        weights: ``random``, ``default``, a name of pretrained weights, or a file.
+        model_args: keyword arguments for a class or factory.
+        seed: of random weights, noise and dropout.
+        dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
+        device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
+        train: run in train mode; buffers are put back afterwards.
+        verify: run again without hooks and demand a bit-equal output.
+        strict: demand that every matched layer ran.
+        max_bytes: stop rather than record more.
+
+    Raises:
+        ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
+        ForwardError: the model itself raised; names the layer.
+        CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import hookscope
+        >>> shot = hookscope.capture("resnet18", layers=["layer3.*"], shape=(1, 3, 64, 64))
+        >>> shot["layer3.0.relu:2/output"].shape
+        torch.Size([1, 256, 4, 4])
+    """
+    options = _chosen(locals(), capture)
+    kinds = _kinds(what, VALUES)
+    prepared = prepare(
+        model,
+        input,
+        selection={"layers": layers, "types": types, "depth": depth, "leaves": leaves},
+        recipe={
+            "shape": shape,
+            "preprocess": preprocess,
+            "size": size,
+            "mean": mean,
+            "std": std,
+        },
+        weights=weights,
+        model_args=model_args,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        train=train,
+    )
+    _announce_size(prepared, kinds, max_bytes)
+    recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
+    with untouched(prepared.module, train=train, seed=seed), torch.no_grad():
+        with recorder as shot:
+            shot.output = forward(prepared, recorder.capture)
+        if verify:
+            demand_unchanged(prepared, shot.output)
+    shot.metadata = describe_run("capture", prepared, options)
+    if verify:
+        shot.metadata["verified"] = True
+    if top := top_classes(prepared, shot.output):
+        shot.metadata["top"] = top
+    _demand_all_ran(shot, strict)
+    return shot
+
+
+def grads(
+    model: str | nn.Module = DEFAULT_MODEL,
+    *,
+    loss: str = "ce",
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: Sequence[str] = (),
+    types: Sequence[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: Sequence[str] = ("output", "param"),
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str = "random",
+    model_args: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    verify: bool = False,
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Run a model forward and a loss backward; return the gradients at the chosen layers.
+
+    The gradient at the model's own input is always among them. Keywords that ``capture`` has too
+    mean the same here.
+
+    Args:
+        model: a model's word, or a live module.
+        loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum`` or
+            ``norm``.
+        target: a class index, several for a batch, a label, ``argmax`` (the class that the model
+            itself prefers), ``uniform``, or a tensor file.
+        reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
+        raw: the loss straight on the model's output, without softmax or sigmoid.
+        what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
+            through that module to its input) and ``param``.
+
+    Raises:
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+        CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.grads("resnet18", loss="kl", target=3, layers=["fc"])
+        >>> [record.key for record in found.records]
+        ['fc/output.grad', 'fc/bias.grad', 'fc/weight.grad', './input.0.grad']
+    """
+    options = _chosen(locals(), grads)
+    kinds = _kinds(what, GRADIENTS)
+    prepared = prepare(
+        model,
+        input,
+        selection={"layers": layers, "types": types, "depth": depth, "leaves": leaves},
+        recipe={
+            "shape": shape,
+            "preprocess": preprocess,
+            "size": size,
+            "mean": mean,
+            "std": std,
+        },
+        weights=weights,
+        model_args=model_args,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        train=train,
+    )
+    _announce_size(prepared, kinds, max_bytes)
+    recorder = Recorder(
+        prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
+    )
+    with untouched(prepared.module, train=train, seed=seed), torch.enable_grad():
+        with recorder as found:
+            found.output = forward(prepared, recorder.capture)
+            measured = _measure(loss, prepared, found.output, target, reduction, raw)
+            _backward(prepared, measured, recorder.capture)
+        if verify or recorder.doubts:
+            demand_unchanged(prepared, found.output)
+    found.metadata = describe_run("grads", prepared, options)
+    found.metadata["loss"] = {
+        "name": measured.name,
+        "formula": measured.formula,
+        "reduction": measured.reduction,
+        "raw": raw,
+        "target": measured.target,
+        "value": float(measured.value.detach()),
+    }
+    if verify:
+        found.metadata["verified"] = True
+    _demand_all_ran(found, strict)
+    return found
+
+
+@contextmanager
+def record(
+    module: nn.Module,
+    layers: str | Iterable[str] = (),
+    what: str | Iterable[str] = ("output",),
+    grads: bool = False,
+) -> Iterator[Capture]:
+    """Record inside your own loop: whatever ``module`` runs within the ``with`` block.
+
+    Every call of every chosen module is kept, as copies on the module's device; no hook stays on
+    the module afterwards. With ``grads=True`` a backward pass inside the block adds the gradients:
+    at each value named in ``what``, and at the parameters of the chosen layers. A parameter's
+    gradient is that of one backward pass; the second pass is its call 2.
+
+    Args:
+        module: the model, in whatever mode and on whatever device it is.
+        layers: layer patterns; none means all.
+        what: ``output``, ``input`` or both.
+        grads: record gradients too.
+
+    Raises:
+        LayerError: a pattern matches nothing.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Linear(4, 1)
+        >>> with hookscope.record(net, grads=True) as capture:
+        ...     net(torch.ones(2, 4)).sum().backward()
+        >>> capture["./weight.grad"]
+        tensor([[2., 2., 2., 2.]])
+    """
+    kinds = _kinds(what, VALUES)
+    if grads:
+        kinds |= {f"{kind}.grad" for kind in kinds} | {records.PARAM_GRAD}
+    given = [layers] if isinstance(layers, str) else layers
+    word = type(module).__name__
+    recorder = Recorder(module, select(module, given, word=word), kinds)
+    with recorder as capture:
+        capture.metadata = {"command": "record", "model": {"word": word}, "versions": versions()}
+        yield capture
+    for name in recorder.doubts:
+        log.warning(
+            "%s returned its own input, and the result was changed in place afterwards. While"
+            " gradients are recorded the input does not change with it: if the model reads it again,"
+            " leave this layer out.",
+            name,
+        )
+
+
+def _kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
+    words = what.split(",") if isinstance(what, str) else list(what)
+    unknown = [word for word in words if word not in known]
+    if unknown or not words:
+        wrong = repr(unknown[0]) if unknown else "Nothing"
+        raise RequestError(f"{wrong} cannot be recorded.", f"Choose among {', '.join(known)}.")
+    return {known[word] for word in words}
+
+
+def _chosen(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """The keywords whose values are not the defaults, as text where JSON has no such value."""
+    defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
+    plain = (str, int, float, bool, list, tuple, dict, type(None))
+    return {
+        name: value if isinstance(value, plain) else type(value).__name__
+        for name, value in given.items()
+        if name not in ("model", "input") and value != defaults[name]
+    }
+
+
+def _announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
+    """Tell a large recording before it is made, and refuse one over ``max_bytes``.
+
+    A user's own code is run an extra time on the meta device only if a limit was given.
+    """
+    if max_bytes is None and prepared.loaded.source != "torchvision":
+        return
+    expected = estimated_bytes(prepared, kinds)
+    if expected is None:
+        return
+    if max_bytes is not None and expected > max_bytes:
+        raise CheckFailed(
+            f"Recording this takes {expected} bytes, and the limit is {max_bytes}.",
+            "Choose fewer layers with --layer, or raise --max-bytes.",
+        )
+    if expected >= LARGE:
+        log.info("size: about %.1f GB will be recorded and written", expected / 1e9)
+
+
+def _measure(
+    name: str, prepared: Prepared, output: Any, target: Any, reduction: str | None, raw: bool
+) -> Loss:
+    measured = compute(
+        name,
+        output,
+        target,
+        reduction=reduction,
+        raw=raw,
+        categories=prepared.loaded.categories,
+    )
+    if not measured.value.requires_grad:
+        raise LossError(
+            "Nothing that the loss depends on requires grad: every parameter is frozen, and the"
+            " model's input is not of a floating-point type or does not reach its output.",
+            "Unfreeze a parameter, or choose another --loss.",
+        )
+    return measured
+
+
+def _backward(prepared: Prepared, measured: Loss, found: Capture) -> None:
+    try:
+        measured.value.backward()
+    except Exception as error:
+        raise model_failed(prepared, error, found, during="backward") from error
+
+
+def _demand_all_ran(shot: Capture, strict: bool) -> None:
+    silent = shot.coverage.silent
+    if strict and silent:
+        first = silent[0]
+        raise CheckFailed(
+            f"{len(silent)} of {shot.coverage.matched} matched layers never ran, first {first.module}"
+            f" ({first.type}): {first.reason}.",
+            "Nothing was written. Leave them out with --layer '!NAME', or drop --strict.",
+        )
+
+
+def _with_shapes(
+    whole: ModuleTree,
+    loaded: LoadedModel,
+    shape: Sequence[int] | None,
+    model_args: Mapping[str, Any] | None,
+) -> ModuleTree:
+    """Add shapes from a pass on the meta device, or from a true one where that fails."""
+    value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
+    ghost = map_tensors(value, lambda path, tensor: tensor.to("meta"))
+    try:
+        return with_runs(whole, loaded.module, ghost)
+    except Exception:  # data-dependent code, such as a detector's, cannot run without values
+        log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
+    if any(p.is_meta for p in loaded.module.parameters()):
+        loaded = loading.load(loaded.word, model_args=model_args)
+    prepared = prepare(
+        loaded.module,
+        value,
+        selection={},
+        recipe={},
+        weights="random",
+        model_args=None,
+        seed=0,
+        dtype=None,
+        device=None,
+        train=False,
+    )
+    try:
+        with untouched(loaded.module, train=False, seed=0):
+            return with_runs(whole, loaded.module, prepared.value)
+    except Exception as error:
+        raise model_failed(prepared, error, None) from error

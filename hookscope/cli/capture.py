@@ -1,0 +1,51 @@
+"""``hookscope capture``: run a model once and keep what its layers returned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli import options
+from hookscope.cli.command import Example, command
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.recording import record
+
+EXAMPLES = (
+    Example(
+        'hookscope capture --layer "layer3.*" --input img.png',
+        "The outputs of one stage of resnet18 for a photo.",
+    ),
+    Example(
+        'hookscope capture sample_models/digits.py:trained --layer "conv*"'
+        " --input sample_models/five.png",
+        "A trained model from a Python file.",
+    ),
+    Example(
+        'hookscope capture resnet18 --layer "*.conv?" --what output,input --shape 2x3x64x64',
+        "What went in and came out, on noise.",
+    ),
+)
+
+
+@command(
+    "capture",
+    options.model,
+    options.layers,
+    options.what("output", "output", "input"),
+    options.inputs,
+    options.run,
+    options.checks,
+    options.output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
+    """Run a model and record the tensors at its layers.
+
+    Writes a safetensors file and prints a table of what is in it: shape, dtype and statistics, in
+    the order of execution. What is kept is what a layer returned at that moment, whatever is done
+    to it in place later.
+    """
+    record(ctx, output, force, values)

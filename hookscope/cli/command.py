@@ -1,0 +1,171 @@
+"""Commands and options as this tool means them: environment names, sections of help, examples.
+
+Built on a plain Click group, whose own "did you mean" then works. An option belongs to a section of
+the help, has the environment variable ``HOOKSCOPE_<COMMAND>_<OPTION>``, and names the file or the
+variable that a refused value came from.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import click
+from click.core import ParameterSource
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_WIDTH = 100
+
+
+class Example(NamedTuple):
+    """One line to type and what it shows; help, the reference page and a test read it."""
+
+    line: str
+    shows: str
+
+
+class Option(click.Option):
+    """An option of a section of the help; ``shared_env`` names a variable for all commands."""
+
+    def __init__(self, *args: Any, section: str = "Options", shared_env: str = "", **more: Any):
+        super().__init__(*args, **more)
+        self.section = section
+        self.shared_env = shared_env
+
+    @property
+    def key(self) -> str:
+        """The long flag without its dashes: what a settings file calls the option."""
+        return next(opt for opt in self.opts if opt.startswith("--"))[2:]
+
+    def name_environment(self, command: str) -> None:
+        """Give the option its variables, the command's own before the shared one."""
+        own = "_".join(("HOOKSCOPE", command, self.key)).upper().replace("-", "_")
+        self.envvar = [own, self.shared_env] if self.shared_env else [own]
+
+    def variable(self, ctx: click.Context) -> str:
+        """Return the environment variable that gives the value, or an empty string."""
+        names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or ()
+        return next((name for name in names if os.environ.get(name)), "")
+
+    def origin(self, ctx: click.Context, source: ParameterSource | None) -> str:
+        """Say where a value came from: a variable's or a file's name, or an empty string."""
+        if source is ParameterSource.ENVIRONMENT:
+            return self.variable(ctx)
+        if source is ParameterSource.DEFAULT_MAP:
+            from hookscope.cli.settings import settings_of
+
+            return str(settings_of(ctx).of(ctx.command.name or "")[self.key].path)
+        return ""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Name the option, and what gave it the value that was refused."""
+        hint = f"--{self.key}"
+        origin = ctx and self.origin(ctx, ctx.get_parameter_source(self.name))
+        return f"{hint} (from {origin})" if origin else hint
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the row of the help; a switch is one word there."""
+        record = super().get_help_record(ctx)
+        if record is None or not self.secondary_opts:
+            return record
+        # --[no-]strict: the pair written out would double the column's width.
+        short = [f"{opt}, " for opt in self.opts if not opt.startswith("--")]
+        return "".join(short) + f"--[no-]{self.key}", record[1]
+
+
+class Command(click.Command):
+    """A command whose help has sections and ends with examples.
+
+    Args:
+        examples: lines that run as they stand in a clone of the project.
+        notes: further sections of the help, each a title and rows of a term and its meaning.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: tuple[Example, ...] = (),
+        notes: Callable[[], dict[str, list[tuple[str, str]]]] = dict,
+        **more: Any,
+    ):
+        super().__init__(*args, **more)
+        self.examples = examples
+        self.notes = notes
+        for option in self.options():
+            option.name_environment(self.name or "")
+
+    def options(self) -> list[Option]:
+        """Return the options that can be set by flag, variable or file."""
+        return [param for param in self.params if isinstance(param, Option)]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by section, and the command's own further sections."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", "Global options"), []).append(record)
+        for title, records in (sections | self.notes()).items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        if not self.examples:
+            return
+        with formatter.section("Examples"):
+            for line, shows in self.examples:
+                # Written whole, however narrow the terminal: an example is there to be copied.
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+                with formatter.indentation():
+                    formatter.write_text(shows)
+
+
+class Group(click.Group):
+    """The group of commands, which its help lists in the order of a day's work."""
+
+    command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands as they were added."""
+        return list(self.commands)
+
+
+def command(
+    name: str, *decorators: Callable[[Any], Any], **more: Any
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a function a :class:`Command` with the options of ``decorators``, in that order."""
+
+    def make(function: Callable[..., Any]) -> Command:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        help_text = inspect.cleandoc(function.__doc__ or "")
+        return click.command(name, cls=Command, help=help_text, **more)(function)
+
+    return make
+
+
+def option(*names: str, **more: Any) -> Callable[[F], F]:
+    """Declare an option that has a default (None unless told) and shows it and its variables."""
+    more.setdefault("default", () if more.get("multiple") else None)
+    return click.option(*names, cls=Option, show_default=True, show_envvar=True, **more)
+
+
+def flag(name: str, *short: str, **more: Any) -> Callable[[F], F]:
+    """Declare a switch, with the word that turns it off where a variable or a file turned it on."""
+    more.setdefault("default", False)
+    return option(f"--{name}/--no-{name}", *short, is_flag=True, **more)
+
+
+def together(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make one decorator of several, in the order in which help shows them."""
+
+    def decorate(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate

@@ -1,0 +1,46 @@
+"""``hookscope completion``: the script that teaches a shell to complete."""
+
+from __future__ import annotations
+
+import click
+
+from hookscope.cli.command import Example, command
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+VARIABLE = "_HOOKSCOPE_COMPLETE"  # the script sets it when it asks for words
+EXAMPLES = (
+    Example("hookscope completion bash", 'For ~/.bashrc: eval "$(hookscope completion bash)"'),
+    Example(
+        "hookscope completion fish",
+        "To install: hookscope completion fish > ~/.config/fish/completions/hookscope.fish",
+    ),
+)
+
+
+@command(
+    "completion",
+    click.argument("shell", type=click.Choice(SHELLS), help="The shell the script is for."),
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that teaches a shell to complete.
+
+    It completes commands, options, models and layers; layer names are those that earlier commands
+    have seen of a model. For zsh, eval it in ~/.zshrc as for bash. For PowerShell, add this to the
+    profile: hookscope completion powershell | Out-String | Invoke-Expression
+    """
+    from click.shell_completion import get_completion_class
+
+    out: Out = ctx.obj
+    maker = get_completion_class(shell)
+    assert maker is not None
+    script = maker(ctx.find_root().command, {}, "hookscope", VARIABLE)
+    text = script.source_template % script.source_vars()
+    if out.json:
+        out.document({"schema": 1, "command": "completion", "shell": shell, "script": text})
+    else:
+        out.text(text)

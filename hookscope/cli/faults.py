@@ -1,0 +1,126 @@
+"""From an exception to a sentence, a repair and an exit status: one table for all commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from hookscope.cli.out import Out
+from hookscope.errors import HookscopeError
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+PACKAGES = ("hookscope", "torch", "torchvision")
+
+
+class Fault(NamedTuple):
+    """What to tell about an exception; ``foreseen`` ones are no bug of ours."""
+
+    message: str
+    hint: str
+    status: int
+    foreseen: bool = True
+
+
+def report(error: BaseException, out: Out) -> int:
+    """Print what ``error`` means and return the exit status."""
+    fault = explain(error)
+    if out.verbose > 1 or os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        out.hint("".join(traceback.format_exception(error)))
+    out.error(fault.message, fault.hint)
+    if not fault.foreseen:
+        out.hint(", ".join(f"{name} {version}" for name, version in versions()))
+    return fault.status
+
+
+def explain(error: BaseException) -> Fault:
+    """Find the sentence for ``error``."""
+    if isinstance(error, HookscopeError):
+        return Fault(error.message, error.hint, error.exit_code)
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in (
+        "torch",
+        "torchvision",
+    ):
+        return _broken_torch(error)
+    if "operator torchvision::" in str(error):
+        return _mismatch()
+    if isinstance(error, MemoryError):
+        hint = "Choose fewer layers with --layer, or a smaller input with --shape or --size."
+        return Fault("There is not enough memory.", hint, FAILED)
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        hint = "Set HOOKSCOPE_DEBUG=1 to see where it happened."
+        return Fault(f"{error.strerror}{where}.", hint, FAILED)
+    return _unknown(error)
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """Yield each package's name and installed version, without importing any of them."""
+    from importlib import metadata
+
+    for name in PACKAGES:
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield name, _own_version() if name == "hookscope" else "not installed"
+    yield "python", ".".join(map(str, sys.version_info[:3]))
+
+
+def _own_version() -> str:
+    import hookscope
+
+    return hookscope.__version__
+
+
+def _usage(error: click.ClickException) -> Fault:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "hookscope"
+    return Fault(message, f"See: {path} --help", error.exit_code)
+
+
+def _broken_torch(error: ImportError) -> Fault:
+    package = (error.name or "").partition(".")[0]
+    repair = (
+        f"Install it for this Python: {sys.executable} -m pip install --upgrade torch torchvision"
+    )
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        return Fault(f"{package} is not installed.", repair, FAILED)
+    return Fault(f"{package} is installed but cannot be imported: {error}.", repair, FAILED)
+
+
+def _mismatch() -> Fault:
+    found = dict(versions())
+    return Fault(
+        f"torchvision {found['torchvision']} does not match torch {found['torch']}.",
+        "Install the two together, from the same index: "
+        f"{sys.executable} -m pip install --upgrade --force-reinstall torch torchvision",
+        FAILED,
+    )
+
+
+def _unknown(error: BaseException) -> Fault:
+    name = type(error).__name__
+    message = f"Unexpected {name}: {error}" if str(error) else f"Unexpected {name}."
+    hint = "This is a fault in hookscope. Please report it with what HOOKSCOPE_DEBUG=1 prints"
+    return Fault(message, f"{hint}{_tracker()}.", FAILED, foreseen=False)
+
+
+def _tracker() -> str:
+    """Where to report, as the installed package says."""
+    from importlib import metadata
+
+    try:
+        links = metadata.metadata("hookscope").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        links = []
+    named = dict(link.split(", ", 1) for link in links if ", " in link)
+    address = named.get("Issues")
+    return f", at {address}" if address else ""

@@ -1,0 +1,124 @@
+"""The command ``hookscope``: its group of commands, and how a run of it ends.
+
+Nothing here or in the files it imports may import torch, numpy or rich: ``--help`` and a mistyped
+option are answered without them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from hookscope.cli import capture, completion, config, faults, grads, help, models, tree
+from hookscope.cli.command import MAX_WIDTH, Group, Option
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out, columns, discard_output, finish, prepare_streams
+
+
+def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    out = ctx.ensure_object(Out)
+    found = dict(faults.versions())
+    if out.json:
+        out.document({"schema": 1, "command": "version", "versions": found})
+    else:
+        out.text("\n".join(f"{name} {version}" for name, version in found.items()))
+    ctx.exit()
+
+
+@click.group(
+    cls=Group,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
+)
+@everywhere
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=_print_versions,
+    help="Print the versions of hookscope, torch and torchvision.",
+)
+def cli() -> None:
+    """See what happens inside a PyTorch model: activations and gradients at any layer.
+
+    Try it: hookscope tree resnet18
+    """
+
+
+for _module in (tree, capture, grads, models, config, completion, help):
+    cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
+# Before the command the options have no variables of their own: after it the same ones count.
+for _param in cli.params:
+    if isinstance(_param, Option):
+        _param.show_envvar = False
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run ``hookscope`` with ``args`` (those of the process if None) and exit.
+
+    The status is 0 when done, 1 when a sound request failed, 2 when it was wrong, 130 after Ctrl-C.
+    """
+    prepare_streams()
+    out = Out()
+    try:
+        status = _run(list(sys.argv[1:] if args is None else args), out)
+        finish()
+    except KeyboardInterrupt:
+        status = faults.INTERRUPTED
+        out.interrupted()
+    except OSError as error:
+        status = _output_failed(error, out)
+    sys.exit(status)
+
+
+def _run(args: list[str], out: Out) -> int:
+    try:
+        if os.environ.get(completion.VARIABLE):
+            return _complete(os.environ[completion.VARIABLE])
+        # Not cli.main(): it turns Ctrl-C and a closed pipe into status 1, and on Windows expands
+        # layer3.* against the files of the working folder.
+        with cli.make_context("hookscope", args, obj=out, **_width()) as ctx:
+            cli.invoke(ctx)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        out.hint(error.format_message())
+        return error.exit_code
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise
+    except click.Abort:
+        return faults.INTERRUPTED
+    except Exception as error:
+        if _is_closed_pipe(error):
+            raise
+        return faults.report(error, out)
+    return 0
+
+
+def _width() -> dict[str, Any]:
+    """Let help follow a narrow terminal too, which Click alone does only down to 50 columns."""
+    return {"terminal_width": max(min(columns(), MAX_WIDTH), 20)}
+
+
+def _complete(instruction: str) -> int:
+    from click.shell_completion import shell_complete
+
+    return shell_complete(cli, {}, "hookscope", completion.VARIABLE, instruction)
+
+
+def _is_closed_pipe(error: BaseException) -> bool:
+    # Windows reports a closed pipe as EINVAL.
+    codes = (errno.EPIPE, errno.EINVAL) if os.name == "nt" else (errno.EPIPE,)
+    return isinstance(error, OSError) and error.errno in codes
+
+
+def _output_failed(error: OSError, out: Out) -> int:
+    discard_output()
+    return 0 if _is_closed_pipe(error) else faults.report(error, out)

@@ -1,0 +1,53 @@
+"""``hookscope models``: what can be named as a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli import candidates
+from hookscope.cli.command import Example, command, option
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+
+EXAMPLES = (
+    Example("hookscope models", "All of them."),
+    Example('hookscope models "resnet*"', "Those whose name matches."),
+    Example("hookscope models --task segmentation --json", "Those for one task, as JSON."),
+)
+TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")
+
+
+@command(
+    "models",
+    click.argument(
+        "pattern",
+        metavar="[GLOB]",
+        default="*",
+        shell_complete=candidates.models,
+        help="Names to list, in the language of --layer; all if not given.",
+    ),
+    option(
+        "--task", section="Options", type=click.Choice(TASKS), help="Only models for this task."
+    ),
+    everywhere,
+    click.pass_obj,
+    examples=EXAMPLES,
+)
+def models(out: Out, **values: Any) -> None:
+    """List the models that can be named.
+
+    With their task, number of parameters, input and pretrained weights.
+    """
+    from hookscope import api
+
+    found = api.models(**values)
+    if out.json:
+        from hookscope.render.json import models_document
+
+        out.document(models_document(found))
+    else:
+        from hookscope.render.models import models_lines
+
+        out.result(models_lines(found, out.width, out.ascii))

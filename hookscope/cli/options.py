@@ -1,0 +1,272 @@
+"""The options, in groups that commands share: what each is called, accepts and produces.
+
+The name of a parameter here is the keyword of the function in ``hookscope.api`` that takes it, so a
+command hands its values on as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli import candidates
+from hookscope.cli.command import Option, flag, option, together
+from hookscope.cli.values import FileName, Parsed, Several, byte_count, numbers, size
+from hookscope.cli.values import shape as read_shape
+
+DEFAULT_MODEL = "resnet18"
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+DEVICES = ("cpu", "cuda", "mps", "auto")
+_WORD = f"{__name__}.model_word"
+
+
+# The model
+
+
+def _keep_word(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[_WORD] = value
+
+
+def _choose_model(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    word: str | None = ctx.meta.get(_WORD)
+    if word is None:
+        return value
+    on_line = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+    if on_line and word != value:
+        raise click.UsageError(f"Two models are given: {word!r} and {value!r} (-m).", ctx)
+    ctx.set_parameter_source(param.name, ParameterSource.COMMANDLINE)
+    return word
+
+
+def _read_assignments(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, Any] | None:
+    if not value or ctx.resilient_parsing:
+        return None
+    from hookscope.spec import parse_assignments
+
+    return dict(parse_assignments(value))
+
+
+model = together(
+    click.argument(
+        "model_word",
+        metavar="[MODEL]",
+        required=False,
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_word,
+        shell_complete=candidates.models,
+        help="A torchvision name ('hookscope models' lists them) or FILE.py:NAME.",
+    ),
+    option(
+        "--model",
+        "-m",
+        section="Model",
+        shared_env="HOOKSCOPE_MODEL",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        callback=_choose_model,
+        shell_complete=candidates.models,
+        help="The model, in place of MODEL.",
+    ),
+    option(
+        "--model-arg",
+        "model_args",
+        section="Model",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_read_assignments,
+        help="An argument for the class or factory of a FILE.py model. Repeatable.",
+    ),
+)
+
+
+def announce_model(ctx: click.Context) -> None:
+    """Tell where the model's name came from, unless it was typed."""
+    source = ctx.get_parameter_source("model")
+    if source is ParameterSource.COMMANDLINE:
+        return
+    param = next(p for p in ctx.command.params if isinstance(p, Option) and p.name == "model")
+    ctx.obj.note(
+        f"model: {ctx.params['model']} (from {param.origin(ctx, source) or 'the default'})"
+    )
+
+
+# Which layers
+
+layers = together(
+    option(
+        "--layer",
+        "-l",
+        "layers",
+        section="Layers",
+        multiple=True,
+        metavar="GLOB",
+        shell_complete=candidates.layers,
+        help="Layers by name: * matches dots too, {a,b} is either, . is the model itself, a leading"
+        " ! takes away. Repeatable; all layers if not given.",
+    ),
+    option(
+        "--type",
+        "types",
+        section="Layers",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=candidates.types,
+        help="Only layers of this type, such as Conv2d. Repeatable.",
+    ),
+    option(
+        "--depth",
+        section="Layers",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Only layers at most this deep; 0 is the model itself.",
+    ),
+    flag("leaves", section="Layers", help="Only layers that hold no others."),
+)
+
+shape = option(
+    "--shape",
+    section="Input",
+    type=Parsed("shape", read_shape),
+    help="Shape of the input, such as 1x3x224x224, where no --input sets it.",
+)
+
+shapes = flag(
+    "shapes",
+    section="Layers",
+    help="Add output shape, calls and FLOPs, from a pass without values where the model allows.",
+)
+
+
+# What goes in
+
+
+def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
+    if not value or ctx.resilient_parsing:
+        return None
+    from hookscope.inputs.words import expand
+
+    return expand(value)
+
+
+inputs = together(
+    option(
+        "--input",
+        "-i",
+        section="Input",
+        multiple=True,
+        type=FileName("file"),
+        callback=_expand,
+        help="An image, a folder or a glob of images, or - for standard input. Several make a"
+        " batch; seeded noise if not given.",
+    ),
+    shape,
+    option(
+        "--preprocess",
+        section="Input",
+        type=click.Choice(["imagenet", "none"]),
+        help="How an image becomes a tensor; the weights' own recipe if not given.",
+    ),
+    option(
+        "--size",
+        section="Input",
+        type=Parsed("size", size),
+        help="Side of the image in pixels, or HEIGHTxWIDTH, in place of the recipe's.",
+    ),
+    option(
+        "--mean",
+        section="Input",
+        type=Parsed("numbers", numbers),
+        help="Subtracted from each channel (0 to 1), in place of the recipe's.",
+    ),
+    option(
+        "--std",
+        section="Input",
+        type=Parsed("numbers", numbers),
+        help="Divides each channel, in place of the recipe's.",
+    ),
+)
+
+
+# How it runs
+
+run = together(
+    option(
+        "--weights",
+        section="Run",
+        default="random",
+        type=FileName("weights"),
+        help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
+        " a .safetensors or .pth FILE.",
+    ),
+    option(
+        "--seed",
+        section="Run",
+        shared_env="HOOKSCOPE_SEED",
+        default=0,
+        type=int,
+        metavar="N",
+        help="Seeds weights, noise and dropout.",
+    ),
+    option(
+        "--dtype",
+        section="Run",
+        type=click.Choice(DTYPES),
+        metavar="DTYPE",
+        help=f"Type of the weights and the input ({', '.join(DTYPES)}); the model's if not given.",
+    ),
+    option(
+        "--device",
+        section="Run",
+        shared_env="HOOKSCOPE_DEVICE",
+        type=click.Choice(DEVICES),
+        help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
+    ),
+    flag("train", section="Run", help="Run in training mode; buffers are put back afterwards."),
+)
+
+checks = together(
+    flag(
+        "verify",
+        section="Checks",
+        help="Run again without hooks and demand a bit-equal output.",
+    ),
+    flag("strict", section="Checks", help="Fail (exit 1) if a chosen layer never runs."),
+    option(
+        "--max-bytes",
+        section="Checks",
+        type=Parsed("bytes", byte_count),
+        help="Refuse to record more than this: 500MB, 2GB, 1GiB.",
+    ),
+)
+
+
+def what(default: str, *choices: str) -> Callable[[Any], Any]:
+    """The option that chooses which tensors are recorded."""
+    return option(
+        "--what",
+        section="Layers",
+        default=default,
+        type=Several(*choices),
+        help="What to record of each layer; several with commas between.",
+    )
+
+
+# The file
+
+output = together(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="The safetensors file to write; MODEL.COMMAND.safetensors here if not given.",
+    ),
+    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+)

@@ -1,0 +1,218 @@
+"""The one sink: everything that a command prints goes through here.
+
+Results go to standard output, all else to standard error. What is printed depends on the global
+options, on the environment (``NO_COLOR``, ``FORCE_COLOR``, ``TERM``, ``COLUMNS``) and on whether a
+stream is a terminal; no command asks for any of that itself.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+RED, YELLOW, DIM = "1;31", "33", "2"
+_ERASE_LINE = "\r\x1b[K"
+_PLAIN = str.maketrans(
+    {"…": "...", "×": "x", "—": "-", "–": "-", "→": "->", "·": "*", "\u2019": "'", "µ": "u"}
+)
+
+
+class Out:
+    """Where a command's words go, and how they look there.
+
+    The public attributes are the global options; the command line sets them.
+    """
+
+    def __init__(self) -> None:
+        self.json = False
+        self.quiet = False
+        self.verbose = 0
+        self.color: bool | None = None
+        self._started = time.perf_counter()
+        self._shows_status = False
+
+    # Results
+
+    def result(self, lines: Iterable[Text]) -> None:
+        """Print a result that ``render`` has laid out for :attr:`width` and :attr:`ascii`."""
+        self._wipe()
+        if not self._colored(sys.stdout):
+            sys.stdout.writelines(f"{line.plain}\n" for line in lines)
+            return
+        from rich.console import Console
+
+        console = Console(
+            file=sys.stdout,
+            force_terminal=True,
+            color_system="standard",
+            no_color=False,
+            width=max(self.width or 0, 100_000),  # the lines are laid out already
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+    def text(self, text: str) -> None:
+        """Print a result that is a plain text."""
+        self._wipe()
+        sys.stdout.write(f"{text}\n")
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print a result as one JSON document, in ASCII, so that any stream takes it."""
+        from hookscope import strict_json
+
+        self._wipe()
+        sys.stdout.write(strict_json.dumps(document, indent=2) + "\n")
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal that takes the result; None where it is no terminal."""
+        return columns() if _is_terminal(sys.stdout) else None
+
+    @property
+    def ascii(self) -> bool:
+        """Whether the result may hold ASCII alone."""
+        try:
+            "├─…".encode(sys.stdout.encoding or "ascii")
+        except (UnicodeEncodeError, LookupError):
+            return True
+        return False
+
+    # Words about it
+
+    def note(self, text: str) -> None:
+        """Tell what was decided or done; ``--quiet`` drops it."""
+        if not self.quiet:
+            self._say(text, DIM)
+
+    def detail(self, text: str) -> None:
+        """Tell a step and the seconds since the start; only ``--verbose`` shows it."""
+        if self.verbose and not self.quiet:
+            self._say(f"[{time.perf_counter() - self._started:7.3f} s] {text}", DIM)
+
+    def warning(self, text: str) -> None:
+        """Warn of something that the result may suffer from."""
+        self._say(text, YELLOW, "Warning: ")
+
+    def error(self, text: str, hint: str = "") -> None:
+        """Say what failed, and below it what to do."""
+        self._say(text, RED, "Error: ")
+        if hint:
+            self._say(hint)
+
+    def hint(self, text: str) -> None:
+        """Say what belongs to an error and is none itself: a traceback, versions, help."""
+        self._say(text.rstrip("\n"))
+
+    def interrupted(self) -> None:
+        """Leave the line on which a terminal shows ^C."""
+        self._wipe()
+        if _is_terminal(sys.stderr):
+            sys.stderr.write("\n")
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        """Show ``text`` on a terminal while the block runs; anything printed wipes it."""
+        self.step(text, start=True)
+        try:
+            yield
+        finally:
+            self._wipe()
+
+    def step(self, text: str, start: bool = False) -> None:
+        """Change the status that is shown, if one is."""
+        if self.quiet or self.json or not _is_terminal(sys.stderr) or _is_dumb():
+            return
+        if start or self._shows_status:
+            room = max(columns() - 1, 10)
+            sys.stderr.write(_ERASE_LINE + text.partition("\n")[0][:room])
+            sys.stderr.flush()
+            self._shows_status = True
+
+    def _wipe(self) -> None:
+        if self._shows_status:
+            sys.stderr.write(_ERASE_LINE)
+            sys.stderr.flush()
+            self._shows_status = False
+
+    def _say(self, text: str, style: str = "", label: str = "") -> None:
+        self._wipe()
+        if style and self._colored(sys.stderr):
+            # A label alone is coloured where there is one: the sentence stays easy to read.
+            body = text if label else f"\x1b[{style}m{text}\x1b[0m"
+            label = label and f"\x1b[{style}m{label}\x1b[0m"
+            text = body
+        sys.stderr.write(f"{label}{text}\n")
+        sys.stderr.flush()
+
+    def _colored(self, stream: TextIO) -> bool:
+        if self.color is not None:
+            return self.color
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+            return True
+        return _is_terminal(stream) and not _is_dumb()
+
+
+def columns() -> int:
+    """Return the width that ``COLUMNS`` or the terminal tells; 80 where neither does."""
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
+
+
+def prepare_streams() -> None:
+    """Make both streams take any text: what an encoding lacks is spelled in ASCII."""
+    codecs.register_error("hookscope", _spell)
+    # A stream that was closed for us (>&-) is None.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="hookscope")
+
+
+def finish() -> None:
+    """Flush while a failure can still be caught: at the interpreter's exit it would be printed."""
+    sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush cannot fail."""
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+    except (OSError, ValueError):
+        pass
+
+
+def _spell(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"

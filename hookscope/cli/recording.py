@@ -1,0 +1,92 @@
+"""What ``capture`` and ``grads`` have in common: check, record, save, show, say what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli import candidates
+from hookscope.cli.options import announce_model
+from hookscope.cli.out import Out
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.text import Text
+
+    from hookscope.records import Capture
+
+
+def record(ctx: click.Context, output: str | None, force: bool, values: dict[str, Any]) -> None:
+    """Carry out the command of ``ctx``; its name is that of the function in the API."""
+    out: Out = ctx.obj
+    verb = ctx.info_name or ""
+    path, replaces = _check_output(verb, output, force, values["model"])
+    announce_model(ctx)
+    with out.status("Loading torch ..."):
+        from hookscope import api
+        from hookscope.cli.log import listen
+
+        listen(out)
+        out.step(f"Running {values['model']} ...")
+        capture: Capture = getattr(api, verb)(**values)
+        out.step(f"Writing {path} ...")
+        size = capture.save(path)
+    _remember_layers(capture, values)
+    if out.json:
+        from hookscope.render.json import capture_document
+
+        out.document(capture_document(capture, str(path)))
+    else:
+        out.result(_lines(verb)(capture, out.width, out.ascii))
+    _say_what_was_written(out, path, size, replaces)
+    out.note(f"next: {_next_command(verb, values)}")
+
+
+def _lines(verb: str) -> Callable[[Capture, int | None, bool], list[Text]]:
+    if verb == "grads":
+        from hookscope.render.grads import grads_lines
+
+        return grads_lines
+    from hookscope.render.capture import capture_lines
+
+    return capture_lines
+
+
+def _check_output(verb: str, output: str | None, force: bool, model: str) -> tuple[Path, bool]:
+    from pathlib import Path
+
+    from hookscope import outputs
+    from hookscope.sources import catalog
+
+    spec = catalog.check(model)
+    name = spec.name or Path(spec.path).stem
+    path = Path(output) if output else outputs.default_path(name, verb)
+    return path, outputs.check(path, force)
+
+
+def _remember_layers(capture: Capture, values: dict[str, Any]) -> None:
+    coverage = capture.coverage
+    narrowed = any(values[name] for name in ("layers", "types", "leaves")) or values["depth"]
+    fired = [(layer.module, layer.type) for layer in coverage.fired]
+    silent = [(layer.module, layer.type) for layer in coverage.silent]
+    candidates.remember(values["model"], fired + silent, complete=not narrowed)
+
+
+def _say_what_was_written(out: Out, path: Path, size: int, replaces: bool) -> None:
+    from hookscope.render.text import size as bytes_text
+
+    replaced = ", replacing an earlier file" if replaces else ""
+    out.note(f"wrote {path} ({bytes_text(size)}{replaced})")
+
+
+def _next_command(verb: str, values: dict[str, Any]) -> str:
+    """A line that goes on from here, quoted for the shell."""
+    import shlex
+
+    words = ["hookscope", "grads" if verb == "capture" else "capture", values["model"]]
+    for pattern in values["layers"]:
+        words += ["--layer", pattern]
+    return shlex.join(words)

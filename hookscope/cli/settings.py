@@ -1,0 +1,140 @@
+"""Lays settings files under flags and variables, and tells where each value came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli.command import Command, Option
+
+_CHOSEN = f"{__name__}.chosen"
+_SETTINGS = f"{__name__}.settings"
+NOT_IN_FILES = ("config", "no-config")
+
+
+class Effective(NamedTuple):
+    """The value an option would have, where it came from, and under which name there."""
+
+    command: str
+    option: str
+    value: Any
+    source: str
+    where: str
+
+
+def choose_files(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Callback of ``--config`` and ``--no-config``: read the files once both are known.
+
+    The flags may stand before or after the command; whichever was said more directly counts.
+    """
+    if ctx.resilient_parsing:
+        return value
+    source = ctx.get_parameter_source(param.name)
+    chosen = ctx.meta.setdefault(_CHOSEN, {})
+    if value and (param.name not in chosen or source is ParameterSource.COMMANDLINE):
+        chosen[param.name] = (source, value)
+    both_seen = all(ctx.get_parameter_source(name) is not None for name in ("config", "no_config"))
+    if both_seen and isinstance(ctx.command, Command):
+        _lay_under(ctx, chosen)
+    return value
+
+
+def settings_of(ctx: click.Context) -> Any:
+    """Return the :class:`hookscope.config.Settings` in force."""
+    return ctx.meta[_SETTINGS]
+
+
+def effective(ctx: click.Context) -> Iterator[Effective]:
+    """Yield every option of every command of the group, as it would be without flags."""
+    root = ctx.find_root()
+    assert isinstance(root.command, click.Group)
+    for name, command in root.command.commands.items():
+        assert isinstance(command, Command)
+        scope = click.Context(command, info_name=name, parent=root)
+        scope.default_map = _default_map(ctx, command)
+        for option in command.options():
+            if option.key in NOT_IN_FILES:
+                continue
+            raw, source = option.consume_value(scope, {})
+            scope.set_parameter_source(option.name, source)
+            value = option.type_cast_value(scope, raw)
+            word = _SOURCES[source]
+            yield Effective(name, option.key, value, word, option.origin(scope, source))
+
+
+_SOURCES = {
+    ParameterSource.ENVIRONMENT: "environment",
+    ParameterSource.DEFAULT_MAP: "file",
+    ParameterSource.DEFAULT: "default",
+}
+
+
+def _lay_under(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, Any]]) -> None:
+    from pathlib import Path
+
+    from hookscope import config
+
+    file, none = chosen.get("config"), chosen.get("no_config")
+    if file and none and file[0] == none[0]:
+        raise click.UsageError("--config and --no-config cannot both be given.", ctx)
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    if none and (not file or none[0] < file[0]):
+        settings = config.Settings()
+    elif file:
+        settings = config.load_file(_vocabulary(root), Path(file[1]))
+    else:
+        settings = config.load(_vocabulary(root), Path(click.get_app_dir("hookscope")), Path.cwd())
+    ctx.meta[_SETTINGS] = settings
+    assert isinstance(ctx.command, Command)
+    ctx.default_map = _default_map(ctx, ctx.command)
+    _warn_of_variables(ctx, root)
+
+
+def _vocabulary(group: click.Group) -> Any:
+    from hookscope.config import Vocabulary
+
+    common: set[str] = set()
+    commands = {}
+    for name, command in group.commands.items():
+        assert isinstance(command, Command)
+        options = [option for option in command.options() if option.key not in NOT_IN_FILES]
+        commands[name] = [option.key for option in options]
+        common.update(option.key for option in options if option.shared_env)
+    return Vocabulary(sorted(common), commands)
+
+
+def _default_map(ctx: click.Context, command: Command) -> dict[str, Any]:
+    found = settings_of(ctx).of(command.name or "")
+    return {
+        option.name: _as_given(option, found[option.key].value)
+        for option in command.options()
+        if option.key in found
+    }
+
+
+def _as_given(option: Option, value: Any) -> Any:
+    # A repeatable option may be written in a file as one plain value.
+    return [value] if option.multiple and not isinstance(value, list) else value
+
+
+def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
+    """Warn of a variable of ours that no option reads: most likely a slip of the pen."""
+    from hookscope.suggest import did_you_mean
+
+    known = {
+        variable
+        for command in group.commands.values()
+        if isinstance(command, Command)
+        for option in command.options()
+        for variable in option.envvar or ()
+    }
+    prefixes = tuple(f"HOOKSCOPE_{name.upper()}_" for name in group.commands)
+    for variable in sorted(os.environ):
+        if variable.startswith(prefixes) and variable not in known:
+            hint = did_you_mean(variable, known)
+            ctx.obj.warning(f"The environment variable {variable} is read by nothing. {hint}")

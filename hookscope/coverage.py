@@ -1,0 +1,70 @@
+"""Which of the chosen layers ran, and the likely cause where one never did.
+
+Silence looks like success: a hook on a module that is never called records nothing and says
+nothing. The causes here are read off the model's structure, so they are likely and not certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from hookscope.modules import Layer
+from hookscope.records import Coverage, Fired, Silent
+
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+
+
+def summarize_coverage(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    calls: Mapping[nn.Module, int],
+    refused: Mapping[nn.Module, str],
+) -> Coverage:
+    """Part ``layers`` into those that ran and those that did not.
+
+    Args:
+        model: the model that the layers belong to.
+        layers: the chosen layers.
+        calls: how often each module ran, in order of first call.
+        refused: modules that could not be hooked, and why.
+    """
+    order = {module: i for i, module in enumerate(calls)}
+    ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
+    idle = [x for x in layers if not calls.get(x.module)]
+    idle_names = {x.name for x in idle}
+    causes = (refused.get(x.module) or _likely_cause(model, x, idle_names, calls) for x in idle)
+    return Coverage(
+        tuple(Fired(x.name, x.type, calls[x.module]) for x in ran),
+        tuple(Silent(x.name, x.type, cause) for x, cause in zip(idle, causes, strict=True)),
+    )
+
+
+def _likely_cause(
+    model: nn.Module, layer: Layer, idle: set[str], calls: Mapping[nn.Module, int]
+) -> str:
+    module, parent_name = layer.module, layer.name.rpartition(".")[0]
+    if isinstance(module, CONTAINERS):
+        return "a container: it is never called, its parent runs what is in it"
+    parent = model.get_submodule(parent_name)
+    if isinstance(parent, nn.MultiheadAttention):
+        return "attention hands its weights to a fused kernel instead of calling it"
+    above = [name for name in _ancestors(layer.name) if name in idle]
+    if above and not isinstance(model.get_submodule(above[0]), CONTAINERS):
+        return f"it belongs to {above[0]}, which never ran"
+    if isinstance(module, nn.Sequential) and any(calls.get(child) for child in module):
+        return "a container: its parent runs what is in it one by one"
+    if isinstance(parent, nn.TransformerEncoderLayer) and not parent.training:
+        return "the encoder layer took its fused fast path"
+    mode = "train" if model.training else "eval"
+    return (
+        f"a branch not taken in {mode} mode, or its parent calls .forward() or uses its weights"
+        " directly"
+    )
+
+
+def _ancestors(name: str) -> list[str]:
+    """The names above ``name``, nearest last; the model itself is left out."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]

@@ -1,0 +1,84 @@
+"""The errors that hookscope raises on purpose, each with a sentence and a repair.
+
+Every one carries a ``hint``: what to do next. ``exit_code`` is what the shell sees: 2 where the
+request itself was wrong, 1 where a sound request failed while running.
+"""
+
+from __future__ import annotations
+
+
+class HookscopeError(Exception):
+    """Base of all errors raised by hookscope.
+
+    Args:
+        message: one sentence that names the cause.
+        hint: what to do next; empty when the message already says it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class RequestError(HookscopeError):
+    """The request cannot be carried out as it was put: a word, a number or a file is wrong."""
+
+    exit_code = 2
+
+
+class ModelError(RequestError):
+    """The model word names nothing, or what it names cannot be built."""
+
+
+class WeightsError(HookscopeError):
+    """Weights are missing, unreadable, or do not fit the model."""
+
+
+class LayerError(RequestError):
+    """A layer pattern matches nothing, or cannot be read."""
+
+
+class InputError(RequestError):
+    """An input file, shape or preprocessing choice cannot be used."""
+
+
+class LossError(RequestError):
+    """The loss or its target does not fit the model's output."""
+
+
+class SettingsError(RequestError):
+    """A settings file or environment variable holds something unknown or unreadable."""
+
+
+class StoreError(HookscopeError):
+    """A file of results cannot be read or written."""
+
+
+class EnvironmentFault(HookscopeError):
+    """The installation itself is broken: torchvision that does not match torch, a missing device."""
+
+
+class ForwardError(HookscopeError):
+    """The model itself raised. ``layer`` names the module that was running.
+
+    Args:
+        message: one sentence with the model's own words.
+        layer: dotted name of the innermost module that was running; ``.`` is the model itself.
+        recorded: how many tensors had been recorded before.
+        hint: what to do next.
+    """
+
+    def __init__(self, message: str, layer: str, recorded: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.layer = layer
+        self.recorded = recorded
+
+
+class CheckFailed(HookscopeError):
+    """A demand of the user's (``strict``, ``verify``, ``max_bytes``) was not met."""

@@ -1,0 +1,365 @@
+"""The only file that registers a hook: attach to chosen layers, record, take every hook off again.
+
+What is recorded is the value at that moment. Outputs are cloned as the module returns them and
+inputs before it runs, so no later in-place change can show.
+
+Gradients come from tensor hooks, since module backward hooks crash most models that work in place.
+A forward hook hands on a clone of each output and listens to the clone: what arrives is the gradient
+of the loss with respect to the value as returned. A pre-hook hands the module its own clone of each
+input and listens to that: what arrives is the share that flows back through this module alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from hookscope import records
+from hookscope.coverage import summarize_coverage
+from hookscope.errors import CheckFailed
+from hookscope.modules import ROOT, Layer
+from hookscope.records import Absent, Capture
+from hookscope.tensors import Path, closed_types, map_tensors, walk
+
+ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A clone given to a module in place of one of its inputs."""
+
+    original: Tensor
+    clone: Tensor
+    version: int
+
+
+@dataclass
+class Call:
+    """One call of a module that is under way. ``number`` is 0 for one that is not recorded."""
+
+    number: int
+    lent: list[Lent]
+
+
+@dataclass(frozen=True, eq=False)  # two tensors of one name are still two places
+class Slot:
+    """Where a tensor goes: one that is here, or a gradient once it arrives."""
+
+    layer: Layer
+    call: int
+    what: str
+    kind: str
+
+
+class Recorder:
+    """Records the chosen layers of a model while the ``with`` block runs.
+
+    Args:
+        model: the model whose layers these are.
+        layers: which modules to hook.
+        kinds: what to keep, of ``output``, ``input``, ``output.grad``, ``input.grad`` and
+            ``param.grad``.
+        model_input: keep the gradient at the model's own input whatever ``layers`` and ``kinds`` say.
+        max_bytes: stop with CheckFailed once more than this has been recorded.
+
+    The model's output is bit-equal to that without hooks, with one exception that ``doubts`` names:
+    with gradients, a module that returns its input (or a view of it) and whose result is changed
+    in place afterwards. The clone is then changed and the input is not.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[Layer],
+        kinds: Iterable[str],
+        *,
+        model_input: bool = False,
+        max_bytes: int | None = None,
+    ) -> None:
+        self.model = model
+        self.layers = tuple(layers)
+        self.kinds = frozenset(kinds)
+        self.model_input = model_input
+        self.max_bytes = max_bytes
+        self.capture = Capture()
+        self._bytes = 0
+        self._calls: dict[nn.Module, int] = {}
+        self._running: dict[nn.Module, list[Call]] = {}
+        self._handles: list[RemovableHandle] = []
+        self._waiting: dict[Slot, None] = {}
+        self._absent: list[Absent] = []
+        self._passed_on: list[tuple[str, Tensor, int]] = []
+        self._backwards: dict[Tensor, int] = {}
+        self._arrivals: dict[Slot, list[Tensor]] = {}
+        self._refused: dict[nn.Module, str] = {}
+        self._open = False
+
+    def __enter__(self) -> Capture:
+        self._open = True
+        try:
+            for layer, kinds in self._wanted():
+                self._attach(layer, kinds)
+            if records.PARAM_GRAD in self.kinds:
+                self._attach_parameters()
+        except BaseException:
+            self._detach()
+            raise
+        return self.capture
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._detach()
+        reason = "outside the loss" if self._any_gradient() else "backward() did not run"
+        for slot in self._waiting:
+            self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
+        self.capture.absent = tuple(self._absent)
+        self.capture.coverage = summarize_coverage(
+            self.model, self.layers, self._calls, self._refused
+        )
+
+    @property
+    def doubts(self) -> list[str]:
+        """Modules that returned their own input and whose result was later changed in place."""
+        return [name for name, clone, version in self._passed_on if clone._version != version]
+
+    def _wanted(self) -> list[tuple[Layer, frozenset[str]]]:
+        """The layers to hook and what to keep of each."""
+        wanted = dict.fromkeys(self.layers, self.kinds)
+        if self.model_input:
+            root = next((x for x in self.layers if x.name == ROOT), Layer(ROOT, self.model))
+            wanted[root] = wanted.get(root, frozenset()) | {records.INPUT_GRAD}
+        return list(wanted.items())
+
+    def _attach(self, layer: Layer, kinds: frozenset[str]) -> None:
+        module = layer.module
+        try:
+            before = partial(self._before, layer, kinds)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            after = partial(self._after, layer, kinds)
+            self._handles.append(
+                module.register_forward_hook(after, with_kwargs=True, always_call=True)
+            )
+        except RuntimeError as error:  # a scripted module inside an ordinary one
+            self._refused[module] = f"it refuses hooks: {error}"
+
+    def _attach_parameters(self) -> None:
+        """Listen to each distinct parameter of the chosen layers, under the first of its names."""
+        owners: dict[nn.Parameter, list[tuple[Layer, str]]] = {}
+        for layer in self.layers:
+            for name, parameter in layer.module.named_parameters(recurse=False):
+                owners.setdefault(parameter, []).append((layer, name))
+        for parameter, ((layer, name), *others) in owners.items():
+            slot = Slot(layer, 1, f"{name}.grad", records.PARAM_GRAD)
+            if not parameter.requires_grad:
+                self._miss(slot, "frozen")
+                continue
+            aliases = tuple(f"{x.name}/{n}" for x, n in others)
+            hook = partial(self._parameter_arrived, slot, parameter, aliases)
+            self._handles.append(parameter.register_hook(hook))
+            self._waiting[slot] = None
+
+    def _detach(self) -> None:
+        self._open = False
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _before(
+        self,
+        layer: Layer,
+        kinds: frozenset[str],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        running = self._running.setdefault(module, [])
+        if _inside_backward():  # activation checkpointing runs a forward pass again: not a new call
+            running.append(Call(0, []))
+            return None
+        number = self._calls[module] = self._calls.get(module, 0) + 1
+        call = Call(number, [])
+        running.append(call)
+        inputs = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        if records.INPUT in kinds:
+            self._keep(layer, number, records.INPUT, inputs)
+        if records.INPUT_GRAD not in kinds:
+            return None
+        lend = partial(self._lend, layer, call)
+        inputs = map_tensors(inputs, lend)
+        return tuple(inputs[str(i)] for i in range(len(args))), {k: inputs[k] for k in kwargs}
+
+    def _after(
+        self,
+        layer: Layer,
+        kinds: frozenset[str],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+    ) -> Any:
+        running = self._running.get(module)
+        call = running.pop() if running else Call(0, [])
+        if not call.number:
+            return None
+        for lent in call.lent:
+            _give_back(lent)
+        if records.OUTPUT in kinds:
+            self._keep(layer, call.number, records.OUTPUT, output)
+        if records.OUTPUT_GRAD not in kinds:
+            return None
+        older = {_storage(t) for _, t in walk((args, kwargs, list(module.buffers(recurse=False))))}
+        return map_tensors(output, partial(self._pass_on, layer, call, older))
+
+    def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
+        """Record a clone of every tensor in ``value``."""
+        for path, tensor in walk(value):
+            slot = Slot(layer, call, _what(kind, path), kind)
+            if _escapes(tensor):
+                self._miss(slot, ESCAPES)
+                continue
+            clone = tensor.detach().clone()
+            self._count(layer, clone)
+            self._put(slot, clone)
+        for name in closed_types(value):
+            reason = f"a {name} object, which hookscope does not open"
+            self._miss(Slot(layer, call, kind, kind), reason)
+
+    def _count(self, layer: Layer, tensor: Tensor) -> None:
+        self._bytes += tensor.numel() * tensor.element_size()
+        if self.max_bytes is not None and self._bytes > self.max_bytes:
+            raise CheckFailed(
+                f"Stopped at {layer.name}: more than {self.max_bytes} bytes would be recorded.",
+                "Choose fewer layers with --layer, or raise --max-bytes.",
+            )
+
+    def _put(self, slot: Slot, tensor: Tensor, **extra: Any) -> None:
+        extra.setdefault("aliases", slot.layer.aliases)
+        self.capture.put(
+            tensor,
+            module=slot.layer.name,
+            type=slot.layer.type,
+            call=slot.call,
+            what=slot.what,
+            kind=slot.kind,
+            **extra,
+        )
+
+    def _miss(self, slot: Slot, reason: str) -> None:
+        layer = slot.layer
+        absent = Absent(layer.name, layer.type, slot.call, slot.what, slot.kind, reason)
+        self._absent.append(absent)
+
+    def _lend(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
+        """The module's own clone of an input, listened to."""
+        kind = records.INPUT_GRAD
+        slot = Slot(layer, call.number, f"{_what(records.INPUT, path)}.grad", kind)
+        original = tensor
+        if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()  # the caller's tensor stays as it is
+        clone = self._listen(slot, tensor)
+        if clone is not original:
+            call.lent.append(Lent(original, clone, clone._version))
+        return clone
+
+    def _pass_on(
+        self, layer: Layer, call: Call, older: set[int], path: Path, tensor: Tensor
+    ) -> Tensor:
+        """A clone of an output, listened to."""
+        kind = records.OUTPUT_GRAD
+        slot = Slot(layer, call.number, f"{_what(records.OUTPUT, path)}.grad", kind)
+        clone = self._listen(slot, tensor)
+        if clone is not tensor and _storage(tensor) in older:
+            self._passed_on.append((layer.name, clone.detach(), clone._version))
+        return clone
+
+    def _listen(self, slot: Slot, tensor: Tensor) -> Tensor:
+        """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            self._miss(slot, "integer" if tensor.dtype is not torch.bool else "bool")
+            return tensor
+        if _escapes(tensor):
+            self._miss(slot, ESCAPES)
+            return tensor
+        if not torch.is_grad_enabled():
+            self._miss(slot, "computed without autograd")
+            return tensor
+        if not tensor.requires_grad:
+            self._miss(slot, "nothing before it requires grad")
+            return tensor
+        clone = tensor.clone()
+        clone.register_hook(partial(self._arrived, slot))
+        self._waiting[slot] = None
+        return clone
+
+    def _arrived(self, slot: Slot, grad: Tensor | None) -> None:
+        """Keep a gradient; a second backward through the same graph adds, as ``.grad`` does."""
+        if grad is None or not self._open:
+            return
+        parts = [(path, part.detach()) for path, part in walk(grad)]
+        if slot in self._arrivals:
+            for kept, (_, part) in zip(self._arrivals[slot], parts, strict=True):
+                kept.add_(part)
+            return
+        del self._waiting[slot]
+        self._arrivals[slot] = [part.clone() for _, part in parts]
+        for (path, _), kept in zip(parts, self._arrivals[slot], strict=True):
+            what = ".".join((slot.what.removesuffix(".grad"), *path)) + ".grad"
+            self._put(Slot(slot.layer, slot.call, what, slot.kind), kept)
+
+    def _parameter_arrived(
+        self, slot: Slot, parameter: Tensor, aliases: tuple[str, ...], grad: Tensor | None
+    ) -> None:
+        if grad is None or not self._open:
+            return
+        self._waiting.pop(slot, None)
+        number = self._backwards[parameter] = self._backwards.get(parameter, 0) + 1
+        wide = torch.promote_types(parameter.dtype, torch.float32)
+        norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=wide))
+        numbered = Slot(slot.layer, number, slot.what, slot.kind)
+        self._put(numbered, grad.detach().clone(), aliases=aliases, weight_norm=norm)
+
+    def _any_gradient(self) -> bool:
+        return any(record.kind.endswith(".grad") for record in self.capture.records)
+
+
+def _what(kind: str, path: Path) -> str:
+    return ".".join((kind, *path))
+
+
+def _can_carry_gradient(tensor: Tensor) -> bool:
+    return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _give_back(lent: Lent) -> None:
+    """Where the module changed its input in place, change the caller's tensor likewise."""
+    if lent.clone._version == lent.version:
+        return
+    if lent.original.requires_grad:
+        lent.original.copy_(lent.clone)
+    else:
+        lent.original.copy_(lent.clone.detach())
+
+
+def _storage(tensor: Tensor) -> int:
+    """What tells whether two tensors share memory."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _escapes(tensor: Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _inside_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,109 @@
+"""Any image file made into an upright RGB or grey image of 8 bits, as a person would see it."""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from hookscope.errors import InputError
+from hookscope.inputs.words import STDIN
+from hookscope.spec import describe_file
+
+_KNOWN = "Images are read as PNG, JPEG, WebP, GIF, BMP, TIFF and what else pillow knows."
+_AGAIN = "Write or download it again."
+
+
+def read_bytes(word: str) -> bytes:
+    """Return the bytes of a file, or of standard input for ``-``.
+
+    Raises:
+        InputError: it cannot be read, is empty, or standard input is a terminal.
+    """
+    if word == STDIN and sys.stdin.isatty():
+        raise InputError(
+            "Standard input is a terminal, so there is no image in it.",
+            "Send one: hookscope capture --input - < img.png",
+        )
+    try:
+        data = sys.stdin.buffer.read() if word == STDIN else Path(word).read_bytes()
+    except OSError as exc:
+        raise InputError(f"{_called(word)} cannot be read: {exc.strerror}.") from exc
+    if not data:
+        raise InputError(f"{_called(word)} is empty.", _AGAIN)
+    return data
+
+
+def decode(data: bytes, word: str, channels: int = 3) -> Image.Image:
+    """Return the image in ``data`` as RGB (3 channels) or grey (1): the first frame, upright.
+
+    Turned as its EXIF says; what is transparent shows white; 16-bit, 32-bit and floating values are
+    scaled to 8 bits instead of cut off.
+
+    Args:
+        data: the bytes of a file.
+        word: what to call it in an error.
+        channels: 3 or 1.
+
+    Raises:
+        InputError: it is no image, is cut off, or too large to be opened safely.
+    """
+    with _blaming(word), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pillow's remarks on odd metadata
+        image: Image.Image = Image.open(io.BytesIO(data))
+        image.load()
+        image = ImageOps.exif_transpose(image)
+        image = _eight_bit(image)
+        if image.has_transparency_data:
+            layer = image.convert("RGBA")
+            white = Image.new("RGBA", layer.size, "white")
+            image = Image.alpha_composite(white, layer)
+        return image.convert("RGB" if channels == 3 else "L")
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """The image itself, or grey of 8 bits where its mode holds more than pillow would keep."""
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise InputError("It holds NaN or infinite pixels.", "Replace them before the run.")
+    if image.mode.startswith("I;16"):
+        low, high = 0.0, 65535.0
+    else:  # the file does not say its range: take the narrowest usual one that holds the values
+        low = min(0.0, float(values.min()))
+        top = float(values.max())
+        usual = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0,)
+        high = next((bound for bound in usual if top <= bound), top)
+    scaled = (values - low) / (high - low) * 255
+    return Image.fromarray(np.rint(scaled).astype(np.uint8), mode=None)
+
+
+@contextmanager
+def _blaming(word: str) -> Iterator[None]:
+    """Turn whatever a decoder raises into one sentence about the file."""
+    try:
+        yield
+    except UnidentifiedImageError as exc:
+        kind = "" if word == STDIN else f": it looks like {describe_file(word)[0]}"
+        raise InputError(f"{_called(word)} is not an image{kind}.", _KNOWN) from exc
+    except Image.DecompressionBombError as exc:
+        raise InputError(
+            f"{_called(word)} unpacks to a suspicious size: {exc}", "Scale it down first."
+        ) from exc
+    except InputError as exc:
+        raise InputError(f"{_called(word)} cannot be used. {exc.message}", exc.hint) from exc
+    except Exception as exc:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
+        raise InputError(
+            f"{_called(word)} is damaged or cut off: {str(exc).rstrip('.')}.", _AGAIN
+        ) from exc
+
+
+def _called(word: str) -> str:
+    return "What came from standard input" if word == STDIN else f"The file {word!r}"

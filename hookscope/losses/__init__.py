@@ -1,0 +1,1 @@
+"""Losses by name, and the targets they are measured against."""

@@ -1,0 +1,81 @@
+"""The table of losses: what each one computes, written out. Torch-free, so help can show it.
+
+In the formulas ``x`` is the model's output, ``t`` the target, ``c`` runs over the classes, ``y`` is
+the target's class, and what stands there is summed or averaged as ``reduction`` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REDUCTIONS = ("mean", "sum", "batchmean")
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One loss by name.
+
+    Attributes:
+        name: the word for ``--loss``.
+        formula: what is computed.
+        raw_formula: what is computed with ``--raw``; often the same.
+        reduction: how the terms become one number unless the user says otherwise: ``batchmean``
+            divides their sum by the batch size, ``mean`` by their count, ``sum`` by nothing. Empty
+            where there is only one term to begin with.
+        raw_reduction: the same with ``--raw``: the default of PyTorch's own loss class.
+        needs_target: whether the loss compares the output with a target.
+        summary: one line for the help.
+    """
+
+    name: str
+    formula: str
+    raw_formula: str
+    reduction: str
+    raw_reduction: str
+    needs_target: bool
+    summary: str
+
+
+def _same(name: str, formula: str, reduction: str, needs_target: bool, summary: str) -> Formula:
+    return Formula(name, formula, formula, reduction, reduction, needs_target, summary)
+
+
+FORMULAS: dict[str, Formula] = {
+    entry.name: entry
+    for entry in (
+        Formula(
+            "kl",
+            "KL(t || softmax(x)) = sum_c t_c (log t_c - log softmax(x)_c)",
+            "sum_c t_c (log t_c - x_c)",
+            "batchmean",
+            "mean",
+            True,
+            "divergence of the target distribution from the softmax of the output",
+        ),
+        _same("ce", "-sum_c t_c log softmax(x)_c", "mean", True, "cross-entropy with softmax"),
+        _same(
+            "nll", "-x_y", "mean", True, "negative log-likelihood; the output is log-probabilities"
+        ),
+        _same("mse", "(x - t)^2", "mean", True, "squared error"),
+        _same("l1", "|x - t|", "mean", True, "absolute error"),
+        _same(
+            "smooth_l1",
+            "0.5 (x - t)^2 if |x - t| < 1, else |x - t| - 0.5",
+            "mean",
+            True,
+            "squared error near zero, absolute error beyond 1",
+        ),
+        Formula(
+            "bce",
+            "-(t log s + (1 - t) log(1 - s)) with s = sigmoid(x)",
+            "-(t log x + (1 - t) log(1 - x))",
+            "mean",
+            "mean",
+            True,
+            "binary cross-entropy of each entry, with sigmoid",
+        ),
+        _same("logit", "x_y", "sum", True, "the class's own score"),
+        _same("sum", "sum of all entries of x", "", False, "all entries of all outputs, added up"),
+        _same("norm", "sqrt(sum of x^2)", "", False, "Euclidean norm over all outputs"),
+    )
+}

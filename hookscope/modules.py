@@ -1,0 +1,147 @@
+"""The named-module tree of a model as data: names, types, parameters, aliases.
+
+Names are what ``named_modules()`` gives, except that the model itself is called ``.``. A module
+that is reachable under several names stands in the tree once, under the first of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from types import TracebackType
+
+from torch import nn
+
+ROOT = "."
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """What one forward pass showed of a module.
+
+    ``outputs`` holds one text per output tensor of the first call (``1x64x112x112``); ``flops``
+    counts all calls and everything inside the module. A module that did not run has 0 calls.
+    """
+
+    calls: int
+    outputs: tuple[str, ...]
+    flops: int
+
+
+@dataclass(frozen=True)
+class ModuleNode:
+    """One module of the tree.
+
+    ``own_parameters`` counts the entries of the parameters that the module itself holds,
+    ``parameters`` those of its whole subtree, each shared parameter once; ``trainable`` is the part
+    of ``parameters`` that requires grad. ``bytes`` is the subtree's parameters and buffers.
+    ``arguments`` is the module's own ``extra_repr()``.
+    """
+
+    name: str
+    type: str
+    arguments: str
+    depth: int
+    leaf: bool
+    own_parameters: int
+    parameters: int
+    trainable: int
+    buffers: int
+    bytes: int
+    aliases: tuple[str, ...] = ()
+    run: LayerRun | None = None
+
+
+@dataclass(frozen=True)
+class ModuleTree:
+    """The modules of ``model`` in definition order, the model itself first.
+
+    ``nodes`` may be narrowed to some of the modules; ``total`` always describes the whole model.
+    """
+
+    model: str
+    nodes: tuple[ModuleNode, ...]
+    total: ModuleNode
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module and the names that lead to it."""
+
+    name: str
+    module: nn.Module
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Class name of the module."""
+        return type(self.module).__name__
+
+    @property
+    def depth(self) -> int:
+        """How many parts the name has; 0 for the model itself."""
+        return 0 if self.name == ROOT else self.name.count(".") + 1
+
+    @property
+    def leaf(self) -> bool:
+        """Whether the module has no children."""
+        return next(self.module.children(), None) is None
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """Return each distinct module of ``model`` in definition order, the model itself as ``.``.
+
+    Example:
+        >>> shared = nn.Linear(2, 2)
+        >>> [(x.name, x.aliases) for x in layers_of(nn.ModuleDict({"a": shared, "b": shared}))]
+        [('.', ()), ('a', ('b',))]
+    """
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name or ROOT)
+    return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
+
+
+def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
+    """Name the innermost module of ``model`` whose method stands in ``traceback``.
+
+    The traceback knows without any hook which module was running when an exception was raised.
+    """
+    names = {id(layer.module): layer.name for layer in layers_of(model)}
+    found = ROOT
+    while traceback is not None:
+        found = names.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        traceback = traceback.tb_next
+    return found
+
+
+def describe(model: nn.Module, word: str) -> ModuleTree:
+    """Return the module tree of ``model``, which the user called ``word``.
+
+    Costs no copy of any parameter and works on the meta device.
+
+    Example:
+        >>> describe(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
+        10
+    """
+    nodes = tuple(_describe_one(layer) for layer in layers_of(model))
+    return ModuleTree(word, nodes, nodes[0])
+
+
+def _describe_one(layer: Layer) -> ModuleNode:
+    module = layer.module
+    parameters = list(module.parameters())
+    buffers = list(module.buffers())
+    return ModuleNode(
+        name=layer.name,
+        type=layer.type,
+        arguments=module.extra_repr(),
+        depth=layer.depth,
+        leaf=layer.leaf,
+        own_parameters=sum(p.numel() for p in module.parameters(recurse=False)),
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        buffers=sum(b.numel() for b in buffers),
+        bytes=sum(t.numel() * t.element_size() for t in chain(parameters, buffers)),
+        aliases=layer.aliases,
+    )

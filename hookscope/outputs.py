@@ -1,0 +1,81 @@
+"""The file that a command will write: its default name, and whether it may be written.
+
+Everything here is asked before torch is imported, so that a wrong path costs no waiting. The
+writing itself, atomic and repeatable, is in ``store.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hookscope.errors import RequestError
+
+SUFFIX = ".safetensors"
+MARK = "hookscope"  # the one metadata key of a file that hookscope wrote
+_HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
+
+
+def default_path(model_name: str, command: str) -> Path:
+    """Return the name of a command's result in the working folder.
+
+    Never named after a layer: an unquoted ``layer3.*`` would then expand to the file.
+
+    >>> default_path("resnet18", "capture").name
+    'resnet18.capture.safetensors'
+    """
+    return Path(f"{model_name}.{command}{SUFFIX}")
+
+
+def is_ours(path: Path) -> bool:
+    """Tell whether ``path`` is a safetensors file that hookscope wrote, from its header alone."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= _HEADER_LIMIT:
+                return False
+            header = json.loads(file.read(length))
+    except (OSError, ValueError, RecursionError):
+        return False
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    return isinstance(metadata, dict) and MARK in metadata
+
+
+def check(path: Path, force: bool = False) -> bool:
+    """Make sure that ``path`` can be written, and return whether that replaces a file.
+
+    Args:
+        path: the file to be written.
+        force: whether a file that hookscope did not write may be replaced.
+
+    Raises:
+        RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or
+            it exists, hookscope did not write it, and ``force`` is not given.
+    """
+    if path.is_dir():
+        raise RequestError(
+            f"The output {path} is a folder.", f"Name a file in it: {path / f'result{SUFFIX}'}"
+        )
+    folder = path.parent
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise RequestError(
+            f"The output folder {folder} {what}.", "Make the folder first, or name another one."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RequestError(
+            f"The output folder {folder} cannot be written to.",
+            "Name a file in another folder with --output.",
+        )
+    if not path.exists():
+        return False
+    # A device or a pipe would be replaced by the rename that ends the writing.
+    if not path.is_file():
+        raise RequestError(f"The output {path} is no plain file.", "Name a file with --output.")
+    if not force and not is_ours(path):
+        raise RequestError(
+            f"The file {path} exists and was not written by hookscope.",
+            "Add --force to replace it, or name another file with --output.",
+        )
+    return True

@@ -1,0 +1,161 @@
+"""From the words typed, or the objects given, to a model on its device and the call it gets."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import EnvironmentFault, InputError, RequestError
+from hookscope.inputs.batch import build
+from hookscope.modules import Layer
+from hookscope.select import select
+from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.loading import load, wrap
+from hookscope.tensors import as_call, map_tensors
+
+log = logging.getLogger("hookscope")
+
+DEFAULT_MODEL = "resnet18"
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model, the layers chosen in it, and what it is going to be called with.
+
+    ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
+    both, or the one argument.
+    """
+
+    loaded: LoadedModel
+    module: nn.Module
+    layers: tuple[Layer, ...]
+    value: Any
+    sources: list[dict[str, Any]]
+    seed: int
+    device: torch.device
+    dtype: str
+    train: bool
+
+    def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments that the model may change in place: every tensor is a copy."""
+        copies = map_tensors(self.value, lambda path, tensor: tensor.detach().clone())
+        return as_call(copies)
+
+
+def prepare(
+    model: str | nn.Module,
+    input: Any,
+    *,
+    selection: Mapping[str, Any],
+    recipe: Mapping[str, Any],
+    weights: str,
+    model_args: Mapping[str, Any] | None,
+    seed: int,
+    dtype: str | None,
+    device: str | None,
+    train: bool,
+) -> Prepared:
+    """Load or take the model, choose the layers, build the input, and put both on the device.
+
+    ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
+    reader of inputs. A live module stays where it is unless another device or dtype is asked for,
+    and then a copy is moved.
+    """
+    if isinstance(model, nn.Module):
+        if weights != "random" or model_args:
+            raise RequestError(
+                "weights and model_args belong to a model given by name.",
+                "Load the weights into the module before you pass it.",
+            )
+        loaded = wrap(model)
+    else:
+        loaded = load(model, weights=weights, model_args=model_args, seed=seed)
+    layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
+    words, given = _words_or_value(input)
+    if given:
+        value, sources = input, [{"word": "a value from Python"}]
+    else:
+        batch = build(loaded, words, seed=seed, **recipe)
+        value, sources = batch.value, batch.sources
+        log.info("input: %s", batch.note)
+    place = _choose_device(device, loaded.module, live=isinstance(model, nn.Module))
+    kind = _choose_dtype(dtype)
+    module = _moved(loaded.module, place, kind, live=isinstance(model, nn.Module))
+    if module is not loaded.module:
+        layers = select(module, **selection, word=loaded.word)
+    kind = kind or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+    value = map_tensors(value, lambda path, tensor: _like_model(tensor, place, kind))
+    name = str(kind or torch.float32).removeprefix("torch.")
+    return Prepared(loaded, module, layers, value, sources, seed, place, name, train)
+
+
+def _words_or_value(input: Any) -> tuple[list[str], bool]:
+    """The input words, or that ``input`` is itself what the model is called with."""
+    if input is None:
+        return [], False
+    items = input if isinstance(input, list | tuple) else [input]
+    words = [os.fspath(item) for item in items if isinstance(item, str | os.PathLike)]
+    if words and len(words) != len(items):
+        raise InputError(
+            "Input words and tensors cannot be mixed.", "Give either files or tensors."
+        )
+    return words, not words and (not isinstance(input, list | tuple) or len(input) > 0)
+
+
+def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:
+    if word is None and live:
+        return next((t.device for t in module.parameters()), torch.device("cpu"))
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    idle = next((name for name, here in present.items() if here), None)
+    if word == "auto":
+        word = idle or "cpu"
+        log.info("device: %s", word)
+    try:
+        place = torch.device(word or "cpu")
+    except RuntimeError as error:
+        raise RequestError(f"{word!r} is no device.", "Use cpu, cuda, mps or auto.") from error
+    if not present.get(place.type, True):
+        raise EnvironmentFault(
+            f"There is no {place.type} device that this torch can use.",
+            "Use --device cpu, or install a torch built for it.",
+        )
+    if place.type == "cpu" and idle:
+        log.info("device: cpu; a %s device stands idle (--device %s uses it)", idle, idle)
+    return place
+
+
+def _choose_dtype(word: str | None) -> torch.dtype | None:
+    if word is None:
+        return None
+    if word not in DTYPES:
+        raise RequestError(f"{word!r} is no dtype to run a model in.", f"Use {', '.join(DTYPES)}.")
+    chosen: torch.dtype = getattr(torch, word)
+    return chosen
+
+
+def _moved(
+    module: nn.Module, device: torch.device, dtype: torch.dtype | None, *, live: bool
+) -> nn.Module:
+    """The model on ``device`` in ``dtype``; somebody's own module is copied before it is moved."""
+    tensors = [*module.parameters(), *module.buffers()]
+    there = all(
+        t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
+        for t in tensors
+    )
+    if there:
+        return module
+    if live:
+        module = copy.deepcopy(module)
+    return module.to(device=device, dtype=dtype)
+
+
+def _like_model(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+    return tensor.to(device, dtype if tensor.is_floating_point() else None)

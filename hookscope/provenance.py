@@ -1,0 +1,76 @@
+"""Where a capture came from: the part of its metadata that lets somebody else make it again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+
+from hookscope import __version__
+from hookscope.prepare import Prepared
+from hookscope.tensors import walk
+
+TOP = 5
+
+
+def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata that every recording shares; nothing in it changes from run to run.
+
+    Args:
+        command: the verb, ``capture`` or ``grads``.
+        prepared: the model and its input.
+        options: what was chosen beyond the defaults, as plain values.
+    """
+    loaded = prepared.loaded
+    shapes = [
+        {"name": ".".join(path) or "0", "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
+        for path, t in walk(prepared.value)
+    ]
+    return {
+        "command": command,
+        "options": dict(options),
+        "model": {
+            "word": loaded.word,
+            "source": loaded.source,
+            "weights": loaded.weights.word,
+            "sha256": loaded.weights.sha256,
+        },
+        "inputs": prepared.sources,
+        "shapes": shapes,
+        "seed": prepared.seed,
+        "device": str(prepared.device),
+        "dtype": prepared.dtype,
+        "training": prepared.train,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that a result depends on."""
+    return {
+        "hookscope": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "torchvision", "safetensors", "numpy")},
+    }
+
+
+def top_classes(prepared: Prepared, output: Any) -> list[list[dict[str, Any]]]:
+    """For a classifier with named classes, the five likeliest of each image; else nothing.
+
+    ``probability`` is the softmax of the output over its classes.
+    """
+    names = prepared.loaded.categories
+    logits = next((t for _, t in walk(output)), None)
+    if logits is None or logits.ndim != 2 or not names or logits.shape[1] != len(names):
+        return []
+    shares = logits.detach().double().softmax(dim=1)
+    best = shares.topk(min(TOP, len(names)), dim=1)
+    return [
+        [
+            {"index": i, "label": names[i], "probability": round(p, 6)}
+            for p, i in zip(values, indices, strict=True)
+        ]
+        for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]

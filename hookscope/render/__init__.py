@@ -1,0 +1,1 @@
+"""Results as text: tables, trees and JSON. Nothing here ever sees a model."""

@@ -1,0 +1,78 @@
+"""The summary of gradients: the loss, the table of gradient flow, the coverage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from hookscope.records import PARAM_GRAD, Capture, Record
+from hookscope.render.capture import verified_lines
+from hookscope.render.coverage import coverage_lines
+from hookscope.render.lower import blocks, lower, sentence
+from hookscope.render.marks import LEGEND, VANISHING, gradient_marks, not_finite
+from hookscope.render.records import ORIGIN, missing_rows, note_cell, number_cell, origin_cells
+from hookscope.render.table import Cell, Column, Row, Squeeze, Table
+from hookscope.render.text import real
+from hookscope.strict_json import number
+
+NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
+SHORT = {"largest": "max", "grad/weight": "ratio"}
+COLUMNS = (*ORIGIN, *(Column(title, SHORT.get(title), right=True) for title in NUMBERS))
+
+SQUEEZE: tuple[Squeeze, ...] = (
+    ("shorten", "mean"),
+    ("shorten", "std"),
+    *(("drop", title) for title in ("type", "dtype", "mean", "std")),
+    *(("shorten", title) for title in ("norm", "largest", "grad/weight")),
+    *(("drop", title) for title in ("shape", "grad/weight", "largest", "call", "what", "norm")),
+)
+
+
+def grads_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+    """Return the whole summary: loss, table, verification, coverage.
+
+    Args:
+        capture: the recorded gradients.
+        width: cells of the terminal, None for a pipe.
+        ascii: write everything outside ASCII as an escape.
+    """
+    marks = gradient_marks(capture.records)
+    told = [
+        *(sentence(LEGEND, width, ascii, "dim") if marks else []),
+        *verified_lines(capture, width, ascii),
+        *coverage_lines(capture.coverage, width, ascii),
+    ]
+    loss = loss_lines(capture.metadata, width, ascii)
+    return blocks(loss, grads_table(capture, width, ascii), told, width=width)
+
+
+def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
+    """Return the loss: its value, and what exactly was computed."""
+    loss = metadata.get("loss")
+    if not loss:
+        return []
+    parts = [
+        f"Loss {loss['name']} = {real(number(loss['value']), 6)}",
+        f"formula {loss['formula']}",
+    ]
+    parts += [f"reduction {loss['reduction']}"] if loss.get("reduction") else []
+    parts += [f"target {loss['target']}"] if loss.get("target") else []
+    return sentence("; ".join(parts), width, ascii, "bold")
+
+
+def grads_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+    """Return one row for each gradient in recorded order, then those that do not exist, and why."""
+    marks = gradient_marks(capture.records)
+    rows = [_row(record, marks.get(record.key, "")) for record in capture.records]
+    rows += missing_rows(capture, len(COLUMNS))
+    return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+
+
+def _row(record: Record, mark: str) -> Row:
+    stats = record.stats
+    values = (stats.norm if stats.absmax is not None else None, stats.absmax, stats.mean, stats.std)
+    ratio = number_cell(record.ratio) if record.kind == PARAM_GRAD else Cell()
+    loud = [word for word in (not_finite(stats), mark) if word and word != VANISHING]
+    note = note_cell(record, ", ".join(loud), mark if mark == VANISHING else "")
+    return Row((*origin_cells(record), *map(number_cell, values), ratio), note)

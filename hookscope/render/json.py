@@ -1,0 +1,67 @@
+"""Every result as one document for JSON: a schema version first, then keys in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from hookscope.modules import ModuleTree
+from hookscope.records import Capture
+from hookscope.render.marks import gradient_marks
+from hookscope.sources.catalog import ModelInfo
+
+SCHEMA = 1
+
+
+def document(command: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return ``content`` with the schema version and the command in front.
+
+    Example:
+        >>> document("config", {"values": []})
+        {'schema': 1, 'command': 'config', 'values': []}
+    """
+    rest = {key: value for key, value in content.items() if key not in ("schema", "command")}
+    return {"schema": SCHEMA, "command": command, **rest}
+
+
+def tree_document(tree: ModuleTree) -> dict[str, Any]:
+    """Return ``model``, ``total`` (the whole model) and ``modules``, each with all its fields."""
+    modules = [asdict(node) for node in tree.nodes]
+    return document("tree", {"model": tree.model, "total": asdict(tree.total), "modules": modules})
+
+
+def capture_document(capture: Capture, file: str | None = None) -> dict[str, Any]:
+    """Return a capture or gradients: the metadata's keys, then file, records, absent, coverage.
+
+    Args:
+        capture: what was recorded.
+        file: where it was written, None where it was not.
+
+    Records of gradients also bear ``ratio`` (gradient norm over weight norm, null but for
+    parameters) and ``mark`` (``vanishing``, ``exploding`` or null).
+    """
+    command = str(capture.metadata.get("command", "capture"))
+    records = [record.to_json() for record in capture.records]
+    if any(record.kind.endswith("grad") for record in capture.records):
+        marks = gradient_marks(capture.records)
+        for data, record in zip(records, capture.records, strict=True):
+            data.update(ratio=record.ratio, mark=marks.get(record.key))
+    coverage = {
+        "matched": capture.coverage.matched,
+        "fired": [asdict(fired) for fired in capture.coverage.fired],
+        "silent": [asdict(silent) for silent in capture.coverage.silent],
+    }
+    results = {
+        "top": capture.metadata.get("top", []),
+        "file": file,
+        "records": records,
+        "absent": [asdict(absent) for absent in capture.absent],
+        "coverage": coverage,
+    }
+    return document(command, {**capture.metadata, **results})
+
+
+def models_document(models: Sequence[ModelInfo]) -> dict[str, Any]:
+    """Return the listed models, each with all its fields."""
+    return document("models", {"models": [asdict(model) for model in models]})

@@ -1,0 +1,158 @@
+"""The module tree as lines: guides and full names on a terminal, one module a line in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from hookscope.modules import ROOT, ModuleNode, ModuleTree
+from hookscope.render.lower import lower, sentence
+from hookscope.render.signature import compact
+from hookscope.render.table import Cell, Column, Row, Squeeze, Table
+from hookscope.render.text import count, plural, short_count, size
+
+ARGUMENTS = 48  # characters of arguments on a terminal; a pipe has them all
+BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
+ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
+
+SQUEEZE: tuple[Squeeze, ...] = (
+    ("drop", "own"),
+    ("shorten", "parameters"),
+    ("shorten", "state"),
+    ("drop", "state"),
+    ("shorten", "type"),
+    ("drop", "calls"),
+    ("drop", "parameters"),
+    ("drop", "type"),
+    ("drop", "FLOPs"),
+    ("drop", "output"),
+)
+
+
+def tree_lines(tree: ModuleTree, width: int | None, ascii: bool = False) -> list[Text]:
+    """Return the tree and a line of totals.
+
+    Args:
+        tree: all modules or some of them; a module hangs under the nearest one that is there.
+        width: cells of the terminal, None for a pipe.
+        ascii: draw with ASCII characters alone.
+    """
+    ran = any(node.run for node in tree.nodes)
+    guides = _guides([node.name for node in tree.nodes], ASCII_BRANCHES if ascii else BRANCHES)
+    rows = tuple(
+        Row(
+            _cells(node, ran), _note(node), *drawn, gone=node.run is not None and not node.run.calls
+        )
+        for node, drawn in zip(tree.nodes, guides, strict=True)
+    )
+    lines = lower(Table(_columns(ran), rows, SQUEEZE), width, ascii)
+    return [*lines, *sentence(_totals(tree), width, ascii, "bold")]
+
+
+def _columns(ran: bool) -> tuple[Column, ...]:
+    columns = (
+        Column("module"),
+        Column("type"),
+        Column("own", right=True),
+        Column("parameters", "params", right=True),
+        Column("state", dull=True),
+    )
+    if not ran:
+        return columns
+    run = (Column("output"), Column("calls", right=True, dull=True), Column("FLOPs", right=True))
+    return columns + run
+
+
+def _cells(node: ModuleNode, ran: bool) -> tuple[Cell, ...]:
+    cells = (
+        Cell(node.name),
+        Cell(
+            compact(node.type, node.arguments, ARGUMENTS),
+            short=node.type,
+            full=compact(node.type, node.arguments),
+            style="cyan",
+        ),
+        _amount(node.own_parameters),
+        _amount(node.parameters),
+        _state(node),
+    )
+    if not ran:
+        return cells
+    if node.run is None or not node.run.calls:
+        return (*cells, Cell(), Cell(full="0"), Cell(full="0"))
+    flops = node.run.flops
+    return (
+        *cells,
+        Cell(" ".join(node.run.outputs), full=",".join(node.run.outputs)),
+        Cell(str(node.run.calls)),
+        Cell(short_count(flops) if flops else "", full=str(flops)),
+    )
+
+
+def _amount(number: int) -> Cell:
+    """A number of parameters; blank on a terminal where there are none."""
+    return Cell(count(number) if number else "", short_count(number) if number else "", str(number))
+
+
+def _state(node: ModuleNode) -> Cell:
+    if not node.parameters:
+        return Cell()
+    if node.trainable == node.parameters:
+        return Cell("trainable", short="train")
+    return Cell("partly", style="yellow") if node.trainable else Cell("frozen", style="blue")
+
+
+def _note(node: ModuleNode) -> Cell:
+    if node.run is not None and not node.run.calls:
+        return Cell("never called", style="yellow")
+    return Cell("= " + ", ".join(node.aliases), style="magenta") if node.aliases else Cell()
+
+
+def _guides(names: Sequence[str], branches: Sequence[str]) -> list[tuple[str, str]]:
+    """What is drawn before each name, and before the lines that continue it.
+
+    A name's parent is the nearest name above it in the list that its own name begins with.
+    """
+    branch, last, bar, blank = branches
+    levels = _levels(names)
+    drawn: list[tuple[str, str]] = []
+    open_levels: set[int] = set()  # those with a sibling further down
+    for i in range(len(names) - 1, -1, -1):
+        level = levels[i]
+        before = "".join(bar if k in open_levels else blank for k in range(1, level))
+        own, below = (branch, bar) if level in open_levels else (last, blank)
+        inside = bar if i + 1 < len(names) and levels[i + 1] > level else blank
+        drawn.append((before + own, before + below + inside) if level else ("", inside))
+        open_levels = {k for k in open_levels if k < level} | {level}
+    return drawn[::-1]
+
+
+def _levels(names: Sequence[str]) -> list[int]:
+    """How many of the names before each one it lies under; 0 for those that begin a tree."""
+    levels: list[int] = []
+    above: list[str] = []
+    for name in names:
+        while above and not (above[-1] == ROOT or name.startswith(above[-1] + ".")):
+            above.pop()
+        levels.append(len(above))
+        above.append(name)
+    return levels
+
+
+def _totals(tree: ModuleTree) -> str:
+    total = tree.total
+    if not total.parameters:
+        trainable = ""
+    elif total.trainable == total.parameters:
+        trainable = " (all trainable)"
+    else:
+        trainable = f" ({count(total.trainable) if total.trainable else 'none'} trainable)"
+    parts = [
+        plural(total.parameters, "parameter") + trainable,
+        plural(total.buffers, "buffer value"),
+        size(total.bytes),
+    ]
+    if total.run is not None:
+        parts.append(f"{short_count(total.run.flops)} FLOPs")
+    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'module')} listed."

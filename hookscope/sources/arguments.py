@@ -1,0 +1,95 @@
+"""Arguments for a model's class or factory: typed by the parameter they are for."""
+
+from __future__ import annotations
+
+import ast
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Union
+
+from hookscope.errors import RequestError
+from hookscope.spec import Typed
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def settle(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``given`` with the values typed on a command line made into what ``target`` expects.
+
+    A value follows the annotation of its parameter; without one it is read as a Python literal, and
+    as text where it is none. Values that come from Python stay as they are.
+
+    Raises:
+        RequestError: a value cannot be read as its parameter's type.
+
+    Example:
+        >>> def build(width: int, act: str, scale=1.0): ...
+        >>> settle(build, {"width": Typed("8"), "act": Typed("1"), "scale": Typed("0.5")})
+        {'width': 8, 'act': '1', 'scale': 0.5}
+    """
+    hints = _hints(target)
+    return {
+        key: _read(key, str(value), hints.get(key)) if isinstance(value, Typed) else value
+        for key, value in given.items()
+    }
+
+
+def show(given: Mapping[str, Any]) -> str:
+    """Write arguments as a call would: ``width=8, act='relu'``."""
+    return ", ".join(f"{key}={value!r}" for key, value in given.items()) or "no arguments"
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    function = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # an annotation that names what exists for type checkers alone
+        return {}
+
+
+def _read(key: str, text: str, hint: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _read_any(key, text, typing.get_args(hint))
+    if origin is Literal:
+        for choice in typing.get_args(hint):
+            if text == str(choice):
+                return choice
+        raise _refusal(key, text, "one of " + ", ".join(map(str, typing.get_args(hint))))
+    if hint is str:
+        return text
+    if hint is bool:
+        if text.lower() in (*_TRUE, *_FALSE):
+            return text.lower() in _TRUE
+        raise _refusal(key, text, "true or false")
+    if hint in (int, float):
+        try:
+            return hint(text)
+        except ValueError:
+            raise _refusal(key, text, "a whole number" if hint is int else "a number") from None
+    return _literal(text)
+
+
+def _read_any(key: str, text: str, hints: tuple[Any, ...]) -> Any:
+    """The value as the first type that can hold it; text comes last, since it holds anything."""
+    if type(None) in hints and text == "None":
+        return None
+    for hint in sorted(hints, key=lambda each: each is str):
+        if hint is not type(None):
+            try:
+                return _read(key, text, hint)
+            except RequestError:
+                continue
+    raise _refusal(key, text, " or ".join(getattr(hint, "__name__", str(hint)) for hint in hints))
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _refusal(key: str, text: str, wanted: str) -> RequestError:
+    return RequestError(f"{text!r} does not do for {key}: it takes {wanted}.")

@@ -1,0 +1,95 @@
+"""The bundled list of torchvision's models, so that naming one needs neither torch nor torchvision.
+
+``catalog.json`` beside this file is made by ``python -m tools.catalog``. Where another release of
+torchvision is installed, torchvision itself is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import cast
+
+from hookscope.errors import ModelError
+from hookscope.spec import TORCHVISION, ModelSpec, parse_model, refuse_path
+from hookscope.suggest import did_you_mean
+
+FILE = Path(__file__).with_name("catalog.json")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One model that can be named.
+
+    Attributes:
+        name: the word for it.
+        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
+            ``quantized``.
+        parameters: how many numbers its parameters hold, as built without pretrained weights.
+        weights: names of the pretrained weights, in the order of torchvision.
+        input: shape of the tensor it is given, ``1x3x224x224``; detection takes a list of
+            ``3x320x320`` (of any size), optical flow two.
+    """
+
+    name: str
+    task: str
+    parameters: int
+    weights: tuple[str, ...]
+    input: str
+
+
+@cache
+def bundled() -> tuple[ModelInfo, ...]:
+    """Return the models of the release that the list was made for, whatever is installed."""
+    rows = json.loads(FILE.read_text(encoding="utf-8"))["models"]
+    return tuple(ModelInfo(**{**row, "weights": tuple(row["weights"])}) for row in rows)
+
+
+@cache
+def current() -> bool:
+    """Whether the installed torchvision is of the release (0.29, say) the list was made for."""
+    try:
+        installed = metadata.version("torchvision")
+    except metadata.PackageNotFoundError:
+        return False
+    made_for = json.loads(FILE.read_text(encoding="utf-8"))["torchvision"]
+    return bool(installed.split(".")[:2] == made_for.split(".")[:2])
+
+
+def entries() -> tuple[ModelInfo, ...]:
+    """Return the models that the installed torchvision can build, in order of name.
+
+    Raises:
+        EnvironmentFault: torchvision is missing or does not match torch.
+    """
+    if current():
+        return bundled()
+    # By name, since this file is torch-free and that one is not.
+    live = import_module("hookscope.sources.torchvision").live
+    return cast("tuple[ModelInfo, ...]", live())
+
+
+def check(word: str) -> ModelSpec:
+    """Take a model's word apart and refuse, without torch, one that cannot be right.
+
+    Raises:
+        ModelError: the word names no file, source or model. A name is judged here only when the
+            bundled list is for the installed torchvision; otherwise loading judges it.
+    """
+    spec = parse_model(word)
+    if spec.source == TORCHVISION and current():
+        check_name(spec.name, [info.name for info in bundled()])
+    return spec
+
+
+def check_name(name: str, known: list[str]) -> None:
+    """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
+    if name not in known:
+        refuse_path(name)
+        listing = "hookscope models lists all names."
+        raise ModelError(
+            f"There is no model called {name!r}.", f"{did_you_mean(name, known)} {listing}".strip()
+        )

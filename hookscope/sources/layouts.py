@@ -1,0 +1,100 @@
+"""How image tensors are put together to a model's input: batch, list, pair of frames, clip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import InputError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A way to make one call value out of tensors.
+
+    Attributes:
+        name: the word for it.
+        arrange: takes image tensors (each C, H, W), returns a call value; raises InputError.
+        noise: takes the shape of one tensor and a seed, returns a call value.
+        distribution: of the noise, in words.
+    """
+
+    name: str
+    arrange: Callable[[Sequence[Tensor]], Any]
+    noise: Callable[[tuple[int, ...], int], Any]
+    distribution: str = "standard normal"
+
+
+def seeded(seed: int) -> torch.Generator:
+    """Return a random source of its own, so that the global one stays untouched."""
+    return torch.Generator().manual_seed(seed)
+
+
+def stack(images: Sequence[Tensor]) -> Tensor:
+    """Stack images of one shape to N, C, H, W."""
+    shapes = list(dict.fromkeys("x".join(map(str, image.shape)) for image in images))
+    if len(shapes) > 1:
+        raise InputError(
+            f"The images differ in shape once preprocessed: {', '.join(shapes)}.",
+            "Give --size HxW to bring them to one size, or run them one by one.",
+        )
+    return torch.stack(list(images))
+
+
+def _normal(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.randn(shape, generator=seeded(seed))
+
+
+def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
+    """Images as detectors take them, 0 to 1; a shape of four lengths makes several."""
+    if len(shape) not in (3, 4):
+        raise InputError(
+            f"A detector takes images, and {len(shape)} lengths make none.",
+            "Give --shape CxHxW for one image, or NxCxHxW for several.",
+        )
+    noise = torch.rand(shape, generator=seeded(seed))
+    return list(noise) if len(shape) == 4 else [noise]
+
+
+def _pair(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """First and second frames; a lone image is both, and so shows no motion."""
+    images = list(images) * 2 if len(images) == 1 else images
+    if len(images) % 2:
+        raise InputError(
+            f"Optical flow takes images in pairs, and {len(images)} are none.",
+            "Give the frame before and the frame after, or one image to stand for both.",
+        )
+    return stack(images[0::2]), stack(images[1::2])
+
+
+def _pair_noise(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+    source = seeded(seed)
+    first, second = (torch.rand(shape, generator=source) * 2 - 1 for _ in range(2))
+    return first, second
+
+
+def _clip(images: Sequence[Tensor], frames: int) -> Tensor:
+    """Clips N, C, T, H, W of ``frames`` images each; a lone image is held for a whole clip."""
+    images = list(images) * frames if len(images) == 1 else images
+    if len(images) % frames:
+        raise InputError(
+            f"The model takes clips of {frames} frames, and {len(images)} images fill none.",
+            f"Give {frames} frames in order, or one image to be held for the whole clip.",
+        )
+    batch = stack(images)
+    return batch.reshape(-1, frames, *batch.shape[1:]).transpose(1, 2).contiguous()
+
+
+BATCH = Layout("batch", stack, _normal)
+LIST = Layout("list of images", list, _list_noise, "uniform from 0 to 1")
+PAIR = Layout("pair of frames", _pair, _pair_noise, "uniform from -1 to 1")
+
+
+def clip(frames: int) -> Layout:
+    """Return the layout of video clips of ``frames`` frames."""
+    return Layout("clip", partial(_clip, frames=frames), _normal)

@@ -1,0 +1,152 @@
+"""The recipes that torchvision's weights carry, run by torchvision's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms import functional as F
+
+from hookscope.errors import InputError
+from hookscope.sources.loaded import Recipe, Size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Numbers = Sequence[float] | None
+_FLOW_STEP, _FLOW_LEAST = 8, 128  # what RAFT's pyramid can be built from
+
+
+def recipe_of(
+    entry: Any, size: Size | None = None, mean: Numbers = None, std: Numbers = None
+) -> Recipe:
+    """Return the recipe of the weights ``entry``, with what is given in place of its own values.
+
+    ``size`` is the height and width that the model is to see. A recipe that crops goes on cropping,
+    from an image resized in proportion; any other resizes to exactly ``size``.
+    """
+    preset = entry.transforms()
+    kind = type(preset).__name__
+    build = _BUILDERS.get(kind)
+    if build is None:
+        return Recipe(preset, f"{entry!r}: {kind}", None)
+    run, text = build(preset, _pair(size), mean, std)
+    return Recipe(run, f"{entry!r}: {text}", lambda *changed: recipe_of(entry, *changed))
+
+
+def _pair(size: Size | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _image(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _normalise(preset, mean, std)
+    if size:
+        margin = preset.resize_size[0] / preset.crop_size[0]
+        preset.resize_size = [round(max(size) * margin)]
+        preset.crop_size = list(size)
+    return preset, f"{_resized(preset)}, {_normalised(preset)}"
+
+
+def _segmentation(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _normalise(preset, mean, std)
+    if size:
+        preset.resize_size = list(size)
+    return preset, f"{_resized(preset)}, {_normalised(preset)}"
+
+
+def _video(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _normalise(preset, mean, std)
+    if size:
+        factor = max(new / old for new, old in zip(size, preset.crop_size, strict=True))
+        preset.resize_size = [round(side * factor) for side in preset.resize_size]
+        preset.crop_size = list(size)
+
+    def frame(image: Image) -> Tensor:
+        clip: Tensor = preset(F.pil_to_tensor(image)[None])
+        return clip[:, 0]
+
+    return frame, f"each frame: {_resized(preset)}, {_normalised(preset)}"
+
+
+def _detection(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _refuse(mean, std, "A detector subtracts mean and divides by std itself.")
+
+    def whole(image: Image) -> Tensor:
+        made: Tensor = preset(F.resize(image, list(size), antialias=True) if size else image)
+        return made
+
+    return whole, f"{f'resized to {_by(size)}' if size else 'own size'}, values 0 to 1"
+
+
+def _flow(
+    preset: Any, size: Any, mean: Numbers, std: Numbers
+) -> tuple[Callable[[Image], Tensor], str]:
+    _refuse(mean, std, "Optical flow models take values from -1 to 1.")
+    if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_LEAST):
+        raise InputError(
+            f"Optical flow models do not take images of {_by(size)}.",
+            f"Height and width are multiples of {_FLOW_STEP} and at least {_FLOW_LEAST}.",
+        )
+
+    def frame(image: Image) -> Tensor:
+        fitting = [
+            max(_FLOW_LEAST, round(side / _FLOW_STEP) * _FLOW_STEP)
+            for side in (image.height, image.width)
+        ]
+        wanted = list(size or fitting)
+        if wanted != [image.height, image.width]:
+            image = F.resize(image, wanted, antialias=True)
+        first, _ = preset(image, image)
+        return torch.as_tensor(first)
+
+    nearest = f"the nearest multiple of {_FLOW_STEP}, at least {_FLOW_LEAST}"
+    return frame, f"resized to {_by(size) if size else nearest}, values -1 to 1"
+
+
+_BUILDERS: dict[str, Callable[..., tuple[Callable[[Image], Tensor], str]]] = {
+    "ImageClassification": _image,
+    "SemanticSegmentation": _segmentation,
+    "VideoClassification": _video,
+    "ObjectDetection": _detection,
+    "OpticalFlow": _flow,
+}
+
+
+def _normalise(preset: Any, mean: Numbers, std: Numbers) -> None:
+    preset.mean = list(mean) if mean is not None else preset.mean
+    preset.std = list(std) if std is not None else preset.std
+
+
+def _normalised(preset: Any) -> str:
+    return f"mean {_list(preset.mean)}, std {_list(preset.std)}"
+
+
+def _resized(preset: Any) -> str:
+    sides = preset.resize_size
+    how = f"shorter side to {sides[0]}" if len(sides) == 1 else f"resized to {_by(sides)}"
+    crop = getattr(preset, "crop_size", None)
+    how += f" ({preset.interpolation.value})"
+    return f"{how}, centre crop {_by(crop * 2 if len(crop) == 1 else crop)}" if crop else how
+
+
+def _refuse(mean: Numbers, std: Numbers, why: str) -> None:
+    if mean is not None or std is not None:
+        raise InputError("This model takes no --mean or --std.", why)
+
+
+def _by(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
+def _list(values: Sequence[float]) -> str:
+    return " ".join(f"{value:g}" for value in values)

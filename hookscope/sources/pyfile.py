@@ -1,0 +1,153 @@
+"""Models from a user's Python file: a class, a factory or an instance in it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import ModelError, RequestError
+from hookscope.sources import arguments, weights
+from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo
+from hookscope.sources.userfile import guarded, run_file
+from hookscope.spec import FILE, ModelSpec
+from hookscope.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+log = logging.getLogger("hookscope")
+
+_OFFERS = ("example_input", "preprocess", "main")  # functions of a file that build no model
+
+
+def load(
+    spec: ModelSpec, *, weights: str, model_args: dict[str, Any], seed: int, meta: bool
+) -> LoadedModel:
+    """Run the file that ``spec`` names and build its model; see ``hookscope.sources.loading.load``.
+
+    ``meta`` is not heeded: a user's code may read the values of its parameters as it builds.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        file = run_file(spec.path)
+        name, found = _find(file, spec)
+        torch.manual_seed(seed)  # so that what the file does besides does not change the weights
+        module = _build(spec, name, found, model_args)
+    offered = vars(file)
+    example, preprocess = offered.get("example_input"), offered.get("preprocess")
+    return LoadedModel(
+        module=module.eval(),
+        word=spec.word,
+        name=name,
+        source=FILE,
+        categories=tuple(map(str, offered.get("categories") or ())),
+        weights=_weigh(module, spec, weights, seed),
+        own_recipe=_recipe(spec, preprocess) if callable(preprocess) else None,
+        own_example=partial(guarded, spec.path, example) if callable(example) else None,
+    )
+
+
+def _find(file: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
+    """The name and object that ``spec`` means, or the only model of the file."""
+    public = {name: value for name, value in vars(file).items() if not name.startswith("_")}
+    models = [name for name, value in public.items() if _is_model(value, file)]
+    factories = [
+        name
+        for name, value in public.items()
+        if inspect.isfunction(value) and value.__module__ == file.__name__ and name not in _OFFERS
+    ]
+    if spec.name:
+        if spec.name in vars(file):
+            return spec.name, vars(file)[spec.name]
+        listing = _listing(spec.path, models, factories)
+        near = did_you_mean(spec.name, models + factories)
+        raise ModelError(f"{spec.path!r} defines no {spec.name!r}.", f"{near} {listing}".strip())
+    if len(models) == 1:
+        return models[0], public[models[0]]
+    count = f"{len(models)} models" if models else "no nn.Module"
+    raise ModelError(
+        f"{spec.path!r} holds {count}: which one to take is not clear.",
+        _listing(spec.path, models, factories),
+    )
+
+
+def _is_model(value: Any, file: ModuleType) -> bool:
+    if isinstance(value, type):
+        return issubclass(value, nn.Module) and value.__module__ == file.__name__
+    return isinstance(value, nn.Module)
+
+
+def _listing(path: str, models: list[str], factories: list[str]) -> str:
+    words = [f"{path}:{name}" for name in models] + [f"{path}:{name}" for name in factories]
+    return f"It offers {', '.join(words)}." if words else "It defines no class or function."
+
+
+def _build(spec: ModelSpec, name: str, found: Any, model_args: dict[str, Any]) -> nn.Module:
+    if isinstance(found, nn.Module):
+        if model_args:
+            raise ModelError(
+                f"{name} in {spec.path!r} is built already and takes no arguments.",
+                "Name its class or a function that builds it, or leave out --model-arg.",
+            )
+        return found
+    if not callable(found):
+        raise ModelError(
+            f"{name} in {spec.path!r} is of type {type(found).__name__}, not a model.",
+            "Name an nn.Module class, a function that returns one, or an instance.",
+        )
+    given = arguments.settle(found, model_args)
+    _check_arguments(name, found, given)
+    built = guarded(spec.path, partial(found, **given))
+    if not isinstance(built, nn.Module):
+        raise ModelError(
+            f"{name} in {spec.path!r} gave a {type(built).__name__}, not an nn.Module.",
+            "Name an nn.Module class, a function that returns one, or an instance.",
+        )
+    return built
+
+
+def _check_arguments(name: str, target: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Refuse missing and unknown arguments before the call, so that the signature can be told."""
+    try:
+        signature = inspect.signature(target)
+    except ValueError:  # a callable written in C may have none
+        return
+    try:
+        signature.bind(**given)
+    except TypeError as exc:
+        raise ModelError(
+            f"{name} cannot be built with {arguments.show(given)}: {exc}.",
+            f"It is {name}{signature}; give --model-arg KEY=VALUE for each argument.",
+        ) from None
+
+
+def _weigh(module: nn.Module, spec: ModelSpec, word: str, seed: int) -> WeightsInfo:
+    if word == "random":
+        log.info("weights: as built by %s from seed %d", spec.path, seed)
+        return WeightsInfo("as built")
+    if weights.is_file_word(word):
+        return weights.load_file_into(module, word)
+    raise RequestError(
+        f"A model from a Python file has no weights called {word!r}.", "Give --weights FILE."
+    )
+
+
+def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
+    def run(image: Image) -> Tensor:
+        made = guarded(spec.path, partial(preprocess, image))
+        if isinstance(made, Tensor) and made.ndim == 3:
+            return made
+        what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise ModelError(
+            f"preprocess() in {spec.path!r} gave {what}.",
+            "It is to return one tensor of shape C, H, W.",
+        )
+
+    return Recipe(run, f"preprocess() of {spec.path}", None)

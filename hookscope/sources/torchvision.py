@@ -1,0 +1,180 @@
+"""Models by their torchvision name: built here, with weights from torchvision or from a file."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.sources import arguments, pretrained, weights
+from hookscope.sources.catalog import ModelInfo, check_name
+from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
+from hookscope.sources.loaded import LoadedModel, WeightsInfo
+from hookscope.sources.meta import ParametersOnMeta
+from hookscope.sources.presets import recipe_of
+from hookscope.spec import TORCHVISION, ModelSpec
+
+log = logging.getLogger("hookscope")
+
+with warnings.catch_warnings():  # torchvision's remarks about its own parts are not the user's
+    warnings.simplefilter("ignore")
+    try:
+        from torchvision import models
+    except ModuleNotFoundError as exc:
+        if exc.name != "torchvision":
+            raise
+        raise EnvironmentFault(
+            "torchvision is not installed.", "Install it: python -m pip install torchvision"
+        ) from exc
+    except (ImportError, RuntimeError, OSError, AttributeError) as exc:
+        raise EnvironmentFault(
+            f"torchvision does not match torch {torch.__version__}: {exc}.",
+            "Install the two together: python -m pip install --upgrade torch torchvision",
+        ) from exc
+
+_TASKS = {
+    "detection": "detection",
+    "segmentation": "segmentation",
+    "video": "video",
+    "optical_flow": "optical flow",
+    "quantization": "quantized",
+}
+# Every detector scales what it is given to a size of its own, so its noise may as well be small.
+_SIDES = {"detection": 320, "segmentation": 520, "optical flow": 128}
+_FRAMES = 16  # what the published video weights were trained on, or close to it
+
+
+def load(
+    spec: ModelSpec, *, weights: str, model_args: dict[str, Any], seed: int, meta: bool
+) -> LoadedModel:
+    """Build the torchvision model that ``spec`` names; see ``hookscope.sources.loading.load``."""
+    name = spec.name
+    check_name(name, models.list_models())
+    chosen = models.get_model_weights(name).DEFAULT
+    if not meta:
+        chosen = pretrained.choose(name, weights) or chosen
+    module, info = _build(name, weights, model_args, seed, meta)
+    task = _task(name)
+    if task == "quantized":
+        log.info("%s: the float model is built, before quantization", name)
+    loaded = LoadedModel(
+        module=module,
+        word=spec.word,
+        name=name,
+        source=TORCHVISION,
+        task=task,
+        categories=() if "num_classes" in model_args else _categories(chosen),
+        weights=info,
+        own_recipe=recipe_of(chosen),
+        layout=_layout(task),
+        min_size=max(chosen.meta.get("min_size", (1, 1))),
+    )
+    side = getattr(module, "image_size", None)  # vision transformers take images of one size only
+    if isinstance(side, int) and loaded.own_recipe and loaded.own_recipe.tuned:
+        loaded = replace(loaded, own_recipe=loaded.own_recipe.tuned(side, None, None))
+    return replace(loaded, shape=_shape(task, side or _side(chosen, task)))
+
+
+def live() -> tuple[ModelInfo, ...]:
+    """Describe every model of the installed torchvision, each built once on the meta device."""
+    return tuple(_describe(name) for name in models.list_models())
+
+
+def _describe(name: str) -> ModelInfo:
+    loaded = load(
+        ModelSpec(TORCHVISION, name, "", name), weights="random", model_args={}, seed=0, meta=True
+    )
+    assert loaded.shape is not None
+    return ModelInfo(
+        name=name,
+        task=loaded.task,
+        parameters=sum(p.numel() for p in loaded.module.parameters()),
+        weights=tuple(member.name for member in pretrained.members(name)),
+        input="x".join(map(str, loaded.shape)),
+    )
+
+
+def _build(
+    name: str, word: str, model_args: dict[str, Any], seed: int, meta: bool
+) -> tuple[nn.Module, WeightsInfo]:
+    builder = models.get_model_builder(name)
+    options = _plain_options(builder, name)
+    entry = None if meta else pretrained.choose(name, word)
+    if entry is not None:
+        path = pretrained.fetch(entry)
+        options["weights"] = entry
+        options.pop("image_size", None)  # torchvision takes it from the weights
+    given = arguments.settle(builder, model_args)
+    for reserved in given.keys() & {"weights", "weights_backbone", "quantize", "progress"}:
+        raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
+    with (
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+        pretrained.nothing_unpickled(),
+    ):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        try:
+            if meta:
+                with ParametersOnMeta():
+                    module = builder(**{**options, **given})
+                module = module.to("meta")
+            else:
+                module = builder(**{**options, **given})
+        except Exception as exc:
+            if not given and entry is None:
+                raise
+            raise ModelError(
+                f"{name} cannot be built with {arguments.show(given)}: {exc}", "See --model-arg."
+            ) from exc
+    module.eval()
+    if entry is not None:
+        return module, WeightsInfo(entry.name, weights.sha256_of(path))
+    if meta:
+        return module, WeightsInfo("none")
+    if word == "random":
+        log.info("weights: random from seed %d", seed)
+        return module, WeightsInfo("random")
+    return module, weights.load_file_into(module, word)
+
+
+def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Arguments that keep a builder from downloading, and from quantizing."""
+    known = inspect.signature(builder).parameters
+    plain = {"weights": None, "weights_backbone": None, "quantize": False}
+    options: dict[str, Any] = {key: value for key, value in plain.items() if key in known}
+    if name.startswith("vit_"):  # sized for the recipe, as torchvision sizes it for the weights
+        options["image_size"] = models.get_model_weights(name).DEFAULT.meta["min_size"][0]
+    return options
+
+
+def _task(name: str) -> str:
+    package = models.get_model_builder(name).__module__.split(".")[2]
+    return _TASKS.get(package, "classification")
+
+
+def _layout(task: str) -> Layout:
+    return {"detection": LIST, "optical flow": PAIR, "video": clip(_FRAMES)}.get(task, BATCH)
+
+
+def _categories(entry: Any) -> tuple[str, ...]:
+    return tuple(entry.meta.get("categories") or ())
+
+
+def _side(entry: Any, task: str) -> int:
+    if task in _SIDES:
+        return _SIDES[task]
+    return int(max(entry.transforms().crop_size))
+
+
+def _shape(task: str, side: int) -> tuple[int, ...]:
+    if task == "detection":
+        return (3, side, side)
+    return (1, 3, _FRAMES, side, side) if task == "video" else (1, 3, side, side)

@@ -1,0 +1,166 @@
+"""Weights from a file into a module. Nothing is ever unpickled into code."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hookscope.errors import RequestError, WeightsError
+from hookscope.sources.loaded import WeightsInfo
+from hookscope.spec import describe_file
+
+log = logging.getLogger("hookscope")
+
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
+_WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = re.compile(r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module)\.")
+_SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
+
+
+def is_file_word(word: str) -> bool:
+    """Whether a weights word means a file rather than a name."""
+    return word.lower().endswith(SUFFIXES) or "/" in word or os.sep in word or Path(word).is_file()
+
+
+def load_file_into(module: nn.Module, path: str) -> WeightsInfo:
+    """Load a file of weights into ``module`` and say what did not fit.
+
+    Raises:
+        RequestError: there is no such file.
+        WeightsError: the file cannot be read, holds no weights, or none that fit.
+    """
+    if not Path(path).is_file():
+        raise RequestError(f"There is no file of weights {path!r}.", "Check the name.")
+    own = module.state_dict(keep_vars=True)
+    tensors, stripped = _unwrap_names(_read(path), own, path)
+    if not own.keys() & tensors.keys():
+        raise WeightsError(
+            f"No name in {path!r} is one of the model's: it holds {_some(tensors)}, "
+            f"and the model has {_some(own)}.",
+            "Give the weights of this very model.",
+        )
+    try:
+        missing, unexpected = module.load_state_dict(tensors, strict=False)
+    except RuntimeError as exc:
+        lines = [line.strip() for line in str(exc).splitlines()[1:]]
+        raise WeightsError(
+            f"The weights in {path!r} do not fit the model: {' '.join(lines[:3])}",
+            f"{len(lines)} tensors differ in shape; was the model built with other arguments?",
+        ) from exc
+    loaded = {id(own[name]) for name in tensors if name in own}
+    missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
+    _report(path, missing, unexpected, stripped)
+    return WeightsInfo(path, sha256_of(path), tuple(missing), tuple(unexpected), stripped)
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file's bytes in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def read_checkpoint(path: str) -> Any:
+    """Read a pickled checkpoint with PyTorch's own reader, which builds tensors and plain values.
+
+    Raises:
+        WeightsError: the file is damaged, is none, or holds other objects.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as exc:
+        found = re.search(r"(?:GLOBAL|Unsupported (?:class|global:)) '?([\w.]+)", str(exc))
+        holds = f"Python objects ({found[1]})" if found else "more than tensors"
+        message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
+        raise WeightsError(message, _SAVE_THUS) from exc
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as exc:
+        kind, _ = describe_file(path)
+        raise WeightsError(
+            f"The weights in {path!r} cannot be read: the file looks like {kind}.", _SAVE_THUS
+        ) from exc
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    if path.lower().endswith(".safetensors"):
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as exc:
+            raise WeightsError(
+                f"The file {path!r} is no sound safetensors file: {exc}.",
+                "Write or download it again.",
+            ) from exc
+    content = read_checkpoint(path)
+    while isinstance(content, Mapping):
+        tensors = {str(key): v for key, v in content.items() if isinstance(v, Tensor)}
+        inner = [content[key] for key in _WRAPPED_UNDER if isinstance(content.get(key), Mapping)]
+        if tensors and not inner:
+            return tensors
+        content = inner[0] if inner else None
+    raise WeightsError(f"The file {path!r} holds no weights by name.", _SAVE_THUS)
+
+
+def _unwrap_names(
+    tensors: dict[str, Tensor], known: Iterable[str], path: str
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The tensors under their names without the prefixes of wrappers, and which those were."""
+    own = set(known)
+    stripped: dict[str, None] = {}
+    names = dict.fromkeys(tensors)
+    plain = {name: name for name in names}
+    for name in names:
+        if name not in own:
+            for wrapper in _WRAPPERS.findall(name):
+                stripped[f"{wrapper}."] = None
+            plain[name] = _WRAPPERS.sub("", name)
+    # A data-parallel wrapper stands before every name; a model may have a module of that name too.
+    while all(name.startswith("module.") for name in plain.values()) and not own & {
+        *plain.values()
+    }:
+        stripped["module."] = None
+        plain = {name: short.removeprefix("module.") for name, short in plain.items()}
+    if len({*plain.values()}) < len(plain):
+        raise WeightsError(
+            f"Without the prefixes {' '.join(stripped)} two names in {path!r} are the same.",
+            "Save the state dict of the model inside its wrapper.",
+        )
+    return {plain[name]: tensor for name, tensor in tensors.items()}, tuple(stripped)
+
+
+def _report(
+    path: str, missing: list[str], unexpected: list[str], stripped: tuple[str, ...]
+) -> None:
+    if stripped:
+        log.info("weights: took %s off the names in %s", " and ".join(stripped), path)
+    if missing:
+        log.warning(
+            "weights: %d of the model's tensors are not in %s and stay as built: %s",
+            len(missing),
+            path,
+            _some(missing),
+        )
+    if unexpected:
+        log.warning(
+            "weights: %d tensors in %s are not the model's: %s",
+            len(unexpected),
+            path,
+            _some(unexpected),
+        )
+
+
+def _some(names: Iterable[str], count: int = 3) -> str:
+    names = list(names)
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more

@@ -1,0 +1,144 @@
+"""Find the tensors inside whatever a module takes or returns, and put others in their place.
+
+Opened are tuples (named ones by field), lists, mappings and dataclasses, at any depth; that covers
+``OrderedDict`` outputs, detection's list of dicts, LSTM states, packed sequences and the output
+classes of other libraries. Other objects stay closed: see ``closed_types``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from torch import Tensor
+
+Path = tuple[str, ...]
+
+
+def walk(value: Any) -> Iterator[tuple[Path, Tensor]]:
+    """Yield ``(path, tensor)`` for every tensor in ``value``, in order; a lone tensor has path ().
+
+    A nested tensor (``torch.nested``) is opened into its components, since no file format holds it.
+
+    Example:
+        >>> import torch
+        >>> [(p, tuple(t.shape)) for p, t in walk((torch.ones(2), {"h": [torch.ones(3), None]}))]
+        [(('0',), (2,)), (('1', 'h', '0'), (3,))]
+    """
+    yield from _walk(value, (), ())
+
+
+def _walk(value: Any, path: Path, above: tuple[int, ...]) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(value, Tensor):
+        if value.is_nested:
+            for i, part in enumerate(value.unbind()):
+                yield (*path, str(i)), part
+        else:
+            yield path, value
+    elif id(value) not in above:  # a structure that holds itself is opened once
+        for name, item in _items(value):
+            yield from _walk(item, (*path, name), (*above, id(value)))
+
+
+def map_tensors(value: Any, change: Callable[[Path, Tensor], Tensor]) -> Any:
+    """Return ``value`` with each tensor replaced by ``change(path, tensor)``.
+
+    Containers are rebuilt as the same type, never changed in place; one in which nothing was
+    replaced comes back as the very same object. A tensor that occurs twice is replaced by one
+    tensor, so that it still occurs twice.
+
+    Example:
+        >>> import torch
+        >>> map_tensors({"a": torch.ones(1), "n": 3}, lambda path, t: t * 2)
+        {'a': tensor([2.]), 'n': 3}
+    """
+    replaced: dict[int, Tensor] = {}
+
+    def visit(item: Any, path: Path, above: tuple[int, ...]) -> Any:
+        if isinstance(item, Tensor):
+            if id(item) not in replaced:
+                replaced[id(item)] = change(path, item)
+            return replaced[id(item)]
+        if id(item) in above:
+            return item
+        old = list(_items(item))
+        new = [visit(part, (*path, name), (*above, id(item))) for name, part in old]
+        if all(a is b for (_, a), b in zip(old, new, strict=True)):
+            return item
+        return _rebuild(item, new)
+
+    return visit(value, (), ())
+
+
+def closed_types(value: Any) -> list[str]:
+    """Names of the types in ``value`` that may hold tensors and are not opened by ``walk``.
+
+    Example:
+        >>> class Cache:
+        ...     def __init__(self): self.keys = [1]
+        >>> closed_types((1, None, {"cache": Cache()}))
+        ['Cache']
+    """
+    if isinstance(value, Tensor):
+        return []
+    items = list(_items(value))
+    if items:
+        return [name for _, item in items for name in closed_types(item)]
+    opaque = getattr(value, "__dict__", None) and not callable(value)
+    return [type(value).__name__] if opaque and not isinstance(value, Mapping | Enum) else []
+
+
+def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Turn what stands for a model's input into ``(args, kwargs)``.
+
+    A tuple holds positional arguments, a dict keyword arguments, a pair ``(tuple, dict)`` both; any
+    other value is the one positional argument.
+
+    >>> as_call(((1, 2), {"mask": 3})), as_call([1]), as_call({"ids": 4})
+    (((1, 2), {'mask': 3}), (([1],), {}), ((), {'ids': 4}))
+    """
+    if type(value) is tuple and len(value) == 2:
+        first, second = value
+        if type(first) is tuple and type(second) is dict:
+            return first, second
+    if type(value) is tuple:
+        return value, {}
+    if type(value) is dict:
+        return (), value
+    return (value,), {}
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """The named parts of a container; nothing for anything else."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key), item
+    elif isinstance(value, tuple | list):
+        names = getattr(value, "_fields", None) or range(len(value))
+        for name, item in zip(names, value, strict=False):
+            yield str(name), item
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            if hasattr(value, field.name):
+                yield field.name, getattr(value, field.name)
+
+
+def _rebuild(value: Any, parts: list[Any]) -> Any:
+    """A container of the type of ``value`` that holds ``parts`` in place of its own."""
+    if isinstance(value, tuple):
+        if hasattr(value, "_make"):  # also packed sequences, whose constructor would check again
+            return value._make(parts)
+        return type(value)(parts)
+    new = copy.copy(value)
+    if isinstance(value, Mapping):
+        for key, part in zip(value, parts, strict=True):
+            new[key] = part
+    elif isinstance(value, list):
+        new[:] = parts
+    else:
+        for (name, _), part in zip(_items(value), parts, strict=True):
+            object.__setattr__(new, name, part)
+    return new

@@ -1,0 +1,43 @@
+"""What the command line's tests share: parsing in this process, away from anybody's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+from hookscope.cli.command import Command
+from hookscope.cli.main import cli
+from hookscope.cli.out import Out
+
+Parse = Callable[..., click.Context]
+
+
+@pytest.fixture
+def parse(
+    tmp_path: Path, clean_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Parse:
+    """Parse ``hookscope BEFORE... COMMAND ARGS...`` in an empty folder and return the context."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in set(os.environ) - set(clean_environment):
+        monkeypatch.delenv(name)
+    for name, value in clean_environment.items():
+        monkeypatch.setenv(name, value)
+
+    def make(name: str, *arguments: str, before: Sequence[str] = ()) -> click.Context:
+        root = cli.make_context("hookscope", [*before, name], obj=Out())
+        return command(name).make_context(name, list(arguments), parent=root)
+
+    return make
+
+
+def command(name: str) -> Command:
+    """Return the command called ``name``."""
+    found = cli.commands[name]
+    assert isinstance(found, Command)
+    return found

@@ -1,0 +1,163 @@
+"""Help: on every command, complete, in ASCII, as wide as the terminal, and quick to suggest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from hookscope.cli.command import Command, Option
+from hookscope.cli.main import cli
+from tools import cli_reference
+
+COMMANDS = list(cli.commands)
+
+
+def test_the_commands_are_those_that_users_know() -> None:
+    assert COMMANDS == ["tree", "capture", "grads", "models", "config", "completion", "help"]
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_goes_to_stdout_with_status_0(run, flag) -> None:
+    for arguments in [[flag], ["grads", flag]]:
+        done = run(*arguments)
+        assert (done.rc, done.stderr) == (0, "")
+        assert done.stdout.startswith("Usage: hookscope")
+
+
+def test_no_arguments_give_the_short_help_with_status_2(run) -> None:
+    done = run()
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr == run("--help").stdout
+
+
+def test_help_of_a_command_in_either_order(run) -> None:
+    assert run("help", "tree").stdout == run("tree", "--help").stdout
+    assert run("help").stdout == run("--help").stdout
+
+
+def test_help_of_an_unknown_command_suggests_one(run) -> None:
+    done = run("help", "captur")
+    assert done.rc == 2
+    assert "'capture'" in done.stderr
+
+
+def help_of(name: str, width: int = 80) -> str:
+    root = click.Context(
+        cli, info_name="hookscope", terminal_width=width, **cli.context_settings
+    )
+    return cli.commands[name].get_help(click.Context(cli.commands[name], root, name))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_tells_every_option_default_and_variable(name: str) -> None:
+    command = cli.commands[name]
+    assert isinstance(command, Command)
+    text = " ".join(help_of(name).split())
+    for option in command.options():
+        assert option.help, option.key
+        assert f"HOOKSCOPE_{name}_{option.key}".upper().replace("-", "_") in text
+        if option.default and not isinstance(option.default, bool):
+            assert f"default: {option.default}" in text
+    for argument in command.params:
+        if isinstance(argument, click.Argument):
+            assert argument.help
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_ends_with_two_examples_or_more(name: str) -> None:
+    command = cli.commands[name]
+    assert isinstance(command, Command)
+    assert len(command.examples) >= 2
+    ending = help_of(name).partition("\nExamples:\n")[2]
+    assert [line.strip() for line in ending.splitlines() if line.startswith("  hookscope")] == [
+        example.line for example in command.examples
+    ]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_plain_ascii(name: str) -> None:
+    assert help_of(name).isascii()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_follows_the_terminal_up_to_100_columns(run, columns) -> None:
+    text = run("grads", "--help", env={"COLUMNS": str(columns)}).stdout.partition("Examples:")[0]
+    prose = text.partition("Positional")[0].splitlines()
+    assert max(map(len, prose)) <= min(columns, 100)
+    assert max(map(len, prose)) > min(columns, 100) - 12
+
+
+def test_help_of_grads_has_every_loss_and_its_formula() -> None:
+    from hookscope.losses.formulas import FORMULAS
+
+    text = " ".join(help_of("grads", 100).split())
+    for name, loss in FORMULAS.items():
+        assert f"{name} {loss.formula}" in text
+
+
+def test_help_does_not_change_with_settings_and_variables(run, tmp_path: Path) -> None:
+    plain = run("capture", "--help").stdout
+    (tmp_path / "work" / "hookscope.toml").write_text("seed = 5\n[capture]\nwhat = 'input'\n")
+    assert run("capture", "--help", env={"HOOKSCOPE_SEED": "6"}).stdout == plain
+
+
+def test_a_mistyped_option_is_suggested_and_not_run(run) -> None:
+    done = run("capture", "--layr", "x")
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: No such option '--layr'.")
+    assert "'--layer'" in done.stderr
+    assert "See: hookscope capture --help" in done.stderr
+
+
+def test_a_mistyped_or_shortened_command_is_suggested_and_not_run(run) -> None:
+    for word, near in [("captrue", "'capture'"), ("mod", "'models'")]:
+        done = run(word)
+        assert (done.rc, done.stdout) == (2, "")
+        assert done.stderr.startswith("Error:")
+        assert near in done.stderr
+
+
+def test_options_are_never_abbreviated(run) -> None:
+    assert run("models", "--tas", "video").rc == 2
+
+
+def test_every_option_has_a_section_of_its_own_kind() -> None:
+    for command in cli.commands.values():
+        assert isinstance(command, Command)
+        sections = [option.section for option in command.options()]
+        # A section that came back later would be torn apart in the reader's eye.
+        firsts = list(dict.fromkeys(sections))
+        assert sections == [s for first in firsts for s in sections if s == first]
+
+
+def test_the_reference_page_is_fresh() -> None:
+    assert cli_reference.PAGE.read_text(encoding="utf-8") == cli_reference.page()
+
+
+def test_a_stale_reference_page_is_noticed(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cli_reference, "PAGE", tmp_path / "cli.md")
+    assert cli_reference.main(["--check"]) == 1
+    assert cli_reference.main([]) == 0
+    assert cli_reference.main(["--check"]) == 0
+    cli_reference.PAGE.write_text("old", encoding="utf-8")
+    assert cli_reference.main(["--check"]) == 1
+    assert "is stale" in capsys.readouterr().err
+
+
+def test_version_names_what_matters(run) -> None:
+    import hookscope
+
+    done = run("--version")
+    assert (done.rc, done.stderr) == (0, "")
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == ["hookscope", "torch", "torchvision", "python"]
+    assert f"hookscope {hookscope.__version__}\n" in done.stdout
+
+
+def test_no_option_is_named_twice_in_a_section() -> None:
+    for command in cli.commands.values():
+        assert isinstance(command, Command)
+        names = [opt for p in command.params if isinstance(p, Option) for opt in p.opts]
+        assert len(names) == len(set(names))

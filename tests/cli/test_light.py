@@ -1,0 +1,72 @@
+"""What must be quick imports nothing heavy: neither torch nor numpy nor rich."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "torchvision", "numpy", "rich", "PIL", "safetensors"}
+PROBE = """
+import sys
+from hookscope.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    heavy = set({heavy!r}) & set(sys.modules)
+    print("LOADED", *sorted(heavy), file=sys.stderr)
+"""
+
+
+def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[str]:
+    """What of HEAVY a run of the command has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(heavy=sorted(HEAVY)), *arguments],
+        env=clean_environment | env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("LOADED")]
+    return set(line.split()[1:])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["capture", "--help"],
+        ["capture", "--layr", "x"],
+        ["capture", "resnt18"],
+        ["capture", "--input", "missing.png"],
+        ["capture", "--output", "no/such/folder/file"],
+        ["capture", "--output", "."],
+        ["capture", "--seed", "x"],
+        ["grads", "--loss", "nope"],
+        ["tree", "missing.py:Net"],
+        ["config"],
+        ["config", "--json"],
+        ["completion", "bash"],
+        ["help", "grads"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_needs_nothing_heavy(clean_environment, tmp_path, arguments) -> None:
+    assert loaded(clean_environment, tmp_path, *arguments) == set()
+
+
+def test_completion_needs_nothing_heavy(clean_environment, tmp_path) -> None:
+    for words in ["hookscope tree res", "hookscope capture --layer l"]:
+        answer = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "3"}
+        assert loaded(clean_environment, tmp_path, **answer) == set()
+
+
+@pytest.mark.slow
+def test_the_probe_sees_what_is_heavy(clean_environment, tmp_path) -> None:
+    assert {"torch", "rich"} <= loaded(clean_environment, tmp_path, "tree", "alexnet")

@@ -1,0 +1,197 @@
+"""Options: each has its variable, and is a keyword of the function it leads to."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+import pytest
+
+from hookscope.cli.command import Command
+from hookscope.cli.main import cli
+
+# What decides how a result is shown or where it is put, and so is no keyword of the API.
+PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
+# The positional form of --model.
+PRESENTATION |= {"model_word"}
+WITH_API = ("tree", "capture", "grads", "models")
+
+# For each option a word, as a variable or a flag would hold it, and the value it stands for.
+SAMPLES = {
+    "model": ("alexnet", "alexnet"),
+    "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
+    "layer": ("layer1.* fc", ("layer1.*", "fc")),
+    "type": ("Conv2d", ("Conv2d",)),
+    "depth": ("2", 2),
+    "leaves": ("1", True),
+    "shapes": ("yes", True),
+    "shape": ("1x3x8x8", (1, 3, 8, 8)),
+    "what": ("input, output", ("input", "output")),
+    "input": ("one.png", ["one.png"]),
+    "preprocess": ("imagenet", "imagenet"),
+    "size": ("32x48", (32, 48)),
+    "mean": ("0.5,0.25,0", (0.5, 0.25, 0.0)),
+    "std": ("1", (1.0,)),
+    "weights": ("w.pth", "w.pth"),
+    "seed": ("7", 7),
+    "dtype": ("float16", "float16"),
+    "device": ("auto", "auto"),
+    "train": ("true", True),
+    "verify": ("on", True),
+    "strict": ("1", True),
+    "max-bytes": ("2GB", 2_000_000_000),
+    "output": ("out.safetensors", "out.safetensors"),
+    "force": ("1", True),
+    "loss": ("mse", "mse"),
+    "target": ("3,7", "3,7"),
+    "reduction": ("sum", "sum"),
+    "raw": ("1", True),
+    "task": ("optical flow", "optical flow"),
+    "quiet": ("1", True),
+    "verbose": ("2", 2),
+    "json": ("1", True),
+    "color": ("0", False),
+}
+FILES = {"config", "no-config"}  # their effect is in test_settings.py
+
+
+def options(*names: str):
+    for name in names:
+        command = cli.commands[name]
+        assert isinstance(command, Command)
+        for option in command.options():
+            yield pytest.param(name, option, id=f"{name}-{option.key}")
+
+
+def value_of(context: click.Context, option) -> object:
+    if option.expose_value:
+        return context.params[option.name]
+    return getattr(context.obj, option.name)
+
+
+@pytest.mark.parametrize(("name", "option"), options(*cli.commands))
+def test_every_option_has_its_variable(parse, monkeypatch, name, option) -> None:
+    if option.key in FILES:
+        return
+    word, value = SAMPLES[option.key]
+    (_ := __import__("pathlib")).Path("one.png").write_bytes(b"x")
+    needed = ["bash"] if name == "completion" else []
+    assert value_of(parse(name, *needed), option) != value
+    variable = f"HOOKSCOPE_{name}_{option.key}".upper().replace("-", "_")
+    monkeypatch.setenv(variable, word)
+    assert value_of(parse(name, *needed), option) == value
+    assert variable in option.envvar
+
+
+@pytest.mark.parametrize("variable", ["HOOKSCOPE_MODEL", "HOOKSCOPE_SEED", "HOOKSCOPE_DEVICE"])
+def test_model_seed_and_device_have_short_names(parse, monkeypatch, variable) -> None:
+    word, value = {"MODEL": ("vgg11",) * 2, "SEED": ("3", 3), "DEVICE": ("mps",) * 2}[variable[10:]]
+    monkeypatch.setenv(variable, word)
+    for name in ("capture", "grads"):
+        assert parse(name).params[variable[10:].lower()] == value
+
+
+@pytest.mark.parametrize(("name", "option"), options(*cli.commands))
+def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) -> None:
+    if not option.is_bool_flag or option.key in FILES:
+        return
+    needed = ["bash"] if name == "completion" else []
+    monkeypatch.setenv(option.envvar[0], "1")
+    assert value_of(parse(name, *needed), option) is True
+    assert value_of(parse(name, *needed, f"--no-{option.key}"), option) is False
+
+
+def api_of(name: str) -> dict[str, inspect.Parameter]:
+    import hookscope
+
+    return dict(inspect.signature(getattr(hookscope, name)).parameters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_API)
+def test_options_are_the_keywords_of_the_api(name) -> None:
+    names = {param.name for param in cli.commands[name].params} - PRESENTATION
+    assert names == set(api_of(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_API)
+def test_options_have_the_defaults_of_the_api(parse, name) -> None:
+    params = parse(name).params
+    for keyword, parameter in api_of(name).items():
+        assert params[keyword] == parameter.default, keyword
+
+
+@pytest.mark.slow
+def test_choices_are_those_of_the_library() -> None:
+    from hookscope import prepare
+    from hookscope.cli import models, options
+    from hookscope.sources import catalog
+
+    assert set(options.DTYPES) == set(prepare.DTYPES)
+    assert options.DEFAULT_MODEL == prepare.DEFAULT_MODEL
+    assert set(models.TASKS) == {model.task for model in catalog.bundled()}
+
+
+def test_the_model_is_the_argument_or_the_option(parse) -> None:
+    assert parse("capture", "vgg11").params["model"] == "vgg11"
+    assert parse("capture", "-m", "vgg11").params["model"] == "vgg11"
+    assert parse("capture", "vgg11", "-m", "vgg11").params["model"] == "vgg11"
+    assert parse("capture").params["model"] == "resnet18"
+
+
+def test_the_argument_beats_the_variable(parse, monkeypatch) -> None:
+    monkeypatch.setenv("HOOKSCOPE_CAPTURE_MODEL", "alexnet")
+    assert parse("capture", "vgg11").params["model"] == "vgg11"
+
+
+def test_two_different_models_are_refused(parse) -> None:
+    with pytest.raises(click.UsageError, match=r"Two models are given: 'vgg11' and 'alexnet'"):
+        parse("capture", "vgg11", "-m", "alexnet")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-bytes", "many"], "'many' is no byte count"),
+        (["--max-bytes", "5PB"], "'5PB' is no byte count"),
+        (["--size", "0"], "'0' is no size"),
+        (["--size", "1x2x3"], "'1x2x3' is no size"),
+        (["--mean", "0.5,red"], "'0.5,red' is no list of numbers"),
+        (["--shape", "3x"], "'3x' is no shape"),
+        (["--what", "output,weights"], "'weights' is none of output, input"),
+        (["--what", ""], "'' is none of output, input"),
+        (["--depth", "-1"], "-1 is not in the range"),
+        (["--seed", "1.5"], "'1.5' is not a valid integer"),
+        (["--device", "tpu"], "'tpu' is not one of"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(parse, arguments, message) -> None:
+    with pytest.raises(click.BadParameter) as caught:
+        parse("capture", *arguments)
+    assert f"Invalid value for {arguments[0]}: " in caught.value.format_message()
+    assert message in caught.value.format_message()
+
+
+def test_the_variable_of_a_bad_value_is_named(run) -> None:
+    done = run("capture", env={"HOOKSCOPE_SEED": "much"})
+    assert done.rc == 2
+    assert "Invalid value for --seed (from HOOKSCOPE_SEED): 'much'" in done.stderr
+
+
+def test_several_inputs_in_a_variable_are_parted_as_in_path(parse, monkeypatch) -> None:
+    import os
+    from pathlib import Path
+
+    for name in ("a b.png", "c.png"):
+        Path(os.environ["HOME"], "..", "work").mkdir(exist_ok=True)
+        Path(os.environ["HOME"], "..", "work", name).write_bytes(b"x")
+    monkeypatch.setenv("HOOKSCOPE_CAPTURE_INPUT", os.pathsep.join(["a b.png", "c.png"]))
+    assert parse("capture").params["input"] == ["a b.png", "c.png"]
+
+
+def test_a_variable_that_nothing_reads_is_warned_of(run) -> None:
+    done = run("models", "alexnet", env={"HOOKSCOPE_CAPTURE_LAYRE": "fc"})
+    assert "Warning: The environment variable HOOKSCOPE_CAPTURE_LAYRE is" in done.stderr
+    assert "HOOKSCOPE_CAPTURE_LAYER?" in done.stderr
+    assert run("config", env={"HOOKSCOPE_DEBUG": "1", "HOOKSCOPE_SEED": "1"}).stderr == ""

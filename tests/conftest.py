@@ -1,0 +1,95 @@
+"""What all tests share: the repository, the real command as a process, rules of property tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPO = Path(__file__).resolve().parent.parent
+
+# Two workers with all of a machine's threads each would only stand in each other's way. The
+# variable is read when torch is first imported, here and in the processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Examples may import torch on the way, so none has a deadline; CI draws the same ones every time.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that ended: its exit status and what it wrote."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Finished]
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The folder that holds pyproject.toml."""
+    return REPO
+
+
+@pytest.fixture
+def clean_environment(tmp_path: Path) -> dict[str, str]:
+    """The environment without settings of hookscope's or of the terminal's, and an empty home."""
+    unwanted = ("HOOKSCOPE_", "XDG_", "_HOOKSCOPE_")
+    terminal = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"}
+    caches = {"TORCH_HOME", "PYTHONWARNINGS", "PYTHONSAFEPATH"}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(unwanted) and name not in terminal | caches
+    }
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    places = ("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    return environment | dict.fromkeys(places, str(home)) | {"PYTHONPATH": str(REPO)}
+
+
+@pytest.fixture
+def run(tmp_path: Path, clean_environment: dict[str, str]) -> Run:
+    """Run ``hookscope ARGS...`` as a process and wait for it.
+
+    ``run("tree", "resnet18", cwd=FOLDER, env={"NO_COLOR": "1"}, stdin="...")``: the working folder
+    is ``tmp_path / "work"`` unless given, ``env`` is added to a clean environment (a value of None
+    takes a name away).
+    """
+
+    def start(
+        *arguments: object,
+        cwd: Path | None = None,
+        env: Mapping[str, str | None] | None = None,
+        stdin: str | None = None,
+        timeout: float = 300,
+    ) -> Finished:
+        folder = cwd or tmp_path / "work"
+        folder.mkdir(exist_ok=True)
+        wanted = {**clean_environment, **(env or {})}
+        done = subprocess.run(
+            [sys.executable, "-m", "hookscope", *map(str, arguments)],
+            cwd=folder,
+            env={name: value for name, value in wanted.items() if value is not None},
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=timeout,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return start

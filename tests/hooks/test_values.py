@@ -1,0 +1,228 @@
+"""What is recorded is what passed at that moment, whatever the model does to it afterwards."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import hookscope
+from hookscope.errors import CheckFailed, LayerError
+from hookscope.hooks import Recorder
+from hookscope.select import select
+from tests.oracle.by_hand import same_bits
+
+
+class Module(nn.Module):
+    """A module made of a function over its children."""
+
+    def __init__(self, function: Any, **children: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, child in children.items():
+            self.add_module(name, child)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(self, *args, **kwargs)
+
+
+def test_output_is_the_value_before_a_later_in_place_change() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
+    x = torch.randn(2, 4)
+    with hookscope.record(net) as capture:
+        net(x)
+    assert same_bits(capture["0/output"], net[0](x))
+    assert (capture["0/output"] < 0).any()
+    assert same_bits(capture["1/output"], net[0](x).relu())
+
+
+def test_input_is_the_value_before_the_module_changes_it_in_place() -> None:
+    net = nn.Sequential(nn.ReLU(inplace=True))
+    x = torch.tensor([-1.0, 2.0])
+    with hookscope.record(net, what="input") as capture:
+        net(x)
+    assert capture["0/input.0"].tolist() == [-1.0, 2.0]
+    assert x.tolist() == [0.0, 2.0]  # the model's own effect on its input is not lost
+
+
+def test_every_call_of_a_module_has_its_own_key_and_the_first_bears_no_number() -> None:
+    net = Module(lambda self, x: self.step(self.step(self.step(x))), step=nn.Linear(2, 2))
+    with hookscope.record(net, layers=["step"]) as capture:
+        net(torch.ones(1, 2))
+    assert list(capture) == ["step/output", "step:2/output", "step:3/output"]
+    assert same_bits(capture["step:3/output"], net.step(capture["step:2/output"]))
+    assert [r.call for r in capture.records] == [1, 2, 3]
+    assert capture.coverage.fired[0].calls == 3
+
+
+def test_a_module_that_calls_itself_keeps_inputs_and_outputs_of_one_call_together() -> None:
+    def countdown(self: Module, x: Tensor) -> Tensor:
+        return x if x.item() <= 0 else self(x - 1) + 10
+
+    net = Module(lambda self, x: self.inner(x), inner=Module(countdown))
+    with hookscope.record(net, layers=["inner"], what=["input", "output"]) as capture:
+        net(torch.tensor(2.0))
+    pairs = {
+        label: (capture[f"{label}/input.0"].item(), capture[f"{label}/output"].item())
+        for label in ("inner", "inner:2", "inner:3")
+    }
+    assert pairs == {"inner": (2, 20), "inner:2": (1, 10), "inner:3": (0, 0)}
+
+
+def test_a_call_that_raised_and_was_caught_does_not_shift_later_ones() -> None:
+    def fragile(self: Module, x: Tensor) -> Tensor:
+        if x.item() < 0:
+            raise ValueError("negative")
+        return x
+
+    def forgiving(self: Module, x: Tensor) -> Tensor:
+        try:
+            self.part(-x)
+        except ValueError:
+            pass
+        return self.part(x)
+
+    net = Module(forgiving, part=Module(fragile))
+    with hookscope.record(net, layers=["part"], what=["input", "output"]) as capture:
+        net(torch.tensor(3.0))
+    assert capture["part/input.0"].item() == -3
+    assert "part/output" not in capture
+    assert capture["part:2/output"].item() == capture["part:2/input.0"].item() == 3
+
+
+def test_a_shared_module_stands_under_its_first_name_and_answers_to_both() -> None:
+    shared = nn.Linear(2, 2)
+    net = nn.Sequential(OrderedDict(one=shared, two=shared))
+    for pattern in ("one", "two"):
+        with hookscope.record(net, layers=[pattern]) as capture:
+            net(torch.ones(1, 2))
+        assert list(capture) == ["one/output", "one:2/output"]
+        assert capture.records[0].aliases == ("two",)
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+    extra: Any = None
+
+
+def test_nested_outputs_and_keyword_inputs_are_named_by_their_path() -> None:
+    def inner(self: Module, x: Tensor, *, mask: Tensor, scale: float) -> Any:
+        answer = Answer(x, {"deep": [x + 1, None, "text"]})
+        return Pair(x * scale, (mask, {"answer": answer, 3: x - 1}))
+
+    net = Module(lambda self, x: self.inner(x, mask=x > 0, scale=2.0), inner=Module(inner))
+    with hookscope.record(net, layers=["inner"], what=["input", "output"]) as capture:
+        net(torch.tensor([1.0, -1.0]))
+    assert {r.what: capture[r.key].tolist() for r in capture.records} == {
+        "input.0": [1, -1],
+        "input.mask": [True, False],
+        "output.left": [2, -2],
+        "output.right.0": [True, False],
+        "output.right.1.answer.logits": [1, -1],
+        "output.right.1.answer.extra.deep.0": [2, 0],
+        "output.right.1.3": [0, -2],
+    }
+
+
+def test_library_containers_are_opened() -> None:
+    lstm = nn.LSTM(3, 2, batch_first=True)
+    packed = pack_padded_sequence(torch.randn(2, 4, 3), [4, 2], batch_first=True)
+    with hookscope.record(lstm, what=["input", "output"]) as capture:
+        lstm(packed)
+        lstm(torch.randn(1, 4, 3))
+    assert "./input.0.data" in capture
+    assert "./output.0.batch_sizes" in capture
+    assert "./output.1.1" in capture
+    assert capture[".:2/output.0"].shape == (1, 4, 2)
+
+
+def test_two_entries_of_one_name_are_both_kept() -> None:
+    net = Module(lambda self, x: {1: x, "1": x + 1})
+    with hookscope.record(net) as capture:
+        net(torch.zeros(1))
+    assert [capture[key].item() for key in ("./output.1", "./output.1~2")] == [0, 1]
+
+
+def test_an_object_that_is_not_opened_is_named_and_not_passed_over() -> None:
+    class Cache:
+        def __init__(self, x: Tensor) -> None:
+            self.keys = x
+
+    net = Module(lambda self, x: (x, Cache(x)))
+    with hookscope.record(net) as capture:
+        net(torch.ones(1))
+    assert list(capture) == ["./output.0"]
+    assert capture.absent[0].reason == "a Cache object, which hookscope does not open"
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_output_of_the_model_is_bit_equal_and_modes_and_grads_stay(train: bool) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)).train(train)
+    net[0].weight.requires_grad_(False)
+    x = torch.randn(2, 3, 8, 8)
+    expected = net(x)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        hooked = net(x)
+        hooked.sum().backward()
+    assert same_bits(expected, hooked)
+    assert net.training is train and not net[0].weight.requires_grad
+    assert not x.requires_grad and x.grad is None
+    assert capture.absent[0].reason == "frozen"
+
+
+def hooks_left(net: nn.Module) -> int:
+    tensors = sum(len(p._backward_hooks or ()) for p in net.parameters())
+    return tensors + sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules())
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_no_hook_is_left_however_the_block_ends(error: type[BaseException]) -> None:
+    def fail(self: Module, x: Tensor) -> Tensor:
+        raise error("from the model")
+
+    net = nn.Sequential(nn.Linear(2, 2), Module(fail))
+    with pytest.raises(error), hookscope.record(net, grads=True) as capture:
+        assert hooks_left(net) > 0
+        net(torch.ones(1, 2))
+    assert hooks_left(net) == 0
+    assert "0/output" in capture
+
+
+def test_a_users_own_hooks_still_run_and_what_they_return_is_recorded() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    net[0].register_forward_hook(lambda module, args, output: output * 0)
+    with hookscope.record(net) as capture:
+        net(torch.ones(1, 2))
+    assert capture["0/output"].abs().sum() == 0
+    assert len(net[0]._forward_hooks) == 1
+
+
+def test_nothing_can_leave_vmap_and_it_is_said() -> None:
+    net = nn.Linear(2, 2)
+    with hookscope.record(net) as capture:
+        torch.vmap(net)(torch.ones(3, 2))
+    assert not capture
+    assert "torch.func" in capture.absent[0].reason
+
+
+def test_more_bytes_than_allowed_stop_the_run_at_the_layer() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    recorder = Recorder(net, select(net), ["output"], max_bytes=20)
+    with pytest.raises(CheckFailed, match="Stopped at 1"), recorder:
+        net(torch.ones(1, 4))
+    assert hooks_left(net) == 0
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_with_near_names() -> None:
+    net = nn.Sequential(OrderedDict(encoder=nn.Linear(2, 2)))
+    with pytest.raises(LayerError, match="encoder"), hookscope.record(net, layers=["encodr"]):
+        pass

@@ -1,0 +1,98 @@
+"""Recording written by hand with nothing of hookscope's: what the tests compare it with.
+
+Values are kept by cloning forward hooks. Gradients do not come from tensor hooks but from
+``torch.autograd.grad`` with respect to tensors that hand-written hooks slip into the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def flat(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
+    """Tensors in nested tuples, lists and dicts with a path such as ``.1.out``."""
+    if isinstance(value, Tensor):
+        return [(path, value)]
+    if isinstance(value, dict):
+        return [pair for k, v in value.items() for pair in flat(v, f"{path}.{k}")]
+    if isinstance(value, tuple | list):
+        names = getattr(value, "_fields", range(len(value)))
+        return [pair for n, v in zip(names, value, strict=True) for pair in flat(v, f"{path}.{n}")]
+    return []
+
+
+def first_names(model: nn.Module) -> dict[nn.Module, str]:
+    return {module: name or "." for name, module in model.named_modules()}
+
+
+def outputs(model: nn.Module, *args: Any) -> dict[str, Tensor]:
+    """Every output of every call of every module, by hookscope's key, cloned at once."""
+    kept: dict[str, Tensor] = {}
+    calls: dict[str, int] = {}
+    handles = []
+    for module, name in first_names(model).items():
+
+        def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            label = name if calls[name] == 1 else f"{name}:{calls[name]}"
+            for path, tensor in flat(output):
+                kept[f"{label}/output{path}"] = tensor.detach().clone()
+
+        handles.append(module.register_forward_hook(hook))
+    with torch.no_grad():
+        model(*args)
+    for handle in handles:
+        handle.remove()
+    return kept
+
+
+@contextmanager
+def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Put a tensor that ``autograd.grad`` can be asked about at every output and input."""
+    kept: dict[str, Tensor] = {}
+    calls: dict[str, int] = {}
+    handles = []
+
+    def keep(key: str, tensor: Tensor) -> Tensor:
+        if not (tensor.is_floating_point() and tensor.requires_grad):
+            return tensor
+        kept[key] = tensor.clone()
+        return kept[key].clone()  # later in-place changes touch the copy of the copy
+
+    def keep_all(key: str, value: Any) -> Any:
+        if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+            return type(value)(keep_all(f"{key}.{i}", part) for i, part in enumerate(value))
+        return keep(key, value) if isinstance(value, Tensor) else value
+
+    for module, name in first_names(model).items():
+
+        def before(module: nn.Module, args: tuple[Any, ...], name: str = name) -> tuple[Any, ...]:
+            number = calls[name] = calls.get(name, 0) + 1
+            label = name if number == 1 else f"{name}:{number}"
+            return tuple(keep_all(f"{label}/input.{i}", a) for i, a in enumerate(args))
+
+        def after(module: nn.Module, args: Any, output: Any, name: str = name) -> Any:
+            label = name if calls[name] == 1 else f"{name}:{calls[name]}"
+            return keep_all(f"{label}/output", output)
+
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two dense tensors agree in shape, dtype and every bit."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    first, second = (
+        t.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)
+    )
+    return torch.equal(first, second)

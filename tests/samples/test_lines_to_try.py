@@ -1,0 +1,40 @@
+"""Every line that a sample's docstring tells the reader to type does run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPO, Run
+
+SAMPLES = REPO / "sample_models"
+
+
+def lines_in(text: str) -> list[str]:
+    return re.findall(r"^    hookscope (.+)$", text, flags=re.MULTILINE)
+
+
+def lines_to_try() -> list[tuple[str, str]]:
+    """Pairs of the folder to stand in and the line to type."""
+    files = sorted(SAMPLES.glob("*.py"))
+    pairs = [("sample_models", line) for f in files for line in lines_in(f.read_text("utf-8"))]
+    return pairs + [(".", line) for line in lines_in((SAMPLES / "README.md").read_text("utf-8"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("folder", "line"), lines_to_try())
+def test_line_runs(run: Run, tmp_path: Path, folder: str, line: str) -> None:
+    shutil.copytree(SAMPLES, tmp_path / "sample_models")
+    done = run(*shlex.split(line), cwd=tmp_path / folder)
+    assert done.rc == 0, done.stderr
+    assert done.stdout
+    assert "Warning" not in done.stderr
+
+
+def test_each_model_has_lines_to_try() -> None:
+    without = [f.name for f in SAMPLES.glob("*.py") if not lines_in(f.read_text("utf-8"))]
+    assert without == ["train_digits.py"]
