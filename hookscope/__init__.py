@@ -1,7 +1,7 @@
 """See and change what happens inside a PyTorch model: activations and gradients at any layer.
 
-The same verbs as on the command line, each one function; names are imported when first used, so that
-``import hookscope`` alone does not import torch.
+The same verbs as on the command line, each one function. Names are imported when first used, so
+that ``import hookscope`` alone does not import torch.
 """
 
 from __future__ import annotations

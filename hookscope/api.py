@@ -5,8 +5,8 @@ Notes on what was chosen by default go to the logger ``hookscope``.
 
 from __future__ import annotations
 
-import logging
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,24 +16,28 @@ import torch
 from torch import nn
 
 from hookscope import patterns, records
-from hookscope.errors import CheckFailed, LossError, ModelError, RequestError
-from hookscope.execute import demand_unchanged, estimated_bytes, forward, model_failed, untouched
+from hookscope.errors import ModelError, RequestError
+from hookscope.execute import (
+    announce_size,
+    backward,
+    demand_all_ran,
+    demand_unchanged,
+    forward,
+    untouched,
+)
 from hookscope.hooks import Recorder
-from hookscope.layer_runs import with_runs
-from hookscope.losses.compute import Loss, compute
-from hookscope.modules import ROOT, Layer, ModuleTree, describe, layers_of
-from hookscope.prepare import DEFAULT_MODEL, Prepared, prepare
+from hookscope.layer_runs import with_shapes
+from hookscope.losses.compute import compute
+from hookscope.modules import ModuleTree, describe
+from hookscope.prepare import DEFAULT_MODEL, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.select import select
 from hookscope.sources import catalog, loading
 from hookscope.sources.catalog import ModelInfo
-from hookscope.sources.loaded import LoadedModel
-from hookscope.tensors import map_tensors
 
 log = logging.getLogger("hookscope")
 
-LARGE = 10**9  # bytes from which a recording is announced before it is made
 VALUES = {"output": records.OUTPUT, "input": records.INPUT}
 GRADIENTS = {
     "output": records.OUTPUT_GRAD,
@@ -116,7 +120,7 @@ def tree(
     )
     whole = describe(loaded.module, loaded.word)
     if shapes:
-        whole = _with_shapes(whole, loaded, shape, model_args)
+        whole = with_shapes(whole, loaded, shape, model_args)
     names = {layer.name for layer in chosen}
     return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))
 
@@ -203,7 +207,7 @@ def capture(
         device=device,
         train=train,
     )
-    _announce_size(prepared, kinds, max_bytes)
+    announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
     with untouched(prepared.module, train=train, seed=seed), torch.no_grad():
         with recorder as shot:
@@ -215,7 +219,8 @@ def capture(
         shot.metadata["verified"] = True
     if top := top_classes(prepared, shot.output):
         shot.metadata["top"] = top
-    _demand_all_ran(shot, strict)
+    if strict:
+        demand_all_ran(shot)
     return shot
 
 
@@ -254,8 +259,8 @@ def grads(
 
     Args:
         model: a model's word, or a live module.
-        loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum`` or
-            ``norm``.
+        loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum``
+            or ``norm``.
         target: a class index, several for a batch, a label, ``argmax`` (the class that the model
             itself prefers), ``uniform``, or a tensor file.
         reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
@@ -294,15 +299,22 @@ def grads(
         device=device,
         train=train,
     )
-    _announce_size(prepared, kinds, max_bytes)
+    announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(
         prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
     )
     with untouched(prepared.module, train=train, seed=seed), torch.enable_grad():
         with recorder as found:
             found.output = forward(prepared, recorder.capture)
-            measured = _measure(loss, prepared, found.output, target, reduction, raw)
-            _backward(prepared, measured, recorder.capture)
+            measured = compute(
+                loss,
+                found.output,
+                target,
+                reduction=reduction,
+                raw=raw,
+                categories=prepared.loaded.categories,
+            )
+            backward(prepared, measured.value, recorder.capture)
         if verify or recorder.doubts:
             demand_unchanged(prepared, found.output)
     found.metadata = describe_run("grads", prepared, options)
@@ -316,7 +328,8 @@ def grads(
     }
     if verify:
         found.metadata["verified"] = True
-    _demand_all_ran(found, strict)
+    if strict:
+        demand_all_ran(found)
     return found
 
 
@@ -363,8 +376,8 @@ def record(
     for name in recorder.doubts:
         log.warning(
             "%s returned its own input, and the result was changed in place afterwards. While"
-            " gradients are recorded the input does not change with it: if the model reads it again,"
-            " leave this layer out.",
+            " gradients are recorded the input does not change with it: if the model reads it"
+            " again, leave this layer out.",
             name,
         )
 
@@ -387,94 +400,3 @@ def _chosen(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str,
         for name, value in given.items()
         if name not in ("model", "input") and value != defaults[name]
     }
-
-
-def _announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
-    """Tell a large recording before it is made, and refuse one over ``max_bytes``.
-
-    A user's own code is run an extra time on the meta device only if a limit was given.
-    """
-    if max_bytes is None and prepared.loaded.source != "torchvision":
-        return
-    expected = estimated_bytes(prepared, kinds)
-    if expected is None:
-        return
-    if max_bytes is not None and expected > max_bytes:
-        raise CheckFailed(
-            f"Recording this takes {expected} bytes, and the limit is {max_bytes}.",
-            "Choose fewer layers with --layer, or raise --max-bytes.",
-        )
-    if expected >= LARGE:
-        log.info("size: about %.1f GB will be recorded and written", expected / 1e9)
-
-
-def _measure(
-    name: str, prepared: Prepared, output: Any, target: Any, reduction: str | None, raw: bool
-) -> Loss:
-    measured = compute(
-        name,
-        output,
-        target,
-        reduction=reduction,
-        raw=raw,
-        categories=prepared.loaded.categories,
-    )
-    if not measured.value.requires_grad:
-        raise LossError(
-            "Nothing that the loss depends on requires grad: every parameter is frozen, and the"
-            " model's input is not of a floating-point type or does not reach its output.",
-            "Unfreeze a parameter, or choose another --loss.",
-        )
-    return measured
-
-
-def _backward(prepared: Prepared, measured: Loss, found: Capture) -> None:
-    try:
-        measured.value.backward()
-    except Exception as error:
-        raise model_failed(prepared, error, found, during="backward") from error
-
-
-def _demand_all_ran(shot: Capture, strict: bool) -> None:
-    silent = shot.coverage.silent
-    if strict and silent:
-        first = silent[0]
-        raise CheckFailed(
-            f"{len(silent)} of {shot.coverage.matched} matched layers never ran, first {first.module}"
-            f" ({first.type}): {first.reason}.",
-            "Nothing was written. Leave them out with --layer '!NAME', or drop --strict.",
-        )
-
-
-def _with_shapes(
-    whole: ModuleTree,
-    loaded: LoadedModel,
-    shape: Sequence[int] | None,
-    model_args: Mapping[str, Any] | None,
-) -> ModuleTree:
-    """Add shapes from a pass on the meta device, or from a true one where that fails."""
-    value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
-    ghost = map_tensors(value, lambda path, tensor: tensor.to("meta"))
-    try:
-        return with_runs(whole, loaded.module, ghost)
-    except Exception:  # data-dependent code, such as a detector's, cannot run without values
-        log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
-    if any(p.is_meta for p in loaded.module.parameters()):
-        loaded = loading.load(loaded.word, model_args=model_args)
-    prepared = prepare(
-        loaded.module,
-        value,
-        selection={},
-        recipe={},
-        weights="random",
-        model_args=None,
-        seed=0,
-        dtype=None,
-        device=None,
-        train=False,
-    )
-    try:
-        with untouched(loaded.module, train=False, seed=0):
-            return with_runs(whole, loaded.module, prepared.value)
-    except Exception as error:
-        raise model_failed(prepared, error, None) from error

@@ -61,7 +61,7 @@ class StoreError(HookscopeError):
 
 
 class EnvironmentFault(HookscopeError):
-    """The installation itself is broken: torchvision that does not match torch, a missing device."""
+    """The installation is at fault: torchvision that does not match torch, no such device."""
 
 
 class ForwardError(HookscopeError):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import CheckFailed, ForwardError, HookscopeError
+from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
 from hookscope.hooks import Recorder
-from hookscope.modules import module_running
+from hookscope.modules import ROOT, module_running
 from hookscope.prepare import Prepared
 from hookscope.records import Capture
+from hookscope.spec import TORCHVISION
 from hookscope.tensors import as_call, map_tensors, walk
+
+log = logging.getLogger("hookscope")
+
+LARGE = 10**9  # bytes from which a recording is announced before it is made
 
 
 @contextmanager
@@ -29,6 +36,7 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
         (m, name, buffer, buffer.detach().clone())
         for m in module.modules()
         for name, buffer in m.named_buffers(recurse=False)
+        if not buffer.is_meta
     ]
     grads = {p: p.grad for p in module.parameters()}
     gpus = sorted({p.device.index for p in grads if p.device.type == "cuda"})
@@ -64,27 +72,51 @@ def forward(prepared: Prepared, capture: Capture | None = None) -> Any:
     except HookscopeError:
         raise
     except Exception as error:
-        raise model_failed(prepared, error, capture) from error
+        raise model_failed(prepared.module, prepared.value, error, capture) from error
+
+
+def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
+    """Run a loss backward.
+
+    Raises:
+        LossError: nothing that the loss depends on requires grad.
+        ForwardError: autograd raised.
+    """
+    if not loss.requires_grad:
+        raise LossError(
+            "Nothing that the loss depends on requires grad: every parameter is frozen, and the"
+            " model's input is not of a floating-point type or does not reach its output.",
+            "Unfreeze a parameter, or choose another --loss.",
+        )
+    try:
+        loss.backward()
+    except Exception as error:
+        module, value = prepared.module, prepared.value
+        raise model_failed(module, value, error, capture, during="backward") from error
 
 
 def model_failed(
-    prepared: Prepared, error: Exception, capture: Capture | None, during: str = "forward"
+    module: nn.Module,
+    value: Any,
+    error: Exception,
+    capture: Capture | None = None,
+    during: str = "forward",
 ) -> ForwardError:
     """The error that says where in the model ``error`` arose and what had been recorded."""
-    layer = module_running(prepared.module, error.__traceback__)
-    kind = type(prepared.module.get_submodule("" if layer == "." else layer)).__name__
-    done = "nothing had been recorded before it"
+    layer = module_running(module, error.__traceback__)
+    kind = type(module if layer == ROOT else module.get_submodule(layer)).__name__
+    done = "Nothing had been recorded before it."
     if capture:
         last = next(reversed(capture.records)).key
-        done = f"{len(capture)} tensors had been recorded before it, the last {last}"
+        done = f"Recorded before it: {len(capture)} tensors, the last {last}."
     cause = f"{type(error).__name__}: {error}".strip().rstrip(".")
-    shapes = ", ".join("x".join(map(str, t.shape)) for _, t in walk(prepared.value))
-    where = "the model itself" if layer == "." else f"layer {layer}"
+    shapes = ", ".join("x".join(map(str, t.shape)) for _, t in walk(as_call(value)))
+    where = "the model itself" if layer == ROOT else f"layer {layer}"
     return ForwardError(
         f"The {during} pass failed in {where} ({kind}): {cause}.",
         layer,
         len(capture or ()),
-        f"{done.capitalize()}. The input was {shapes}; --shape or --input sets it.",
+        f"{done} The input was {shapes or 'no tensor'}; --shape or --input sets it.",
     )
 
 
@@ -122,22 +154,65 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
+def forward_on_meta(module: nn.Module, value: Any) -> Any:
+    """Call ``module`` on the meta device, where tensors have shapes and no values.
+
+    Its own parameters and buffers are neither touched nor copied. Whatever the model raises there
+    is raised: code that looks at values cannot run.
+    """
+    state = chain(module.named_parameters(), module.named_buffers())
+    ghosts = {name: torch.empty_like(tensor, device="meta") for name, tensor in state}
+    args, kwargs = as_call(map_tensors(value, lambda path, tensor: tensor.to("meta")))
+    return torch.func.functional_call(module, ghosts, args, kwargs)
+
+
 def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     """Bytes that recording ``kinds`` would take; None where that cannot be told without running.
 
-    The model runs once on the meta device, where tensors have shapes and no values; its own weights
-    are neither touched nor copied. A gradient weighs what its tensor weighs.
+    A gradient weighs what its tensor weighs.
     """
-    module, wanted = prepared.module, {kind.removesuffix(".grad") for kind in kinds}
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    ghosts = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
-    ghost_value = map_tensors(prepared.value, lambda path, tensor: tensor.to("meta"))
-    recorder = Recorder(module, prepared.layers, wanted - {"param"})
+    wanted = {kind.removesuffix(".grad") for kind in kinds}
+    recorder = Recorder(prepared.module, prepared.layers, wanted - {"param"})
     try:
         with torch.no_grad(), recorder as capture:
-            torch.func.functional_call(module, ghosts, *as_call(ghost_value))
+            forward_on_meta(prepared.module, prepared.value)
     except Exception:  # whatever the model does on meta tensors, the true run will show its errors
         return None
     owned = {p for x in prepared.layers for p in x.module.parameters(recurse=False)}
     weights = sum(p.numel() * p.element_size() for p in owned) if "param" in wanted else 0
     return capture.nbytes + weights
+
+
+def announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
+    """Tell a large recording before it is made, and refuse one over ``max_bytes``.
+
+    A user's own code is run an extra time on the meta device only if a limit was given.
+    """
+    if max_bytes is None and prepared.loaded.source != TORCHVISION:
+        return
+    expected = estimated_bytes(prepared, kinds)
+    if expected is None:
+        return
+    if max_bytes is not None and expected > max_bytes:
+        raise CheckFailed(
+            f"Recording this takes {expected} bytes, and the limit is {max_bytes}.",
+            "Choose fewer layers with --layer, or raise --max-bytes.",
+        )
+    if expected >= LARGE:
+        log.info("size: about %.1f GB will be recorded and written", expected / 1e9)
+
+
+def demand_all_ran(capture: Capture) -> None:
+    """Demand that every matched layer ran.
+
+    Raises:
+        CheckFailed: names the first that did not, and the likely cause.
+    """
+    silent, matched = capture.coverage.silent, capture.coverage.matched
+    if silent:
+        first = silent[0]
+        raise CheckFailed(
+            f"{len(silent)} of {matched} matched layers never ran, first {first.module}"
+            f" ({first.type}): {first.reason}.",
+            "Nothing was written. Leave them out with --layer '!NAME', or drop --strict.",
+        )

@@ -4,9 +4,10 @@ What is recorded is the value at that moment. Outputs are cloned as the module r
 inputs before it runs, so no later in-place change can show.
 
 Gradients come from tensor hooks, since module backward hooks crash most models that work in place.
-A forward hook hands on a clone of each output and listens to the clone: what arrives is the gradient
-of the loss with respect to the value as returned. A pre-hook hands the module its own clone of each
-input and listens to that: what arrives is the share that flows back through this module alone.
+A forward hook hands on a clone of each output and listens to the clone: what arrives is the
+gradient of the loss with respect to the value as returned. A pre-hook hands the module its own
+clone of each input and listens to that: what arrives is the share that flows back through this
+module alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
 from hookscope.modules import ROOT, Layer
 from hookscope.records import Absent, Capture
-from hookscope.tensors import Path, closed_types, map_tensors, walk
+from hookscope.tensors import Path, call_inputs, closed_types, map_tensors, walk
 
 ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
 
@@ -66,7 +67,7 @@ class Recorder:
         layers: which modules to hook.
         kinds: what to keep, of ``output``, ``input``, ``output.grad``, ``input.grad`` and
             ``param.grad``.
-        model_input: keep the gradient at the model's own input whatever ``layers`` and ``kinds`` say.
+        model_input: keep the gradient at the model's own input whatever else is chosen.
         max_bytes: stop with CheckFailed once more than this has been recorded.
 
     The model's output is bit-equal to that without hooks, with one exception that ``doubts`` names:
@@ -189,7 +190,7 @@ class Recorder:
         number = self._calls[module] = self._calls.get(module, 0) + 1
         call = Call(number, [])
         running.append(call)
-        inputs = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        inputs = call_inputs(args, kwargs)
         if records.INPUT in kinds:
             self._keep(layer, number, records.INPUT, inputs)
         if records.INPUT_GRAD not in kinds:

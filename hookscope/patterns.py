@@ -1,8 +1,8 @@
 """The layer-glob language, over plain strings.
 
-``*`` matches any run of characters, dots included, ``?`` one character, ``[ab]`` and ``[!ab]`` one of
-a set, exactly as in Python's ``fnmatch``; ``{a,b}`` is either; a leading ``!`` takes away. The model
-itself is named ``.``. Matching is case-sensitive.
+``*`` matches any run of characters, dots included, ``?`` one character, ``[ab]`` and ``[!ab]`` one
+of a set, exactly as in Python's ``fnmatch``; ``{a,b}`` is either; a leading ``!`` takes away. The
+model itself is named ``.``. Matching is case-sensitive.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import EnvironmentFault, InputError, RequestError
+from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.inputs.batch import build
 from hookscope.modules import Layer
 from hookscope.select import select
@@ -38,7 +37,7 @@ class Prepared:
     module: nn.Module
     layers: tuple[Layer, ...]
     value: Any
-    sources: list[dict[str, Any]]
+    sources: tuple[dict[str, Any], ...]
     seed: int
     device: torch.device
     dtype: str
@@ -79,35 +78,17 @@ def prepare(
     else:
         loaded = load(model, weights=weights, model_args=model_args, seed=seed)
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
-    words, given = _words_or_value(input)
-    if given:
-        value, sources = input, [{"word": "a value from Python"}]
-    else:
-        batch = build(loaded, words, seed=seed, **recipe)
-        value, sources = batch.value, batch.sources
-        log.info("input: %s", batch.note)
+    batch = build(loaded, input, seed=seed, **recipe)
+    log.info("%s", batch.note)
     place = _choose_device(device, loaded.module, live=isinstance(model, nn.Module))
     kind = _choose_dtype(dtype)
     module = _moved(loaded.module, place, kind, live=isinstance(model, nn.Module))
     if module is not loaded.module:
         layers = select(module, **selection, word=loaded.word)
     kind = kind or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
-    value = map_tensors(value, lambda path, tensor: _like_model(tensor, place, kind))
+    value = map_tensors(batch.value, lambda path, tensor: _like_model(tensor, place, kind))
     name = str(kind or torch.float32).removeprefix("torch.")
-    return Prepared(loaded, module, layers, value, sources, seed, place, name, train)
-
-
-def _words_or_value(input: Any) -> tuple[list[str], bool]:
-    """The input words, or that ``input`` is itself what the model is called with."""
-    if input is None:
-        return [], False
-    items = input if isinstance(input, list | tuple) else [input]
-    words = [os.fspath(item) for item in items if isinstance(item, str | os.PathLike)]
-    if words and len(words) != len(items):
-        raise InputError(
-            "Input words and tensors cannot be mixed.", "Give either files or tensors."
-        )
-    return words, not words and (not isinstance(input, list | tuple) or len(input) > 0)
+    return Prepared(loaded, module, layers, value, batch.sources, seed, place, name, train)
 
 
 def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:

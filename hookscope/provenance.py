@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-
 from hookscope import __version__
 from hookscope.prepare import Prepared
-from hookscope.tensors import walk
+from hookscope.tensors import as_call, call_inputs, walk
 
 TOP = 5
 
@@ -24,9 +23,9 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         options: what was chosen beyond the defaults, as plain values.
     """
     loaded = prepared.loaded
-    shapes = [
-        {"name": ".".join(path) or "0", "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
-        for path, t in walk(prepared.value)
+    arguments = [
+        {"name": ".".join(path), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
+        for path, t in walk(call_inputs(*as_call(prepared.value)))
     ]
     return {
         "command": command,
@@ -37,8 +36,8 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
             "weights": loaded.weights.word,
             "sha256": loaded.weights.sha256,
         },
-        "inputs": prepared.sources,
-        "shapes": shapes,
+        "inputs": list(prepared.sources),
+        "arguments": arguments,
         "seed": prepared.seed,
         "device": str(prepared.device),
         "dtype": prepared.dtype,

@@ -22,9 +22,9 @@ class Stats:
     """What one tensor holds, over its finite entries.
 
     ``mean``, ``std`` (population: divided by n), ``min``, ``max`` and ``norm`` (Euclidean) leave
-    NaN and infinite entries out, and those are counted in ``nan`` and ``inf``: one NaN then does not
-    hide what the rest looks like. ``mean``, ``std``, ``min`` and ``max`` are None when no entry is
-    finite (an empty tensor, say). Complex tensors are described by their magnitude. ``min`` and
+    NaN and infinite entries out, and those are counted in ``nan`` and ``inf``: one NaN then does
+    not hide what the rest looks like. ``mean``, ``std``, ``min`` and ``max`` are None when no entry
+    is finite (an empty tensor, say). Complex tensors are described by their magnitude. ``min`` and
     ``max`` of integer and bool tensors are exact integers.
     """
 

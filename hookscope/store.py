@@ -27,11 +27,11 @@ SCHEMA = 1
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dict[str, Any]) -> int:
-    """Write ``tensors`` and ``info`` to ``path``, replacing it as a whole; return its size in bytes.
+    """Write ``tensors`` and ``info`` to ``path`` as a whole; return the file's size in bytes.
 
     Layouts and dtypes that the format cannot hold are stored by value: sparse tensors dense,
-    quantized ones dequantized to float32, complex64 as it is, other complex dtypes as pairs of reals
-    in a last dimension of two. ``info["stored_as"]`` says so for each key, and ``read`` turns the
+    quantized ones dequantized to float32, complex32 and complex128 as pairs of reals in a last
+    dimension of two. ``info["stored_as"]`` says so for each key, and ``read`` turns the
     complex ones back.
 
     Raises:

@@ -111,6 +111,15 @@ def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (value,), {}
 
 
+def call_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the arguments of a call: positional ones by their index, keyword ones by their name.
+
+    >>> call_inputs((1, 2), {"mask": 3})
+    {'0': 1, '1': 2, 'mask': 3}
+    """
+    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+
+
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
     """The named parts of a container; nothing for anything else."""
     if isinstance(value, Mapping):

@@ -26,7 +26,6 @@ class _Handler(logging.Handler):
             self.out.note(text)
         else:
             self.out.step(text)
-            self.out.detail(text)
 
 
 def listen(out: Out) -> None:

@@ -54,10 +54,12 @@ def cli() -> None:
 
 for _module in (tree, capture, grads, models, config, completion, help):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
-# Before the command the options have no variables of their own: after it the same ones count.
+# Before the command the options have no variables of their own: after it the same ones count. They
+# are eager there, so that --version knows of a --json that follows it.
 for _param in cli.params:
     if isinstance(_param, Option):
         _param.show_envvar = False
+        _param.is_eager = True
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

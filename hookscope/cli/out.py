@@ -96,11 +96,6 @@ class Out:
         if not self.quiet:
             self._say(text, DIM)
 
-    def detail(self, text: str) -> None:
-        """Tell a step and the seconds since the start; only ``--verbose`` shows it."""
-        if self.verbose and not self.quiet:
-            self._say(f"[{time.perf_counter() - self._started:7.3f} s] {text}", DIM)
-
     def warning(self, text: str) -> None:
         """Warn of something that the result may suffer from."""
         self._say(text, YELLOW, "Warning: ")
@@ -123,18 +118,24 @@ class Out:
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Show ``text`` on a terminal while the block runs; anything printed wipes it."""
-        self.step(text, start=True)
+        """Begin with the step ``text``, and leave no status behind when the block ends."""
+        self.step(text)
         try:
             yield
         finally:
             self._wipe()
 
-    def step(self, text: str, start: bool = False) -> None:
-        """Change the status that is shown, if one is."""
-        if self.quiet or self.json or not _is_terminal(sys.stderr) or _is_dumb():
+    def step(self, text: str) -> None:
+        """Tell what is being done now.
+
+        With ``--verbose`` that is a line with the seconds since the start. Otherwise a terminal
+        shows it until the next step, or until anything else is printed.
+        """
+        if self.quiet:
             return
-        if start or self._shows_status:
+        if self.verbose:
+            self._say(f"[{time.perf_counter() - self._started:7.3f} s] {text}", DIM)
+        elif not self.json and _is_terminal(sys.stderr) and not _is_dumb():
             room = max(columns() - 1, 10)
             sys.stderr.write(_ERASE_LINE + text.partition("\n")[0][:room])
             sys.stderr.flush()

@@ -34,6 +34,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
         capture: Capture = getattr(api, verb)(**values)
         out.step(f"Writing {path} ...")
         size = capture.save(path)
+        out.step("Done.")
     _remember_layers(capture, values)
     if out.json:
         from hookscope.render.json import capture_document
@@ -89,4 +90,8 @@ def _next_command(verb: str, values: dict[str, Any]) -> str:
     words = ["hookscope", "grads" if verb == "capture" else "capture", values["model"]]
     for pattern in values["layers"]:
         words += ["--layer", pattern]
+    if values["weights"] != "random":
+        words += ["--weights", values["weights"]]
+    if values["input"] and len(values["input"]) == 1 and values["input"] != ["-"]:
+        words += ["--input", values["input"][0]]
     return shlex.join(words)

@@ -47,6 +47,7 @@ def tree(ctx: click.Context, **values: Any) -> None:
         from hookscope.cli.log import listen
 
         listen(out)
+        out.step(f"Reading {values['model']} ...")
         result = api.tree(**values)
     complete = len(result.nodes) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")

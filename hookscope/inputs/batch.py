@@ -126,7 +126,7 @@ def _from_images(
         digest = hashlib.sha256(data).hexdigest()
         sources.append({**_describe(tensor), "word": file, "sha256": digest})
     _warn_if_small(loaded, sources)
-    return Batch(loaded.arrange(tensors), tuple(sources), f"preprocessing: {recipe.text}")
+    return Batch(loaded.arrange(tensors), tuple(sources), f"input: {recipe.text}")
 
 
 def _recipe(

@@ -153,14 +153,13 @@ def _distribution_terms(name: str, logits: Tensor, target: Target, raw: bool) ->
 def _binary_terms(logits: Tensor, dense: Tensor, raw: bool) -> Tensor:
     if not raw:
         return F.binary_cross_entropy_with_logits(logits, dense, reduction="none")
-    try:
-        return F.binary_cross_entropy(logits, dense, reduction="none")
-    except RuntimeError as exc:
-        low, high = float(logits.min()), float(logits.max())
+    low, high = (float(bound) for bound in logits.detach().aminmax())
+    if low < 0 or high > 1:
         raise LossError(
             f"bce with --raw takes probabilities; the output runs from {low:.4g} to {high:.4g}.",
             "Leave out --raw to apply a sigmoid.",
-        ) from exc
+        )
+    return F.binary_cross_entropy(logits, dense, reduction="none")
 
 
 def _check_distribution(dense: Tensor, name: str) -> None:

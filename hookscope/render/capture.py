@@ -27,7 +27,8 @@ COLUMNS = (*ORIGIN, *(Column(title, right=True) for title in (*NUMBERS, "zeros")
 
 SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in NUMBERS),
-    *(("drop", title) for title in ("type", "dtype", "min", "max", "std", "zeros", "shape")),
+    *(("drop", title) for title in ("type", "dtype", "note", "min", "max", "std")),
+    *(("drop", title) for title in ("zeros", "shape")),
     *(("drop", title) for title in ("call", "what", "mean")),
 )
 

@@ -27,7 +27,7 @@ CEILING = 65504.0
 
 LEGEND = (
     f"{VANISHING}: the norm is under {FLOOR:g}, or under 1/{FACTORS[OUTPUT_GRAD]:,.0f} "
-    f"(parameters: 1/{FACTORS[PARAM_GRAD]:,.0f}) of the first of its kind, the one nearest to the loss; "
+    f"(parameters: 1/{FACTORS[PARAM_GRAD]:,.0f}) of the first of its kind, nearest to the loss; "
     f"{EXPLODING}: as many times larger, or an entry over {CEILING:,.0f}."
 )
 

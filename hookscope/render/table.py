@@ -49,6 +49,7 @@ class Table:
     """Columns, rows, and the order in which columns (by title) yield when there is little room.
 
     ``note`` titles the notes in a pipe, where they are the last column; empty where there are none.
+    To drop the notes on a terminal is to write them under their rows.
     """
 
     columns: tuple[Column, ...]

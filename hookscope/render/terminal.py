@@ -16,7 +16,8 @@ from hookscope.render.text import fold, visible, wrap
 
 GAP = "  "
 NAME_SHARE = 0.4  # of the width that names may claim before other columns go
-NOTE_SHARE = 0.2  # notes up to this share of the width are made room for beside the columns
+INLINE_NOTE = 18  # notes up to this wide are made room for beside the columns
+NOTE = -1  # stands for the notes where columns go by their index
 NARROWEST = 12  # cells that must be left beside the guides, else the guides go
 
 
@@ -59,7 +60,7 @@ def _fit(table: Table, width: int, ascii: bool) -> _Fitted:
     wide = [_column_width(table, i, False, ascii) for i in range(len(table.columns))]
     indexes = [i for i, texts in enumerate(_kinds(table)) if i == 0 or texts != {""}]
     shortened = set[int]()
-    beside = _note_room(table, int(width * NOTE_SHARE), ascii)
+    beside = _note_room(table, ascii)
     claimed = min(wide[0], max(int(width * NAME_SHARE), 12))
 
     def taken() -> int:
@@ -68,7 +69,9 @@ def _fit(table: Table, width: int, ascii: bool) -> _Fitted:
     for action, i in _steps(table):
         if claimed + taken() + beside <= width:
             break
-        if action == "shorten" and i in indexes:
+        if i == NOTE:
+            beside = 0
+        elif action == "shorten" and i in indexes:
             shortened.add(i)
             wide[i] = _column_width(table, i, True, ascii)
         elif i in indexes:
@@ -85,11 +88,11 @@ def _fit(table: Table, width: int, ascii: bool) -> _Fitted:
     )
 
 
-def _note_room(table: Table, most: int, ascii: bool) -> int:
-    """Cells to keep free beside the columns, at most ``most``; other notes go under their rows."""
+def _note_room(table: Table, ascii: bool) -> int:
+    """Cells to keep free beside the columns; notes that need more go under their rows."""
     notes = [visible(row.note.text, ascii) for row in table.rows if not row.gone]
-    widths = [len(GAP) + cell_len(note) for note in notes if note]
-    return max((width for width in widths if width <= most), default=0)
+    widths = [cell_len(note) + len(GAP) for note in notes if note]
+    return max((width for width in widths if width <= INLINE_NOTE), default=0)
 
 
 def _kinds(table: Table) -> list[set[str]]:
@@ -99,7 +102,7 @@ def _kinds(table: Table) -> list[set[str]]:
 
 def _steps(table: Table) -> Iterator[tuple[str, int]]:
     """What to give up, in order: dull columns, then as the table lists, then from the right."""
-    index = {column.title: i for i, column in enumerate(table.columns)}
+    index = {column.title: i for i, column in enumerate(table.columns)} | {table.note: NOTE}
     for i, texts in enumerate(_kinds(table)):
         if table.columns[i].dull and len(texts - {""}) <= 1:
             yield "drop", i
@@ -158,11 +161,12 @@ def _row_lines(row: Row, fitted: _Fitted) -> list[Text]:
 def _folded(row: Row, name: str, width: int) -> list[Text]:
     """A name wider than its column, on as many lines as it takes."""
     guide, hang = row.guide, row.hang
-    if width - cell_len(guide) < NARROWEST:
-        guide = hang = ""
+    drawn = max(cell_len(guide), cell_len(hang))
+    if width - drawn < NARROWEST:
+        guide, hang, drawn = "", "", 0
     return [
         Text().append(hang if n else guide, "dim").append(piece, row.cells[0].style)
-        for n, piece in enumerate(fold(name, width - cell_len(guide)))
+        for n, piece in enumerate(fold(name, width - drawn))
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 
-UNITS = ("K", "M", "G", "T")  # each a thousand of the one before
+UNITS = ("K", "M", "G", "T", "P", "E")  # each a thousand of the one before
 DIGITS = 4  # significant digits on a terminal
 PLAIN_DIGITS = 9  # in a pipe: as many as tell any two float32 values apart
 
@@ -79,7 +79,7 @@ def count(number: int) -> str:
 
 
 def short_count(number: int) -> str:
-    """Return ``number`` to three significant digits, with K, M, G or T for thousands and up.
+    """Return ``number`` to three significant digits, with K, M, G, T, P or E from 1000 up.
 
     Example:
         >>> short_count(11689512), short_count(9408), short_count(999999), short_count(64)
@@ -142,6 +142,8 @@ def fold(text: str, width: int) -> list[str]:
         >>> fold("features.denseblock1", 12)
         ['features.den', 'seblock1']
     """
+    if cell_len(text) <= width:
+        return [text]
     pieces, piece, used = [], "", 0
     for character in text:
         cells = cell_len(character)
@@ -167,7 +169,7 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
         if line.strip():
             lines.append(line)
             line = indent
-        *whole, rest = fold(word, max(width - cell_len(line), 1))
+        *whole, rest = fold(word, max(width - max(cell_len(line), cell_len(indent)), 1))
         for piece in whole:
             lines.append(line + piece)
             line = indent

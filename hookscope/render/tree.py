@@ -12,6 +12,7 @@ from hookscope.render.signature import compact
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import count, plural, short_count, size
 
+TYPE = 20  # characters of a type that stands alone: one long type then costs no column
 ARGUMENTS = 48  # characters of arguments on a terminal; a pipe has them all
 BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
@@ -20,9 +21,10 @@ SQUEEZE: tuple[Squeeze, ...] = (
     ("drop", "own"),
     ("shorten", "parameters"),
     ("shorten", "state"),
-    ("drop", "state"),
     ("shorten", "type"),
     ("drop", "calls"),
+    ("drop", "state"),
+    ("drop", "note"),
     ("drop", "parameters"),
     ("drop", "type"),
     ("drop", "FLOPs"),
@@ -69,7 +71,7 @@ def _cells(node: ModuleNode, ran: bool) -> tuple[Cell, ...]:
         Cell(node.name),
         Cell(
             compact(node.type, node.arguments, ARGUMENTS),
-            short=node.type,
+            short=node.type if len(node.type) <= TYPE else f"{node.type[: TYPE - 2]}..",
             full=compact(node.type, node.arguments),
             style="cyan",
         ),

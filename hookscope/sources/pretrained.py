@@ -9,6 +9,7 @@ import http.client
 import io
 import logging
 import os
+import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -19,10 +20,10 @@ from urllib.parse import urlparse
 from urllib.request import Request, urlopen
 
 import torch
-from torchvision import models
 
 from hookscope.errors import RequestError, WeightsError
 from hookscope.sources import weights
+from hookscope.sources.installed import models
 from hookscope.suggest import did_you_mean
 
 log = logging.getLogger("hookscope")
@@ -85,16 +86,25 @@ def fetch(entry: Any) -> str:
 
 
 @contextmanager
-def nothing_unpickled() -> Iterator[None]:
+def only_tensors(path: str) -> Iterator[None]:
     """While active, torch.load builds tensors and plain values only, whoever calls it.
 
-    Torchvision's builders load their weights themselves and offer no argument for this.
+    Torchvision's builders load the file at ``path`` themselves and offer no argument for this.
+
+    Raises:
+        WeightsError: the file could not be read that way, or does not fit the model.
     """
     switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(switch)
     os.environ[switch] = "1"
     try:
         yield
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as exc:
+        why = str(exc).partition("\n")[0]
+        raise WeightsError(
+            f"The cached weights {path!r} cannot be read: {why}",
+            "Delete the file, so that it is downloaded again.",
+        ) from exc
     finally:
         if before is None:
             del os.environ[switch]

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.errors import ModelError, RequestError
 from hookscope.sources import arguments, pretrained, weights
 from hookscope.sources.catalog import ModelInfo, check_name
+from hookscope.sources.installed import models
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
 from hookscope.sources.loaded import LoadedModel, WeightsInfo
 from hookscope.sources.meta import ParametersOnMeta
@@ -22,22 +23,6 @@ from hookscope.sources.presets import recipe_of
 from hookscope.spec import TORCHVISION, ModelSpec
 
 log = logging.getLogger("hookscope")
-
-with warnings.catch_warnings():  # torchvision's remarks about its own parts are not the user's
-    warnings.simplefilter("ignore")
-    try:
-        from torchvision import models
-    except ModuleNotFoundError as exc:
-        if exc.name != "torchvision":
-            raise
-        raise EnvironmentFault(
-            "torchvision is not installed.", "Install it: python -m pip install torchvision"
-        ) from exc
-    except (ImportError, RuntimeError, OSError, AttributeError) as exc:
-        raise EnvironmentFault(
-            f"torchvision does not match torch {torch.__version__}: {exc}.",
-            "Install the two together: python -m pip install --upgrade torch torchvision",
-        ) from exc
 
 _TASKS = {
     "detection": "detection",
@@ -48,6 +33,7 @@ _TASKS = {
 }
 # Every detector scales what it is given to a size of its own, so its noise may as well be small.
 _SIDES = {"detection": 320, "segmentation": 520, "optical flow": 128}
+_NO_ARGUMENTS = {"weights", "weights_backbone", "quantize", "progress"}
 _FRAMES = 16  # what the published video weights were trained on, or close to it
 
 
@@ -106,43 +92,50 @@ def _build(
 ) -> tuple[nn.Module, WeightsInfo]:
     builder = models.get_model_builder(name)
     options = _plain_options(builder, name)
-    entry = None if meta else pretrained.choose(name, word)
-    if entry is not None:
-        path = pretrained.fetch(entry)
-        options["weights"] = entry
-        options.pop("image_size", None)  # torchvision takes it from the weights
     given = arguments.settle(builder, model_args)
-    for reserved in given.keys() & {"weights", "weights_backbone", "quantize", "progress"}:
+    for reserved in given.keys() & _NO_ARGUMENTS:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
-    with (
-        warnings.catch_warnings(),
-        torch.random.fork_rng(devices=[]),
-        pretrained.nothing_unpickled(),
-    ):
+    if meta:
+        return _call(name, builder, {**options, **given}, given, seed, meta), WeightsInfo("none")
+    entry = pretrained.choose(name, word)
+    if entry is None:
+        module = _call(name, builder, {**options, **given}, given, seed, meta)
+        if word != "random":
+            return module, weights.load_file_into(module, word)
+        log.info("weights: random from seed %d", seed)
+        return module, WeightsInfo("random")
+    path = pretrained.fetch(entry)
+    options.pop("image_size", None)  # torchvision takes it from the weights
+    with pretrained.only_tensors(path):
+        module = _call(name, builder, {**options, **given, "weights": entry}, given, seed, meta)
+    return module, WeightsInfo(entry.name, weights.sha256_of(path))
+
+
+def _call(
+    name: str,
+    builder: Callable[..., nn.Module],
+    options: dict[str, Any],
+    given: dict[str, Any],
+    seed: int,
+    meta: bool,
+) -> nn.Module:
+    """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         try:
-            if meta:
-                with ParametersOnMeta():
-                    module = builder(**{**options, **given})
-                module = module.to("meta")
-            else:
-                module = builder(**{**options, **given})
-        except Exception as exc:
-            if not given and entry is None:
-                raise
-            raise ModelError(
-                f"{name} cannot be built with {arguments.show(given)}: {exc}", "See --model-arg."
-            ) from exc
-    module.eval()
-    if entry is not None:
-        return module, WeightsInfo(entry.name, weights.sha256_of(path))
-    if meta:
-        return module, WeightsInfo("none")
-    if word == "random":
-        log.info("weights: random from seed %d", seed)
-        return module, WeightsInfo("random")
-    return module, weights.load_file_into(module, word)
+            if not meta:
+                return builder(**options).eval()
+            with ParametersOnMeta():
+                module = builder(**options)
+            return module.to("meta").eval()
+        except (TypeError, ValueError, RuntimeError) as exc:
+            if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
+                raise ModelError(
+                    f"{name} cannot be built with {arguments.show(given)}: {exc}",
+                    "Correct --model-arg.",
+                ) from exc
+            raise
 
 
 def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,26 +74,6 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def read_checkpoint(path: str) -> Any:
-    """Read a pickled checkpoint with PyTorch's own reader, which builds tensors and plain values.
-
-    Raises:
-        WeightsError: the file is damaged, is none, or holds other objects.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as exc:
-        found = re.search(r"(?:GLOBAL|Unsupported (?:class|global:)) '?([\w.]+)", str(exc))
-        holds = f"Python objects ({found[1]})" if found else "more than tensors"
-        message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
-        raise WeightsError(message, _SAVE_THUS) from exc
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as exc:
-        kind, _ = describe_file(path)
-        raise WeightsError(
-            f"The weights in {path!r} cannot be read: the file looks like {kind}.", _SAVE_THUS
-        ) from exc
-
-
 def _read(path: str) -> dict[str, Tensor]:
     if path.lower().endswith(".safetensors"):
         try:
@@ -102,7 +83,7 @@ def _read(path: str) -> dict[str, Tensor]:
                 f"The file {path!r} is no sound safetensors file: {exc}.",
                 "Write or download it again.",
             ) from exc
-    content = read_checkpoint(path)
+    content = _read_pickled(path)
     while isinstance(content, Mapping):
         tensors = {str(key): v for key, v in content.items() if isinstance(v, Tensor)}
         inner = [content[key] for key in _WRAPPED_UNDER if isinstance(content.get(key), Mapping)]
@@ -110,6 +91,24 @@ def _read(path: str) -> dict[str, Tensor]:
             return tensors
         content = inner[0] if inner else None
     raise WeightsError(f"The file {path!r} holds no weights by name.", _SAVE_THUS)
+
+
+def _read_pickled(path: str) -> Any:
+    """What PyTorch's own reader makes of it, which builds tensors and plain values alone."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks about how the file was pickled
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as exc:
+        found = re.search(r"GLOBAL ([\w.]+)", str(exc))
+        holds = f"Python objects ({found[1]})" if found else "more than tensors"
+        message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
+        raise WeightsError(message, _SAVE_THUS) from exc
+    except Exception as exc:  # of a damaged file the reader raises nearly anything
+        kind, _ = describe_file(path)
+        raise WeightsError(
+            f"The weights in {path!r} cannot be read: the file looks like {kind}.", _SAVE_THUS
+        ) from exc
 
 
 def _unwrap_names(

@@ -1,4 +1,4 @@
-"""The file of results gives back what went in: any structure, any dtype, the same bytes each time."""
+"""The file of results gives back what went in: any structure and dtype, in the same bytes."""
 
 from __future__ import annotations
 

@@ -75,6 +75,7 @@ def test_kl_of_equal_logits_from_uniform_is_zero() -> None:
     assert compute("kl", torch.ones(3, 8), "uniform").value == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # of kl_div, as a reminder
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("shape", [(4, 6), (2, 6, 3), (2, 6, 3, 5)])
 def test_losses_equal_those_of_pytorch(shape: tuple[int, ...], reduction: str) -> None:

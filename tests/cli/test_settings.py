@@ -1,0 +1,226 @@
+"""Settings: which of two sources wins, what a file may hold, and where a value came from."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from hookscope import config
+from hookscope.errors import SettingsError
+
+VOCABULARY = config.Vocabulary(("model", "seed"), {"tree": ("model", "depth"), "capture": ("seed",)})
+
+# The strongest first. Each source says its own number for the seed.
+SOURCES = (
+    "flag",
+    "variable of the command",
+    "variable of all commands",
+    "project file, table of the command",
+    "project file, top",
+    "user file, table of the command",
+    "user file, top",
+    "default",
+)
+
+
+def user_folder(home: Path) -> Path:
+    """Where this platform keeps a user's settings, in a home of the test's own."""
+    import click
+
+    folder = Path(click.get_app_dir("hookscope"))
+    assert home in folder.parents
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize(("stronger", "weaker"), list(combinations(SOURCES, 2)))
+def test_the_stronger_of_two_sources_wins(parse, monkeypatch, tmp_path, stronger, weaker) -> None:
+    said = {stronger, weaker} - {"default"}
+    number = {source: str(n + 1) for n, source in enumerate(SOURCES)} | {"default": "0"}
+    arguments = ["--seed", number["flag"]] if "flag" in said else []
+    if "variable of the command" in said:
+        monkeypatch.setenv("HOOKSCOPE_GRADS_SEED", number["variable of the command"])
+    if "variable of all commands" in said:
+        monkeypatch.setenv("HOOKSCOPE_SEED", number["variable of all commands"])
+    for owner, folder in [("project", tmp_path / "work"), ("user", user_folder(tmp_path / "home"))]:
+        top, table = f"{owner} file, top", f"{owner} file, table of the command"
+        text = f"seed = {number[top]}\n" if top in said else ""
+        text += f"[grads]\nseed = {number[table]}\n" if table in said else ""
+        (folder / "hookscope.toml").write_text(text)
+    assert parse("grads", *arguments).params["seed"] == int(number[stronger])
+
+
+def test_a_real_command_follows_flag_variable_and_file(run, tmp_path: Path) -> None:
+    def tasks(*arguments: str, **env: str) -> set[str]:
+        done = run("models", "--json", *arguments, env=env)
+        return {model["task"] for model in json.loads(done.stdout)["models"]}
+
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "hookscope.toml").write_text("[models]\ntask = 'video'\n")
+    assert tasks() == {"video"}
+    assert tasks(HOOKSCOPE_MODELS_TASK="detection") == {"detection"}
+    assert tasks("--task", "quantized", HOOKSCOPE_MODELS_TASK="detection") == {"quantized"}
+    assert len(tasks("--no-config")) == 6
+    (work / "other.toml").write_text("[models]\ntask = 'segmentation'\n")
+    assert tasks("--config", "other.toml") == {"segmentation"}
+
+
+def test_global_options_come_from_files_too(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "hookscope.toml").write_text("json = true\n")
+    assert json.loads(run("help").stdout)["command"] == "help"
+    assert run("help", "--no-json").stdout.startswith("Usage:")
+    assert run("--no-json", "help").stdout.startswith("Usage:")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_config_flags_before_and_after_the_command(run, tmp_path: Path, before: bool) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "hookscope.toml").write_text("seed = 4\n")
+    (work / "other.toml").write_text("seed = 5\n")
+
+    def seed(*flags: str, **env: str) -> str:
+        arguments = [*flags, "config"] if before else ["config", *flags]
+        lines = run(*arguments, env=env).stdout.splitlines()
+        return next(line.split()[1] for line in lines if line.startswith("grads.seed "))
+
+    assert seed() == "4"
+    assert seed("--config", "other.toml") == "5"
+    assert seed("--no-config") == "0"
+    assert seed(HOOKSCOPE_CONFIG="other.toml") == "5"
+    assert seed(HOOKSCOPE_NO_CONFIG="1") == "0"
+    assert seed("--config", "other.toml", HOOKSCOPE_NO_CONFIG="1") == "5"
+    assert seed("--no-config", HOOKSCOPE_CONFIG="other.toml") == "0"
+
+
+def test_config_and_no_config_together_are_refused(run) -> None:
+    done = run("config", "--config", "x.toml", "--no-config")
+    assert done.rc == 2
+    assert done.stderr.startswith("Error: --config and --no-config cannot both be given.")
+
+
+def test_the_project_file_is_found_upwards(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert config.find_project(below) is None
+    (tmp_path / "pyproject.toml").write_text("[tool.hookscope]\nseed = 1\n")
+    assert config.find_project(below) == tmp_path / "pyproject.toml"
+    (tmp_path / "hookscope.toml").write_text("seed = 2\n")
+    assert config.find_project(below) == tmp_path / "hookscope.toml"
+    # A pyproject.toml with no table of ours hides nothing, broken or not.
+    (tmp_path / "a" / "pyproject.toml").write_text("[tool.other]\n")
+    (below / "pyproject.toml").write_text("this is [not TOML")
+    assert config.find_project(below) == tmp_path / "hookscope.toml"
+    (tmp_path / "a" / "pyproject.toml").write_text("[tool.hookscope]\nseed = 3\n")
+    assert config.find_project(below) == tmp_path / "a" / "pyproject.toml"
+
+
+def test_keys_may_be_written_with_underscores_and_lists(parse) -> None:
+    Path("hookscope.toml").write_text(
+        "[capture]\nmax_bytes = '1KB'\nlayer = 'fc'\ntype = ['Conv2d', 'Linear']\n"
+        "what = ['output', 'input']\nshape = [1, 3, 8, 8]\nsize = 32\nmean = [0.5, 0.5, 0.5]\n"
+        "strict = true\n"
+    )
+    params = parse("capture").params
+    assert params["max_bytes"] == 1000
+    assert params["layers"] == ("fc",)
+    assert params["types"] == ("Conv2d", "Linear")
+    assert params["what"] == ("output", "input")
+    assert params["shape"] == (1, 3, 8, 8)
+    assert params["size"] == 32
+    assert params["mean"] == (0.5, 0.5, 0.5)
+    assert params["strict"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("modle = 'x'", "unknown key 'modle'.", "Did you mean model?"),
+        ("zzz = 1", "unknown key 'zzz'.", "Known here: model, seed."),
+        ("[captur]\nseed = 1", "unknown table [captur].", "Did you mean capture?"),
+        ("[capture]\nsede = 1", "unknown key 'sede' in [capture].", "Did you mean seed?"),
+        ("depth = 1", "'depth' is not a key for all commands.", "[tree]"),
+        ("seed = 2020-01-01", "'seed' must be a text, a number,", "command line"),
+        ("[capture]\nseed = [[1]]", "'seed' must be a text, a number,", "command line"),
+        ("[capture.seed]\na = 1", "'seed' must be a text, a number,", "command line"),
+        ("seed = ", "is not valid TOML", "--no-config"),
+        ("capture = 1", "unknown key 'capture'.", "Known here"),
+    ],
+)
+def test_what_a_file_may_not_hold(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    file = tmp_path / "hookscope.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        config.load(VOCABULARY, tmp_path / "nowhere", tmp_path)
+    assert message in caught.value.message
+    assert str(file) in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_unreadable_settings_are_told(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b"model = '\xe9'")
+    for name, message in [("latin.toml", "cannot be read"), ("no.toml", "does not exist")]:
+        with pytest.raises(SettingsError, match=message):
+            config.load_file(VOCABULARY, tmp_path / name)
+    with pytest.raises(SettingsError, match="is a folder"):
+        config.load_file(VOCABULARY, tmp_path)
+
+
+def test_an_unknown_key_is_a_usage_error_with_a_suggestion(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "hookscope.toml").write_text("[capture]\nlayr = 'fc'\n")
+    done = run("models", "alexnet")
+    assert (done.rc, done.stdout) == (2, "")
+    error, hint = done.stderr.splitlines()
+    assert error == f"Error: {tmp_path / 'work' / 'hookscope.toml'}: unknown key 'layr' in [capture]."
+    assert hint == "Did you mean layer?"
+
+
+def test_the_file_of_a_bad_value_is_named(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "hookscope.toml"
+    file.write_text("seed = 'much'\n")
+    for arguments in (["capture"], ["config"]):
+        done = run(*arguments)
+        assert done.rc == 2
+        assert f"Invalid value for --seed (from {file}): 'much'" in done.stderr
+
+
+def test_config_shows_each_value_and_where_it_came_from(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "hookscope.toml"
+    file.write_text("device = 'cuda'\n[capture]\nlayer = ['layer3.*', 'fc']\n")
+    done = run("config", env={"HOOKSCOPE_GRADS_TARGET": "3", "HOOKSCOPE_SEED": "9"})
+    assert done.rc == 0
+    assert done.stderr == f"read {file}\n"
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert rows["capture.layer"] == ["layer3.*,fc", "file", str(file)]
+    assert rows["grads.device"] == ["cuda", "file", str(file)]
+    assert rows["grads.target"] == ["3", "environment", "HOOKSCOPE_GRADS_TARGET"]
+    assert rows["capture.seed"] == ["9", "environment", "HOOKSCOPE_SEED"]
+    assert rows["capture.weights"] == ["random", "default"]
+    assert rows["tree.model-arg"] == ["-", "default"]
+
+
+def test_config_as_json(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "pyproject.toml"
+    file.write_text("[tool.hookscope.grads]\nloss = 'kl'\n")
+    document = json.loads(run("config", "--json").stdout)
+    assert document["schema"] == 1
+    assert document["files"] == [str(file)]
+    found = {(row["command"], row["option"]): row for row in document["settings"]}
+    assert found["grads", "loss"] == {
+        "command": "grads",
+        "option": "loss",
+        "value": "kl",
+        "source": "file",
+        "where": str(file),
+    }
+    assert found["grads", "what"]["value"] == ["output", "param"]
+    assert found["capture", "strict"]["value"] is False

@@ -1,0 +1,283 @@
+"""Streams: results on stdout alone, colour by policy, ASCII for ASCII, quiet when a pipe closes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hookscope.cli.main import cli
+
+ESCAPE = "\x1b["
+on_unix = pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix terminal")
+
+TINY = """
+from torch import nn, zeros
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(2, 2)
+        self.add_module(":x:[red]é", nn.Identity())
+    def forward(self, x):
+        return getattr(self, ":x:[red]é")(self.lin(x))
+def example_input():
+    return zeros(1, 2)
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir(exist_ok=True)
+    file = folder / "tiny.py"
+    file.write_text(TINY, encoding="utf-8")
+    return file
+
+
+@pytest.mark.slow
+def test_results_on_stdout_and_all_else_on_stderr(run, tiny) -> None:
+    done = run("capture", "tiny.py:Net")
+    assert done.rc == 0, done.stderr
+    assert "lin" in done.stdout
+    assert "weights: as built by tiny.py from seed 0" in done.stderr
+    wrote, following = done.stderr.splitlines()[-2:]
+    assert wrote.startswith("wrote Net.capture.safetensors (")
+    assert following == "next: hookscope grads tiny.py:Net"
+    quiet = run("capture", "tiny.py:Net", "-q")
+    assert (quiet.rc, quiet.stdout, quiet.stderr) == (0, done.stdout, "")
+    again = run("-v", "capture", "tiny.py:Net")
+    assert again.stdout == done.stdout
+    assert "replacing an earlier file" in again.stderr
+    steps = [line for line in again.stderr.splitlines() if re.match(r"\[ +\d+\.\d{3} s\] ", line)]
+    assert [step.partition("] ")[2].split()[0] for step in steps[:1]] == ["Loading"]
+    assert len(steps) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [True, False])
+def test_json_is_one_document_wherever_the_flag_stands(run, tiny, before) -> None:
+    words = ["--json", "-q"]
+    for command in ("tree", "capture", "grads"):
+        arguments = [command, "tiny.py:Net", *(["--loss", "sum"] if command == "grads" else [])]
+        done = run(*(words + arguments if before else arguments + words))
+        assert (done.rc, done.stderr) == (0, ""), done.stderr
+        document = json.loads(done.stdout, parse_constant=pytest.fail)
+        assert document["schema"] == 1
+        assert document["command"] == command
+        assert done.stdout.isascii()
+        if command != "tree":
+            assert document["file"] == f"Net.{command}.safetensors"
+
+
+def test_json_on_every_light_command(run) -> None:
+    needed = {"completion": ["bash"]}
+    for name in ("models", "config", "completion", "help"):
+        done = run(name, *needed.get(name, []), "--json")
+        document = json.loads(done.stdout)
+        assert (done.rc, document["schema"], document["command"]) == (0, 1, name)
+    assert json.loads(run("--json", "--version").stdout)["versions"]["hookscope"]
+    assert json.loads(run("--version", "--json").stdout)["versions"]["hookscope"]
+
+
+@pytest.mark.slow
+def test_layer_names_are_printed_as_they_are(run, tiny) -> None:
+    done = run("tree", "tiny.py:Net", "--color")
+    assert ":x:[red]é" in re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
+
+
+@pytest.mark.slow
+def test_an_ascii_stream_gets_ascii(run, tiny) -> None:
+    for arguments in (["tree", "tiny.py:Net"], ["capture", "tiny.py:Net", "--force"]):
+        done = run(*arguments, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+        assert done.rc == 0, done.stderr
+        assert done.stdout.isascii()
+        assert r":x:[red]\xe9" in done.stdout
+
+
+def test_an_ascii_stream_takes_any_error(run) -> None:
+    done = run("tree", "modèle→…", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.rc == 2
+    assert r"mod\xe8le->..." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "colored"),
+    [
+        ([], {}, False),
+        (["--color"], {}, True),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"FORCE_COLOR": "0"}, False),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (["--no-color"], {"FORCE_COLOR": "1"}, False),
+        (["--color"], {"NO_COLOR": "1"}, True),
+        ([], {"HOOKSCOPE_MODELS_COLOR": "1"}, True),
+        ([], {"HOOKSCOPE_COLOR": "0", "FORCE_COLOR": "1"}, False),
+        (["--color"], {"TERM": "dumb"}, True),
+    ],
+)
+def test_colour_in_a_pipe_only_when_forced(run, flags, env, colored) -> None:
+    before = run(*flags, "models", "resnet*", env=env)
+    after = run("models", "resnet*", *flags, env=env)
+    assert before == after
+    assert (ESCAPE in after.stdout) == colored
+    plain = run("models", "resnet*").stdout
+    assert re.sub(r"\x1b\[[\d;]*m", "", after.stdout) == plain
+    failed = run("models", "nope", *flags, env=env)
+    assert (ESCAPE in failed.stderr) == colored
+
+
+def test_forced_colour_never_moves_the_cursor(run) -> None:
+    done = run("models", "--color", env={"FORCE_COLOR": "1"})
+    assert set(re.findall(r"\x1b\[[\d;?]*([A-Za-z])", done.stdout + done.stderr)) == {"m"}
+    assert "\r" not in done.stdout + done.stderr
+
+
+def in_terminal(arguments: list[str], folder: Path, env: dict[str, str], columns: int = 80):
+    """Run the command in a pseudo-terminal; return its output and when the first of it came."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    main_end, other_end = pty.openpty()
+    fcntl.ioctl(other_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hookscope", *arguments],
+        cwd=folder,
+        env=env | {"TERM": env.get("TERM_FOR_TEST", "xterm")},
+        stdin=subprocess.DEVNULL,
+        stdout=other_end,
+        stderr=other_end,
+    )
+    os.close(other_end)
+    chunks: list[tuple[float, bytes]] = []
+    while True:
+        try:
+            data = os.read(main_end, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        chunks.append((time.perf_counter() - started, data))
+    os.close(main_end)
+    process.wait()
+    return b"".join(data for _, data in chunks).decode(), chunks
+
+
+@on_unix
+@pytest.mark.slow
+def test_a_terminal_shows_a_status_first_and_wipes_it(tiny, clean_environment) -> None:
+    text, chunks = in_terminal(["tree", "tiny.py:Net"], tiny.parent, clean_environment)
+    assert chunks[0][1].startswith(b"\r\x1b[KLoading torch ...") or "Loading torch" in text
+    assert text.index("Loading torch") < text.index("lin")
+    # Whatever was shown is wiped before anything lasting is written.
+    assert "\x1b[K" in text[text.rindex("...") : text.index("Linear")]
+    first = next(at for at, data in chunks if b"Loading torch" in data)
+    assert chunks[-1][0] - first > 0.5  # long before the result, which waits for torch
+    assert ESCAPE + "3" in text  # colours
+    assert "├" in text or "└" in text
+
+
+@on_unix
+@pytest.mark.slow
+@pytest.mark.parametrize(("flag", "term"), [("-q", "xterm"), ("--json", "xterm"), ("", "dumb")])
+def test_no_status_when_quiet_json_or_dumb(tiny, clean_environment, flag, term) -> None:
+    arguments = ["tree", "tiny.py:Net", *filter(None, [flag])]
+    env = clean_environment | {"TERM_FOR_TEST": term}
+    text, _ = in_terminal(arguments, tiny.parent, env)
+    assert "\x1b[K" not in text
+    assert "Loading" not in text
+    if term == "dumb":
+        assert ESCAPE not in text
+
+
+@on_unix
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_table_fits_the_terminal_and_cuts_no_name(tmp_path, clean_environment, columns) -> None:
+    text, _ = in_terminal(["models", "--no-color"], tmp_path, clean_environment, columns)
+    lines = text.replace("\r", "").splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.startswith("fasterrcnn_mobilenet_v3_large_320_fpn") for line in lines)
+    if columns != 80:
+        wide = clean_environment | {"COLUMNS": "80"}
+        assert in_terminal(["models", "--no-color"], tmp_path, wide, columns)[0] != text
+
+
+def pipe_to(command: str, tail: str, env: dict[str, str], folder: Path):
+    script = f'set -o pipefail; "{sys.executable}" -m hookscope {command} | {tail}'
+    return subprocess.run(
+        ["bash", "-c", script], env=env, cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@on_unix
+@pytest.mark.parametrize("command", ["config", "completion zsh", "grads --help", "models"])
+def test_a_closed_pipe_is_quiet_and_no_failure(tmp_path, clean_environment, command) -> None:
+    # true reads nothing: by the time anything is written, the pipe is closed.
+    for tail in ("head -1", "true", "{ exec <&-; sleep 0.5; }"):
+        done = pipe_to(command, tail, clean_environment, tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@on_unix
+@pytest.mark.slow
+def test_tree_into_head(tmp_path, clean_environment) -> None:
+    done = pipe_to("tree resnet18 -q", "head -1", clean_environment, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_an_error(tmp_path, clean_environment) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hookscope", "config"],
+            env=clean_environment,
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: No space left on device")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@on_unix
+def test_closed_streams_do_no_harm(tmp_path, clean_environment) -> None:
+    script = f'"{sys.executable}" -m hookscope config >&- 2>&-'
+    assert subprocess.run(["sh", "-c", script], env=clean_environment, cwd=tmp_path).returncode == 0
+
+
+def test_quiet_and_verbose_are_the_same_before_and_after(run) -> None:
+    for flags in (["-q"], ["--quiet"], ["-v"], ["-vv"], ["--no-color"], ["--no-config"]):
+        assert run(*flags, "models", "vgg11") == run("models", "vgg11", *flags)
+
+
+def test_verbosity_adds_up(parse) -> None:
+    assert parse("tree", "-v", before=["-v"]).obj.verbose == 2
+    assert parse("tree", "-v").obj.verbose == 1
+    assert parse("tree", before=["-vv"]).obj.verbose == 2
+    assert parse("tree").obj.verbose == 0
+
+
+def test_a_flag_before_the_command_beats_the_variable(parse, monkeypatch) -> None:
+    monkeypatch.setenv("HOOKSCOPE_TREE_JSON", "0")
+    assert parse("tree", before=["--json"]).obj.json is True
+    assert parse("tree", "--no-json", before=["--json"]).obj.json is False
+
+
+def test_the_global_options_stand_everywhere() -> None:
+    names = {param.name for param in cli.params} - {"version"}
+    assert names == {"quiet", "verbose", "json", "color", "config", "no_config"}
+    for command in cli.commands.values():
+        assert names <= {param.name for param in command.params}

@@ -1,0 +1,206 @@
+"""Images of every kind come out upright, in 8 bits, as a person would see them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from hookscope.errors import InputError
+from hookscope.inputs.images import decode, read_bytes
+
+RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
+
+
+def encode(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def pixels(data: bytes, channels: int = 3) -> np.ndarray:
+    return np.asarray(decode(data, "img", channels))
+
+
+def corners() -> Image.Image:
+    """Four blocks of colour, wider than tall, so that a turn shows."""
+    image = Image.new("RGB", (32, 16), WHITE)
+    image.paste(RED, (0, 0, 16, 8))
+    image.paste(GREEN, (16, 0, 32, 8))
+    image.paste(BLUE, (0, 8, 16, 16))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "tolerance"),
+    [
+        ("PNG", {}, 0),
+        ("BMP", {}, 0),
+        ("TIFF", {}, 0),
+        ("TIFF", {"compression": "tiff_lzw"}, 0),
+        ("WEBP", {"lossless": True}, 0),
+        ("GIF", {}, 0),
+        ("JPEG", {"quality": 95, "subsampling": 0}, 8),
+    ],
+)
+def test_formats_give_the_same_picture(kind: str, options: dict, tolerance: int) -> None:
+    found = pixels(encode(corners(), kind, **options)).astype(int)
+    assert np.abs(found - np.asarray(corners())).max() <= tolerance
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "CMYK", "YCbCr"])
+def test_modes_without_transparency_keep_their_colours(mode: str) -> None:
+    black_and_white = Image.new("RGB", (8, 8), WHITE)
+    black_and_white.paste((0, 0, 0), (0, 0, 4, 8))
+    kind = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
+    found = pixels(encode(black_and_white.convert(mode), kind))
+    assert np.array_equal(found, np.asarray(black_and_white))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA", "P"])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_what_is_transparent_shows_white(mode: str, channels: int) -> None:
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))  # black under full transparency
+    image.paste((0, 0, 0, 255), (0, 0, 4, 8))
+    if mode == "PA":
+        indexed = Image.new("P", (8, 8), 0)
+        indexed.putpalette([0, 0, 0])
+        indexed.putalpha(image.getchannel("A"))
+        saved = indexed
+    else:
+        saved = image.quantize(4) if mode == "P" else image.convert(mode)
+    assert saved.mode == mode
+    found = pixels(encode(saved, "TIFF" if mode == "PA" else "PNG"), channels)
+    assert found[:, :4].max() == 0
+    assert found[:, 4:].min() == 255
+
+
+def test_half_transparent_black_is_grey() -> None:
+    found = pixels(encode(Image.new("RGBA", (2, 2), (0, 0, 0, 128)), "PNG"))
+    assert np.unique(found).tolist() == [127]
+
+
+@pytest.mark.parametrize(("mode", "key"), [("RGB", (255, 0, 0)), ("L", 7)])
+def test_a_transparent_colour_of_a_png_shows_white(mode: str, key: object) -> None:
+    image = Image.new(mode, (4, 4), key)
+    assert pixels(encode(image, "PNG", transparency=key)).min() == 255
+
+
+@given(st.integers(0, 65535))
+def test_sixteen_bits_are_scaled_and_not_cut_off(value: int) -> None:
+    grey = Image.fromarray(np.full((2, 2), value, dtype=np.uint16))
+    for kind in ("PNG", "TIFF"):
+        found = pixels(encode(grey, kind), 1)
+        assert np.unique(found).tolist() == [round(value / 257)]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0.0, 0.5, 1.0]], np.float32), [0, 128, 255]),
+        (np.array([[0.0, 100.0, 255.0]], np.float32), [0, 100, 255]),
+        (np.array([[0.0, 32767.5, 65535.0]], np.float32), [0, 128, 255]),
+        (np.array([[-1.0, 0.0, 1.0]], np.float32), [0, 128, 255]),
+        (np.array([[0, 257, 65535]], np.int32), [0, 1, 255]),
+        (np.array([[0, 100000, 200000]], np.int32), [0, 128, 255]),
+    ],
+)
+def test_wide_values_are_scaled_to_the_range_that_holds_them(
+    values: np.ndarray, expected: list[int]
+) -> None:
+    found = pixels(encode(Image.fromarray(values), "TIFF"), 1)
+    assert found[0].tolist() == expected
+
+
+def test_nan_pixels_are_refused() -> None:
+    data = encode(Image.fromarray(np.full((2, 2), np.nan, np.float32)), "TIFF")
+    with pytest.raises(InputError, match="NaN"):
+        decode(data, "img")
+
+
+@pytest.mark.parametrize(
+    ("orientation", "turn"),
+    [
+        (2, lambda a: a[:, ::-1]),
+        (3, lambda a: a[::-1, ::-1]),
+        (4, lambda a: a[::-1]),
+        (5, lambda a: a.transpose(1, 0, 2)),
+        (6, lambda a: np.rot90(a, -1)),
+        (7, lambda a: np.rot90(a, 2).transpose(1, 0, 2)),
+        (8, lambda a: np.rot90(a)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
+def test_images_are_turned_as_their_exif_says(orientation: int, turn: object, kind: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = encode(corners(), kind, exif=exif, **options)
+    assert np.array_equal(pixels(data), turn(np.asarray(corners())))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP"])
+def test_the_first_frame_counts(kind: str) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in (RED, GREEN, BLUE)]
+    data = encode(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert abs(pixels(data)[4, 4].astype(int) - RED).max() <= 3
+
+
+def test_a_colour_image_becomes_grey_by_its_luminance() -> None:
+    assert pixels(encode(Image.new("RGB", (2, 2), GREEN), "PNG"), 1).max() == 150
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_a_cut_off_image_is_refused(kind: str, tmp_path: Path) -> None:
+    noisy = Image.effect_noise((64, 64), 100).convert("RGB")
+    data = encode(noisy, kind)
+    path = tmp_path / f"cut.{kind.lower()}"
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError) as caught:
+        decode(path.read_bytes(), str(path))
+    assert "damaged or cut off" in caught.value.message
+    assert str(path) in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_is_no_image_is_named_for_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.png"
+    path.write_text("nothing to see")
+    with pytest.raises(InputError, match="is not an image: it looks like a file of no kind"):
+        decode(path.read_bytes(), str(path))
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_no_bytes_whatever_get_past_the_error(data: bytes) -> None:
+    for start in (b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0", b"\xff\xd8\xff", b"RIFF"):
+        try:
+            decode(start + data, "-")
+        except InputError as exc:
+            assert exc.hint  # some random bytes do make an image
+
+
+def test_an_image_that_unpacks_to_gigapixels_is_refused() -> None:
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    with pytest.raises(InputError, match="suspicious size"):
+        decode(bomb, "bomb.png")
+
+
+def test_bytes_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert read_bytes(str(tmp_path / "a")) == b"abc"
+    with pytest.raises(InputError, match="cannot be read"):
+        read_bytes(str(tmp_path))

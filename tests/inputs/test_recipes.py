@@ -1,0 +1,168 @@
+"""Recipes against torchvision's own transforms, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.models import get_model_weights
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as F
+from torchvision.transforms._presets import ImageClassification
+
+from hookscope.errors import InputError
+from hookscope.inputs.recipes import named
+from hookscope.sources.presets import recipe_of
+
+
+def picture(width: int, height: int, mode: str = "RGB") -> Image.Image:
+    source = np.random.default_rng(width * 1000 + height)
+    return Image.fromarray(source.integers(0, 256, (height, width, 3), dtype=np.uint8)).convert(
+        mode
+    )
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 700), st.integers(1, 700))
+def test_imagenet_is_torchvisions_recipe_to_the_bit(width: int, height: int) -> None:
+    image = picture(width, height)
+    assert torch.equal(named("imagenet").run(image), ImageClassification(crop_size=224)(image))
+
+
+@pytest.mark.parametrize("size", [64, 300, (128, 96)])
+def test_another_size_keeps_the_margin_of_imagenet(size: int | tuple[int, int]) -> None:
+    image = picture(500, 333)
+    height, width = (size, size) if isinstance(size, int) else size
+    expected = F.normalize(
+        F.to_tensor(F.center_crop(F.resize(image, round(max(height, width) * 256 / 224)), size)),
+        (0.485, 0.456, 0.406),
+        (0.229, 0.224, 0.225),
+    )
+    assert torch.equal(named("imagenet", size).run(image), expected)
+
+
+def test_none_gives_values_from_0_to_1() -> None:
+    image = picture(31, 17)
+    assert torch.equal(named("none").run(image), F.to_tensor(image))
+    grey = picture(31, 17, "L")
+    assert torch.equal(named("none").run(grey), F.to_tensor(grey))
+
+
+def test_none_resizes_antialiased_to_exactly_the_size() -> None:
+    image = picture(310, 170)
+    expected = F.to_tensor(F.resize(image, [40, 50], InterpolationMode.BILINEAR, antialias=True))
+    assert torch.equal(named("none", (40, 50)).run(image), expected)
+    assert named("none", 40).run(image).shape == (3, 40, 40)
+
+
+def test_mean_and_std_are_applied_to_values_from_0_to_1() -> None:
+    image = picture(8, 8)
+    found = named("none", None, (0.1, 0.2, 0.3), (0.5, 2.0, 1.0)).run(image)
+    assert torch.equal(found, F.normalize(F.to_tensor(image), (0.1, 0.2, 0.3), (0.5, 2.0, 1.0)))
+    centred = named("none", None, (0.5,), None).run(image)
+    assert torch.equal(centred, F.to_tensor(image) - 0.5)
+
+
+def test_three_means_do_not_fit_a_grey_image() -> None:
+    with pytest.raises(InputError, match="3 values of mean or std do not fit an image of 1"):
+        named("imagenet").run(picture(8, 8, "L"))
+
+
+def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match="imagenet and none"):
+        named("clip")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18",
+        "resnet50",
+        "inception_v3",
+        "vit_h_14",
+        "swin_v2_t",
+        "efficientnet_b3",
+        "fcn_resnet50",
+        "quantized_resnet18",
+    ],
+)
+def test_weights_bring_their_own_recipe(name: str) -> None:
+    entry = get_model_weights(name).DEFAULT
+    image = picture(640, 480)
+    assert torch.equal(recipe_of(entry).run(image), entry.transforms()(image))
+
+
+def test_frames_of_a_clip_are_prepared_as_torchvision_prepares_the_clip() -> None:
+    entry = get_model_weights("r3d_18").DEFAULT
+    frames = [picture(320, 240), picture(320, 240).transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
+    clip = entry.transforms()(torch.stack([F.pil_to_tensor(frame) for frame in frames]))
+    run = recipe_of(entry).run
+    assert torch.equal(torch.stack([run(frame) for frame in frames], 1), clip)
+
+
+def test_detectors_see_the_whole_image() -> None:
+    entry = get_model_weights("ssd300_vgg16").DEFAULT
+    image = picture(50, 40)
+    assert torch.equal(recipe_of(entry).run(image), F.to_tensor(image))
+    assert recipe_of(entry, (30, 20)).run(image).shape == (3, 30, 20)
+    with pytest.raises(InputError, match="takes no --mean"):
+        recipe_of(entry, mean=(0.5,))
+
+
+def test_flow_frames_get_a_size_that_the_model_can_halve() -> None:
+    entry = get_model_weights("raft_small").DEFAULT
+    run = recipe_of(entry).run
+    kept = picture(256, 160)
+    assert torch.equal(run(kept), entry.transforms()(kept, kept)[0])
+    assert run(picture(203, 99)).shape == (3, 128, 200)
+    assert recipe_of(entry, (136, 144)).run(kept).shape == (3, 136, 144)
+    with pytest.raises(InputError, match="multiples of 8"):
+        recipe_of(entry, 130)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "shape"),
+    [
+        ("resnet50", 64, (3, 64, 64)),
+        ("resnet50", (64, 96), (3, 64, 96)),
+        ("fcn_resnet50", (64, 96), (3, 64, 96)),
+        ("r3d_18", 64, (3, 64, 64)),
+        ("mvit_v1_b", (64, 96), (3, 64, 96)),
+    ],
+)
+@pytest.mark.parametrize("image", [(640, 480), (480, 640)])
+def test_a_recipe_can_be_brought_to_another_size(
+    name: str, size: object, shape: tuple[int, ...], image: tuple[int, int]
+) -> None:
+    entry = get_model_weights(name).DEFAULT
+    plain = recipe_of(entry)
+    assert plain.tuned is not None
+    assert plain.tuned(size, None, None).run(picture(*image)).shape == shape
+
+
+def test_a_recipe_takes_another_mean_and_std() -> None:
+    entry = get_model_weights("resnet50").DEFAULT
+    image = picture(300, 300)
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.2, 0.1)
+    expected = v2.Compose(
+        [
+            v2.Resize(232),
+            v2.CenterCrop(224),
+            v2.PILToTensor(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(mean, std),
+        ]
+    )(image)
+    recipe = recipe_of(entry, None, mean, std)
+    assert torch.allclose(recipe.run(image), expected, atol=1e-6)
+    assert "mean 0.5 0.4 0.3, std 0.2 0.2 0.1" in recipe.text
+
+
+def test_the_text_says_what_is_done() -> None:
+    text = recipe_of(get_model_weights("resnet18").DEFAULT).text
+    assert "ResNet18_Weights.IMAGENET1K_V1" in text
+    assert "shorter side to 256 (bilinear), centre crop 224x224" in text
+    assert named("none", 32).text == "none: resized to 32x32, values 0 to 1"

@@ -1,0 +1,123 @@
+"""Trees and captures to render, with values that are the same on every machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.modules import LayerRun, ModuleTree, describe
+from hookscope.records import Absent, Capture, Coverage, Fired, Silent
+
+LABELS = ("great white shark", "tabby", "crème brûlée", "stole", "loggerhead")
+ODD_NAMES = (
+    ":x:",
+    "[red]bold[/red]",
+    "a" * 300,
+    "naïve",
+    "層",
+    "two\nlines",
+    "esc\x1b[31m",
+    "rtl\u202e",
+    "lone\ud800",
+    "trailing ",
+    "🙂" * 50,
+)
+
+
+def small_tree() -> ModuleTree:
+    """A model with a frozen part, a shared module, and one that holds parameters of its own."""
+    shared = nn.Linear(8, 8)
+    model = nn.Sequential()
+    model.add_module("stem", nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8)))
+    model.add_module("block", nn.ModuleDict({"first": shared, "second": nn.ReLU(inplace=True)}))
+    model.add_module("attention", nn.MultiheadAttention(8, 2))
+    model.add_module("head", shared)
+    model.stem[0].requires_grad_(False)
+    return describe(model, "small.py:make")
+
+
+def with_run(tree: ModuleTree) -> ModuleTree:
+    """The tree as after a pass: the container ``block`` never called, the head called twice."""
+    runs = {"block": LayerRun(0, (), 0), "block.first": LayerRun(2, ("1x8", "8x1x2"), 236_027_904)}
+    usual = LayerRun(1, ("1x8x15x15",), 1_555)
+    nodes = tuple(replace(node, run=runs.get(node.name, usual)) for node in tree.nodes)
+    return ModuleTree(tree.model, nodes, nodes[0])
+
+
+def ramp(*shape: int) -> Tensor:
+    """Values that rise in equal steps from -1, in the shape asked for."""
+    numel = torch.Size(shape).numel()
+    return (torch.arange(numel, dtype=torch.float32) / 64 - 1).reshape(shape)
+
+
+def put(capture: Capture, name: str, tensor: Tensor, **other: object) -> None:
+    """Record ``tensor`` as an output of ``name`` unless told otherwise."""
+    origin = {"type": "Conv2d", "call": 1, "what": "output", "kind": "output", **other}
+    capture.put(tensor, module=name, **origin)  # type: ignore[arg-type]
+
+
+def outputs() -> Capture:
+    """Outputs as of two blocks of a classifier, one value of them not a number."""
+    capture = Capture()
+    put(capture, "layer3.0.conv1", ramp(1, 16, 4, 4))
+    put(capture, "layer3.0.relu", ramp(1, 16, 4, 4).relu(), type="ReLU")
+    broken = ramp(1, 16, 4, 4)
+    broken.view(-1)[:3] = torch.tensor([float("nan"), float("inf"), float("nan")])
+    put(capture, "layer3.0.downsample.0", broken)
+    put(capture, "layer3.0.relu", ramp(1, 16, 4, 4).relu() * 2, type="ReLU", call=2)
+    put(capture, "head", ramp(1, 4), type="Linear", aliases=("decoder",))
+    capture.coverage = Coverage(
+        (
+            Fired("layer3.0.conv1", "Conv2d", 1),
+            Fired("layer3.0.relu", "ReLU", 2),
+            Fired("layer3.0.downsample.0", "Conv2d", 1),
+            Fired("head", "Linear", 1),
+        ),
+        (Silent("layer3.0.blocks", "ModuleList", "a container: its parent runs what is in it"),),
+    )
+    top = [{"label": x, "index": i * 7, "probability": 0.5**i} for i, x in enumerate(LABELS, 1)]
+    capture.metadata = {
+        "command": "capture",
+        "model": {"word": "resnet18"},
+        "inputs": [{"word": "img.png"}],
+        "top": [top],
+        "verified": True,
+    }
+    return capture
+
+
+def gradients() -> Capture:
+    """Gradients in backward order: sound ones, one vanishing, one exploding, some that are not."""
+    capture = Capture()
+    grad = {"what": "output.grad", "kind": "output.grad"}
+    weight = {"what": "weight.grad", "kind": "param.grad", "weight_norm": 2.0}
+    put(capture, "fc", ramp(1, 8), type="Linear", **grad)
+    put(capture, "fc", ramp(8, 4), type="Linear", **weight)
+    put(capture, "layer1.0.conv2", ramp(1, 8, 4, 4) * 1e-6, **grad)
+    put(capture, "layer1.0.conv1", ramp(1, 8, 4, 4) * 1e6, **grad)
+    put(capture, "layer1.0.conv1", ramp(8, 3, 3, 3), **weight)
+    capture.absent = (
+        Absent("layer1.0.bn1", "BatchNorm2d", 1, "weight.grad", "param.grad", "frozen"),
+        Absent("aux", "Linear", 1, "output.grad", "output.grad", "outside the loss"),
+        Absent("layer1.0.mask", "Mask", 1, "output.grad", "output.grad", "integer"),
+        Absent("late", "Linear", 1, "output.grad", "output.grad", "never ran"),
+    )
+    fired = ("fc", "layer1.0.conv2", "layer1.0.conv1", "layer1.0.bn1", "aux", "layer1.0.mask")
+    capture.coverage = Coverage(
+        tuple(Fired(name, "Conv2d", 1) for name in fired),
+        (Silent("late", "Linear", "a branch not taken in eval mode"),),
+    )
+    capture.metadata = {
+        "command": "grads",
+        "loss": {
+            "name": "kl",
+            "formula": "KL(t || softmax(x))",
+            "reduction": "batchmean",
+            "raw": False,
+            "target": "3 (tiger shark)",
+            "value": 6.907755,
+        },
+    }
+    return capture

@@ -1,0 +1,169 @@
+"""Captures, gradients, coverage and top classes in words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hookscope.records import Capture, Coverage, Fired, Silent
+from hookscope.render.capture import capture_lines, capture_table, top_lines
+from hookscope.render.coverage import coverage_lines
+from hookscope.render.grads import grads_lines, loss_lines
+from hookscope.render.marks import gradient_marks
+from tests.render import samples
+
+NAN = float("nan")
+
+
+def joined(lines: list[object]) -> str:
+    return "\n".join(line.plain for line in lines)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200, None])
+def test_nan_and_inf_are_named_with_their_counts_at_every_width(width: int | None) -> None:
+    text = " ".join(joined(capture_lines(samples.outputs(), width)).split())
+    assert "NaN! 2 of 256, Inf! 1 of 256" in text
+
+
+def test_every_kind_of_tensor_has_a_row() -> None:
+    capture = Capture()
+    samples.put(capture, "ints", torch.arange(5))
+    samples.put(capture, "bools", torch.tensor([True, False]))
+    samples.put(capture, "scalar", torch.tensor(1.5, dtype=torch.bfloat16))
+    samples.put(capture, "empty", torch.zeros(0, 3))
+    samples.put(capture, "lost", torch.full((4,), NAN, dtype=torch.float16))
+    samples.put(capture, "big", torch.tensor([2**62, 1]))
+    rows = [line.plain.split() for line in capture_table(capture, None)[1:]]
+    assert rows[0][5:10] == ["int64", "2", "1.41421356", "0", "4"]
+    assert rows[1][4:] == ["2", "bool", "0.5", "0.5", "0", "1", "0.5", "-"]
+    assert rows[2][4:7] == ["scalar", "bfloat16", "1.5"]
+    assert rows[3][4:] == ["0x3", "float32", "-", "-", "-", "-", "-", "empty"]
+    assert rows[4][6:] == ["-", "-", "-", "-", "0", "NaN!", "4", "of", "4"]
+    assert rows[5][9] == str(2**62)
+    assert "4.612e+18" in joined(capture_table(capture, 200))
+
+
+def test_capture_of_nothing_says_what_it_has() -> None:
+    assert joined(capture_lines(Capture(), 80)).startswith("layer")
+    assert joined(capture_lines(Capture(), None)).endswith("0 layers matched, 0 fired.")
+    assert joined(grads_lines(Capture(), None)).endswith("0 layers matched, 0 fired.")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200, None])
+def test_absent_gradients_bear_their_word_and_no_number(width: int | None) -> None:
+    lines = [line.plain for line in grads_lines(samples.gradients(), width)]
+    for name, word in (
+        ("layer1.0.bn1", "frozen"),
+        ("aux", "outside the loss"),
+        ("layer1.0.mask", "integer"),
+        ("late", "never ran"),
+    ):
+        at = next(i for i, line in enumerate(lines) if line.startswith(name))
+        text = " ".join(lines[at : at + 2])
+        assert word in text
+        assert "0.0" not in text
+
+
+def test_rows_come_in_recorded_order_and_the_silent_last() -> None:
+    names = [line.plain.split()[0] for line in capture_table(samples.outputs(), None)[1:]]
+    assert names == [
+        *("layer3.0.conv1", "layer3.0.relu", "layer3.0.downsample.0", "layer3.0.relu", "head"),
+        "layer3.0.blocks",
+    ]
+
+
+def test_layer_that_never_ran_is_told_once_in_the_table() -> None:
+    table = [line.plain for line in grads_lines(samples.gradients(), None)]
+    assert sum(line.startswith("late ") for line in table) == 1
+
+
+def test_vanishing_and_exploding_are_measured_against_the_gradient_nearest_the_loss() -> None:
+    marks = gradient_marks(samples.gradients().records)
+    assert marks == {
+        "layer1.0.conv2/output.grad": "vanishing",
+        "layer1.0.conv1/output.grad": "exploding",
+    }
+    text = joined(grads_lines(samples.gradients(), 200))
+    assert "vanishing: the norm is under 1e-08" in text
+
+
+def test_exact_zero_vanishes_and_nan_is_no_judgement() -> None:
+    capture = Capture()
+    grad = {"what": "output.grad", "kind": "output.grad"}
+    samples.put(capture, "last", torch.full((3,), NAN), **grad)
+    samples.put(capture, "empty", torch.zeros(0), **grad)
+    samples.put(capture, "zero", torch.zeros(3), **grad)
+    samples.put(capture, "half", torch.full((3,), 70_000.0), **grad)
+    assert gradient_marks(capture.records) == {
+        "zero/output.grad": "vanishing",
+        "half/output.grad": "exploding",
+    }
+    text = joined(grads_lines(capture, None))
+    assert "NaN! 3 of 3" in text
+
+
+def test_sound_gradients_bear_no_mark_and_no_legend() -> None:
+    capture = Capture()
+    for i in range(6):
+        scale = samples.ramp(4, 4) * 3.0**-i
+        samples.put(capture, f"l{i}", scale, what="output.grad", kind="output.grad")
+    assert not gradient_marks(capture.records)
+    assert "vanishing" not in joined(grads_lines(capture, 80))
+
+
+def test_coverage_tells_how_often_and_why_not() -> None:
+    coverage = Coverage(
+        (Fired("a", "ReLU", 2), Fired("b", "ReLU", 1)),
+        (
+            *(Silent(f"s{i}", "Linear", "a fused kernel") for i in range(5)),
+            Silent("list", "ModuleList", "a container"),
+        ),
+    )
+    assert [line.plain for line in coverage_lines(coverage, 120)] == [
+        "8 layers matched, 2 fired (1 of them more than once: a x2).",
+        "Never fired: s0, s1, s2 and 2 more (a fused kernel).",
+        "Never fired: list (a container).",
+        "--json has all names.",
+    ]
+    assert [line.plain for line in coverage_lines(coverage, None)][1:] == [
+        "Never fired: s0, s1, s2, s3, s4 (a fused kernel).",
+        "Never fired: list (a container).",
+    ]
+
+
+def test_coverage_of_hundreds_of_layers_fits_a_screen() -> None:
+    fired = tuple(Fired(f"layer{i}", "ReLU", 3) for i in range(500))
+    silent = tuple(Silent(f"gone{i}", "Linear", f"cause {i % 4}") for i in range(500))
+    assert len(coverage_lines(Coverage(fired, silent), 80)) < 20
+
+
+def test_loss_line_says_what_was_computed() -> None:
+    assert joined(loss_lines(samples.gradients().metadata, None)) == (
+        "Loss kl = 6.90775; formula KL(t || softmax(x)); reduction batchmean; "
+        "target 3 (tiger shark)"
+    )
+    bare = {"loss": {"name": "sum", "formula": "sum", "value": "NaN", "target": ""}}
+    assert joined(loss_lines(bare, None)) == "Loss sum = NaN; formula sum"
+    assert loss_lines({}, 80) == []
+
+
+def test_top_classes_of_a_batch_name_their_image() -> None:
+    entry = {"label": "tabby", "index": 281, "probability": 0.25}
+    broken = {"label": "", "index": 7, "probability": "NaN"}
+    metadata = {"top": [[entry], [broken]], "inputs": [{"word": "a.png"}, {"word": "b.png"}]}
+    assert [line.plain.split() for line in top_lines(metadata, None)] == [
+        ["top", "1", "class", "probability", "input"],
+        ["tabby", "281", "0.25", "a.png"],
+        ["class", "7", "7", "NaN!", "b.png"],
+    ]
+    assert "25.0%" in joined(top_lines(metadata, 80))
+    assert joined(top_lines({"top": [[entry], [entry]], "inputs": []}, None)).count("tabby") == 2
+    assert top_lines({}, 80) == []
+    assert top_lines({"top": [[]]}, 80) == []
+
+
+def test_verified_is_said_when_it_was() -> None:
+    capture = samples.outputs()
+    assert "bit-equal" in joined(capture_lines(capture, 80))
+    del capture.metadata["verified"]
+    assert "bit-equal" not in joined(capture_lines(capture, 80))

@@ -1,0 +1,81 @@
+"""The bundled list of models, and names checked against it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from hookscope.errors import ModelError
+from hookscope.sources import catalog
+from hookscope.spec import parse_shape
+
+
+def test_the_list_is_for_the_installed_torchvision() -> None:
+    assert catalog.current(), f"run python -m tools.catalog for {version('torchvision')}"
+
+
+def test_every_name_of_torchvision_is_listed_with_its_weights() -> None:
+    from torchvision.models import get_model_weights, list_models
+
+    listed = {info.name: info for info in catalog.bundled()}
+    assert list(listed) == list_models()
+    for name, info in listed.items():
+        if info.task != "quantized":
+            assert info.weights == tuple(w.name for w in get_model_weights(name)), name
+
+
+def test_tasks_are_those_of_torchvision() -> None:
+    tasks = [info.task for info in catalog.bundled()]
+    assert {task: tasks.count(task) for task in sorted(set(tasks))} == {
+        "classification": 80,
+        "detection": 12,
+        "optical flow": 2,
+        "quantized": 12,
+        "segmentation": 6,
+        "video": 9,
+    }
+
+
+def test_inputs_are_written_as_shapes() -> None:
+    assert all(len(parse_shape(info.input)) in (3, 4, 5) for info in catalog.bundled())
+
+
+@pytest.mark.exhaustive
+def test_the_list_is_what_torchvision_says_when_asked() -> None:
+    from hookscope.sources.torchvision import live
+
+    assert catalog.bundled() == live()
+
+
+def test_an_unknown_name_is_answered_with_three_near_ones() -> None:
+    with pytest.raises(ModelError, match="no model called 'resnet17'") as caught:
+        catalog.check("resnet17")
+    near = caught.value.hint.partition("?")[0]
+    assert near.startswith("Did you mean resnet")
+    assert len(near.replace(" or ", ", ").split(", ")) == 3
+    assert "hookscope models" in caught.value.hint
+
+
+def test_a_name_that_is_a_file_is_told_for_what_it_is(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    with open("weights", "wb") as file:
+        file.write(b"\x80\x02}q\x00.")
+    with pytest.raises(ModelError, match="'weights' is a pickled checkpoint"):
+        catalog.check("weights")
+
+
+def test_a_wrong_name_is_told_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from hookscope.sources import catalog\n"
+        "try: catalog.check('resnet17')\n"
+        "except Exception as exc: print(exc.message)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "There is no model called 'resnet17'.\n")

@@ -1,0 +1,225 @@
+"""Pretrained weights: taken from the cache, and never from the network by accident."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision import models
+
+from hookscope.errors import ModelError, RequestError, WeightsError
+from hookscope.sources import pretrained
+from hookscope.sources.loading import load
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose only way out is a proxy that is not there."""
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def put(cache: Path, entry: object, state: object) -> Path:
+    path = cache / Path(entry.url).name
+    torch.save(state, path)
+    return path
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("word", ["default", "IMAGENET1K_V1"])
+def test_cached_weights_are_loaded_and_hashed(cache: Path, word: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(9)
+        state = models.squeezenet1_1(weights=None).state_dict()
+    path = put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, state)
+    loaded = load("squeezenet1_1", weights=word)
+    assert all(torch.equal(value, state[key]) for key, value in loaded.module.state_dict().items())
+    assert loaded.weights.word == "IMAGENET1K_V1"
+    assert loaded.weights.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_quantized_name_takes_the_weights_of_its_float_model(cache: Path) -> None:
+    state = models.get_model("mobilenet_v2", weights=None).state_dict()
+    put(cache, models.MobileNet_V2_Weights.IMAGENET1K_V1, state)
+    loaded = load("quantized_mobilenet_v2", weights="default")
+    weight = loaded.module.classifier[1].weight
+    assert torch.equal(weight, state["classifier.1.weight"])
+
+
+@pytest.mark.usefixtures("offline")
+def test_the_chosen_weights_bring_their_own_recipe(cache: Path) -> None:
+    state = models.mobilenet_v2(weights=None).state_dict()
+    put(cache, models.MobileNet_V2_Weights.IMAGENET1K_V1, state)
+    loaded = load("mobilenet_v2", weights="IMAGENET1K_V1")
+    assert "IMAGENET1K_V1: shorter side to 256" in loaded.recipe
+    assert "IMAGENET1K_V2: shorter side to 232" in load("mobilenet_v2", meta=True).recipe
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("offline")
+def test_the_chosen_weights_bring_their_own_size(cache: Path) -> None:
+    state = models.vit_b_16(weights=None, image_size=384).state_dict()
+    put(cache, models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1, state)
+    loaded = load("vit_b_16", weights="IMAGENET1K_SWAG_E2E_V1")
+    assert loaded.shape == (1, 3, 384, 384)
+    assert "centre crop 384x384" in loaded.recipe
+
+
+@pytest.mark.usefixtures("offline")
+def test_arguments_that_the_weights_rule_out_are_blamed(cache: Path) -> None:
+    put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, {})
+    with pytest.raises(ModelError, match="cannot be built with num_classes=7"):
+        load("squeezenet1_1", weights="default", model_args={"num_classes": 7})
+
+
+@pytest.mark.usefixtures("offline")
+def test_weights_out_of_reach_fail_at_once_and_name_the_ways_round(cache: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(WeightsError, match="the server cannot be reached") as caught:
+        load("resnet18", weights="default")
+    assert time.monotonic() - started < 5
+    assert str(cache / "resnet18-f37072fd.pth") in caught.value.message
+    for part in ("https://download.pytorch.org/models/resnet18-f37072fd.pth", "TORCH_HOME"):
+        assert part in caught.value.hint
+    assert "--weights random" in caught.value.hint
+    assert not list(cache.iterdir())
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("open('ran', 'w')",))
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_cached_file_is_not_unpickled_into_code(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, {"x": Evil()})
+    with pytest.raises(WeightsError, match="cannot be read"):
+        load("squeezenet1_1", weights="default")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_cut_off_cached_file_is_named_with_its_repair(cache: Path) -> None:
+    path = put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, {"x": torch.ones(9)})
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(WeightsError) as caught:
+        load("squeezenet1_1", weights="default")
+    assert str(path) in caught.value.message
+    assert "Delete" in caught.value.hint
+
+
+def test_unknown_weights_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(RequestError, match="no weights called 'IMAGENET1K_V3'") as caught:
+        load("resnet50", weights="IMAGENET1K_V3")
+    assert "IMAGENET1K_V1, IMAGENET1K_V2" in caught.value.hint
+
+
+def test_weights_from_a_file_reach_the_model(tmp_path: Path) -> None:
+    source = load("squeezenet1_1", seed=5).module.state_dict()
+    path = tmp_path / "w.pth"
+    torch.save({f"module.{key}": value for key, value in source.items()}, path)
+    loaded = load("squeezenet1_1", weights=str(path))
+    assert all(torch.equal(loaded.module.state_dict()[key], source[key]) for key in source)
+    assert loaded.weights.stripped == ("module.",)
+
+
+class Served(http.server.BaseHTTPRequestHandler):
+    body = b""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Served) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def entry_at(url: str) -> object:
+    """Weights as torchvision describes them, at an address of our own."""
+    weights = models.Weights(url=url, transforms=None, meta={})
+    return models.WeightsEnum("Ours", {"V1": weights}).V1
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_download_is_kept_only_if_its_hash_is_right(
+    cache: Path, server: str, tmp_path: Path, right: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"x": torch.ones(2)}, tmp_path / "w.pth")
+    Served.body = (tmp_path / "w.pth").read_bytes()
+    digest = hashlib.sha256(Served.body).hexdigest()[:8] if right else "00000000"
+    entry = entry_at(f"{server}/w-{digest}.pth")
+    if right:
+        assert Path(pretrained.fetch(entry)).read_bytes() == Served.body
+    else:
+        with pytest.raises(WeightsError, match="invalid hash value"):
+            pretrained.fetch(entry)
+        assert not list(cache.iterdir())
+    assert capsys.readouterr().out == ""
+
+
+def test_a_server_that_does_not_answer_is_given_up_soon(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(pretrained, "_PATIENCE", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/w-00000000.pth"
+        with pytest.raises(WeightsError, match=r"did not answer within|timed out"):
+            pretrained.fetch(entry_at(url))
+
+
+def test_random_weights_ask_nobody(tmp_path: Path) -> None:
+    code = (
+        "import socket, sys\n"
+        "def refuse(*_): raise SystemExit('asked the network')\n"
+        "sys.addaudithook(lambda e, a: refuse() if e in"
+        " ('socket.connect', 'socket.getaddrinfo') else None)\n"
+        "from hookscope.sources.loading import load\n"
+        "load('fasterrcnn_mobilenet_v3_large_320_fpn')\n"
+        "load('lraspp_mobilenet_v3_large')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

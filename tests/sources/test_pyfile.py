@@ -1,0 +1,160 @@
+"""Models from a user's own Python file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookscope.errors import ModelError, RequestError
+from hookscope.sources.loading import load
+from hookscope.spec import Typed
+
+HEAD = "import torch\nfrom torch import nn\n"
+NET = "class Net(nn.Linear):\n    def __init__(self, width: int = 3): super().__init__(width, 2)\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def to_file(code: str, name: str = "net.py") -> str:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(HEAD + code)
+        return str(path)
+
+    return to_file
+
+
+def test_a_class_a_factory_and_an_instance_all_do(write) -> None:
+    path = write(NET + "def build(width: int): return Net(width)\nmodel = Net(7)\n")
+    assert load(f"{path}:Net").module.in_features == 3
+    assert load(f"{path}:Net", model_args={"width": Typed("5")}).module.in_features == 5
+    assert load(f"{path}:build", model_args={"width": 6}).module.in_features == 6
+    loaded = load(f"{path}:model")
+    assert loaded.module.in_features == 7
+    assert (loaded.name, loaded.source, loaded.task) == ("model", "file", "")
+    assert not loaded.module.training
+
+
+def test_the_only_model_of_a_file_needs_no_name(write) -> None:
+    loaded = load(write(NET + "from torch.nn import Conv2d\n_hidden = Net()\n"))
+    assert loaded.name == "Net"
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "message", "hint"),
+    [
+        (NET + "model = Net()", "", "holds 2 models", "net.py:Net, "),
+        ("def build(): return nn.ReLU()", "", "holds no nn.Module", "net.py:build"),
+        ("x = 3", "", "holds no nn.Module", "no class or function"),
+        (NET, ":Nett", "defines no 'Nett'", "Did you mean Net?"),
+        ("x = 3", ":x", "is of type int", "nn.Module"),
+        ("def build(): return {}", ":build", "gave a dict", "nn.Module"),
+    ],
+)
+def test_a_name_that_is_no_model_is_refused(write, code, word, message, hint) -> None:
+    with pytest.raises(ModelError) as caught:
+        load(write(code) + word)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_wrong_arguments_are_answered_with_the_signature(write) -> None:
+    path = write("def build(width: int, deep=False): return nn.ReLU()\nmodel = nn.ReLU()\n")
+    with pytest.raises(ModelError, match="missing a required argument: 'width'") as caught:
+        load(f"{path}:build")
+    assert "build(width: int, deep=False)" in caught.value.hint
+    with pytest.raises(ModelError, match="unexpected keyword argument 'depth'"):
+        load(f"{path}:build", model_args={"width": 1, "depth": 2})
+    with pytest.raises(RequestError, match="'wide' does not do for width"):
+        load(f"{path}:build", model_args={"width": Typed("wide")})
+    with pytest.raises(ModelError, match="is built already"):
+        load(f"{path}:model", model_args={"width": 1})
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("1 / 0\n", "net.py, line 3, raised ZeroDivisionError: division by zero"),
+        ("def f(:\n", "net.py, line 3, raised SyntaxError"),
+        ("import not_there_at_all\n", "line 3, raised ModuleNotFoundError"),
+        ("import sys; sys.exit(3)\n", "line 3, raised SystemExit: 3"),
+        ("class Net(nn.Module):\n    def __init__(self): oops\n", "line 4, raised NameError"),
+        ("def Net():\n    return nn.Linear('a', 2)\n", "line 4, raised TypeError"),
+        ("from . import helper\n", "line 3, raised ImportError"),
+    ],
+)
+def test_what_the_file_raises_is_told_with_its_line(write, code, message) -> None:
+    with pytest.raises(ModelError) as caught:
+        load(write(code) + ":Net")
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_ctrl_c_in_the_file_is_no_error_of_the_file(write) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load(write("raise KeyboardInterrupt\n") + ":Net")
+
+
+def test_imports_find_the_files_beside_it_and_each_file_its_own(write, tmp_path) -> None:
+    paths, modules = list(sys.path), set(sys.modules)
+    for width in (4, 9):
+        write(f"WIDTH = {width}\n", f"in{width}/helper_of_a_test.py")
+        user = "import helper_of_a_test\nmodel = nn.Linear(helper_of_a_test.WIDTH, 1)\n"
+        loaded = load(write(user, f"in{width}/net.py"))
+        assert loaded.module.in_features == width
+    assert sys.path == paths
+    assert not [name for name in set(sys.modules) - modules if "helper" in name]
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_dataclasses_and_deferred_annotations_work_in_the_file(write) -> None:
+    code = "from dataclasses import dataclass\n@dataclass\nclass C:\n    w: 'int' = 3\n" + NET
+    path = Path(write(code))
+    path.write_text("from __future__ import annotations\n" + path.read_text())
+    assert load(f"{path}:Net", model_args={"width": Typed("4")}).module.in_features == 4
+
+
+def test_prints_of_the_file_stay_off_stdout(write, capsys) -> None:
+    load(write("print('hello')\n" + NET))
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "hello\n")
+
+
+def test_weights_follow_the_seed_and_leave_the_global_state_alone(write) -> None:
+    path = write("torch.rand(3)\n" + NET)
+    state = torch.get_rng_state()
+    weights = [load(path, seed=seed).module.weight for seed in (0, 0, 1)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(0)
+    assert torch.equal(weights[0], torch.nn.Linear(3, 2).weight)
+
+
+def test_a_file_offers_example_preprocess_and_categories(write) -> None:
+    offers = "def example_input(): return torch.rand(1, 3)\ncategories = ['cat', 'dog']\n"
+    loaded = load(write(NET + offers))
+    assert loaded.categories == ("cat", "dog")
+    assert torch.equal(loaded.example_input, loaded.example(0))
+    assert not torch.equal(loaded.example(1), loaded.example(0))
+    assert loaded.preprocess is None
+
+
+def test_what_is_offered_may_fail_with_its_line(write) -> None:
+    from PIL import Image
+
+    offers = "def example_input(): return 1 / 0\ndef preprocess(image): return [1]\n"
+    loaded = load(write(NET + offers))
+    with pytest.raises(ModelError, match="line 5, raised ZeroDivisionError"):
+        loaded.example(0)
+    assert loaded.preprocess is not None
+    with pytest.raises(ModelError, match="gave list"):
+        loaded.preprocess(Image.new("RGB", (2, 2)))
+
+
+def test_named_weights_are_for_torchvision_alone(write) -> None:
+    with pytest.raises(RequestError, match="no weights called 'default'"):
+        load(write(NET), weights="default")
