@@ -9,17 +9,17 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hookscope.version import __version__
+
 if TYPE_CHECKING:
-    from hookscope.api import capture, grads, load, load_model, models, record, tree
+    from hookscope.api import capture, grads, load, load_model, record, tree
     from hookscope.errors import HookscopeError
     from hookscope.records import Capture
-
-__version__ = "0.1.0"
+    from hookscope.sources.catalog import models
 
 _HOMES = {
-    **dict.fromkeys(
-        ("capture", "grads", "load", "load_model", "models", "record", "tree"), "hookscope.api"
-    ),
+    **dict.fromkeys(("capture", "grads", "load", "load_model", "record", "tree"), "hookscope.api"),
+    "models": "hookscope.sources.catalog",
     "Capture": "hookscope.records",
     "HookscopeError": "hookscope.errors",
 }

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope import patterns, records
-from hookscope.errors import ModelError, RequestError
+from hookscope.errors import RequestError
 from hookscope.execute import (
     announce_size,
     backward,
@@ -26,55 +25,19 @@ from hookscope.execute import (
     untouched,
 )
 from hookscope.hooks import Recorder
-from hookscope.layer_runs import with_shapes
+from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.losses.compute import compute
 from hookscope.modules import ModuleTree, describe
 from hookscope.prepare import DEFAULT_MODEL, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.select import select
-from hookscope.sources import catalog, loading
-from hookscope.sources.catalog import ModelInfo
+from hookscope.sources import loading
 
 log = logging.getLogger("hookscope")
 
-VALUES = {"output": records.OUTPUT, "input": records.INPUT}
-GRADIENTS = {
-    "output": records.OUTPUT_GRAD,
-    "input": records.INPUT_GRAD,
-    "param": records.PARAM_GRAD,
-}
-
 load_model = loading.load
 load = Capture.load
-
-
-def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
-    """Return the torchvision models whose name matches ``pattern``.
-
-    Args:
-        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``.
-        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
-            ``quantized``; None for any.
-
-    Raises:
-        ModelError: nothing matches.
-
-    Example:
-        >>> import hookscope
-        >>> [m.name for m in hookscope.models("resnet{18,34}")]
-        ['resnet18', 'resnet34']
-    """
-    matches = patterns.compile_pattern(pattern)
-    every = catalog.entries()
-    found = [m for m in every if matches(m.name) and task in (None, m.task)]
-    if not found:
-        tasks = ", ".join(sorted({m.task for m in every}))
-        raise ModelError(
-            f"No model matches {pattern!r}" + (f" with the task {task!r}." if task else "."),
-            f"'hookscope models' lists all names. The tasks are {tasks}.",
-        )
-    return found
 
 
 def tree(
@@ -120,6 +83,8 @@ def tree(
     )
     whole = describe(loaded.module, loaded.word)
     if shapes:
+        from hookscope.layer_runs import with_shapes  # its FLOP counter takes 0.1 s to import
+
         whole = with_shapes(whole, loaded, shape, model_args)
     names = {layer.name for layer in chosen}
     return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))
@@ -366,7 +331,7 @@ def record(
     """
     kinds = _kinds(what, VALUES)
     if grads:
-        kinds |= {f"{kind}.grad" for kind in kinds} | {records.PARAM_GRAD}
+        kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     given = [layers] if isinstance(layers, str) else layers
     word = type(module).__name__
     recorder = Recorder(module, select(module, given, word=word), kinds)

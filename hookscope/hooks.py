@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hookscope import records
 from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
+from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.modules import ROOT, Layer
 from hookscope.records import Absent, Capture
 from hookscope.tensors import Path, call_inputs, closed_types, map_tensors, walk
@@ -107,7 +107,7 @@ class Recorder:
         try:
             for layer, kinds in self._wanted():
                 self._attach(layer, kinds)
-            if records.PARAM_GRAD in self.kinds:
+            if PARAM_GRAD in self.kinds:
                 self._attach_parameters()
         except BaseException:
             self._detach()
@@ -139,7 +139,7 @@ class Recorder:
         wanted = dict.fromkeys(self.layers, self.kinds)
         if self.model_input:
             root = next((x for x in self.layers if x.name == ROOT), Layer(ROOT, self.model))
-            wanted[root] = wanted.get(root, frozenset()) | {records.INPUT_GRAD}
+            wanted[root] = wanted.get(root, frozenset()) | {INPUT_GRAD}
         return list(wanted.items())
 
     def _attach(self, layer: Layer, kinds: frozenset[str]) -> None:
@@ -161,7 +161,7 @@ class Recorder:
             for name, parameter in layer.module.named_parameters(recurse=False):
                 owners.setdefault(parameter, []).append((layer, name))
         for parameter, ((layer, name), *others) in owners.items():
-            slot = Slot(layer, 1, f"{name}.grad", records.PARAM_GRAD)
+            slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
             if not parameter.requires_grad:
                 self._miss(slot, "frozen")
                 continue
@@ -191,12 +191,12 @@ class Recorder:
         call = Call(number, [])
         running.append(call)
         inputs = call_inputs(args, kwargs)
-        if records.INPUT in kinds:
-            self._keep(layer, number, records.INPUT, inputs)
-        if records.INPUT_GRAD not in kinds:
+        if INPUT in kinds:
+            self._keep(layer, number, INPUT, inputs)
+        if INPUT_GRAD not in kinds:
             return None
-        lend = partial(self._lend, layer, call)
-        inputs = map_tensors(inputs, lend)
+        self._tell_repeats(layer, number, INPUT, inputs)
+        inputs = map_tensors(inputs, partial(self._lend, layer, call))
         return tuple(inputs[str(i)] for i in range(len(args))), {k: inputs[k] for k in kwargs}
 
     def _after(
@@ -214,11 +214,12 @@ class Recorder:
             return None
         for lent in call.lent:
             _give_back(lent)
-        if records.OUTPUT in kinds:
-            self._keep(layer, call.number, records.OUTPUT, output)
-        if records.OUTPUT_GRAD not in kinds:
+        if OUTPUT in kinds:
+            self._keep(layer, call.number, OUTPUT, output)
+        if OUTPUT_GRAD not in kinds:
             return None
         older = {_storage(t) for _, t in walk((args, kwargs, list(module.buffers(recurse=False))))}
+        self._tell_repeats(layer, call.number, OUTPUT, output)
         return map_tensors(output, partial(self._pass_on, layer, call, older))
 
     def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
@@ -262,8 +263,8 @@ class Recorder:
 
     def _lend(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
         """The module's own clone of an input, listened to."""
-        kind = records.INPUT_GRAD
-        slot = Slot(layer, call.number, f"{_what(records.INPUT, path)}.grad", kind)
+        kind = INPUT_GRAD
+        slot = Slot(layer, call.number, f"{_what(INPUT, path)}.grad", kind)
         original = tensor
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
             tensor = tensor.detach().requires_grad_()  # the caller's tensor stays as it is
@@ -276,12 +277,25 @@ class Recorder:
         self, layer: Layer, call: Call, older: set[int], path: Path, tensor: Tensor
     ) -> Tensor:
         """A clone of an output, listened to."""
-        kind = records.OUTPUT_GRAD
-        slot = Slot(layer, call.number, f"{_what(records.OUTPUT, path)}.grad", kind)
+        kind = OUTPUT_GRAD
+        slot = Slot(layer, call.number, f"{_what(OUTPUT, path)}.grad", kind)
         clone = self._listen(slot, tensor)
         if clone is not tensor and _storage(tensor) in older:
             self._passed_on.append((layer.name, clone.detach(), clone._version))
         return clone
+
+    def _tell_repeats(self, layer: Layer, call: int, kind: str, value: Any) -> None:
+        """Name the places of a tensor that stands in ``value`` more than once.
+
+        Self-attention is called with one tensor as query, key and value, and computes otherwise
+        when they are not the same: so one clone stands in all three, with one gradient.
+        """
+        first: dict[int, str] = {}
+        for path, tensor in walk(value):
+            what = _what(kind, path)
+            if first.setdefault(id(tensor), what) != what:
+                reason = f"the same tensor as {first[id(tensor)]}"
+                self._miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
 
     def _listen(self, slot: Slot, tensor: Tensor) -> Tensor:
         """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""

@@ -53,6 +53,8 @@ def check(path: Path, force: bool = False) -> bool:
         RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or
             it exists, hookscope did not write it, and ``force`` is not given.
     """
+    if str(path) == "-":
+        raise RequestError("The output cannot be '-'.", "Name a file: stdout has the summary.")
     if path.is_dir():
         raise RequestError(
             f"The output {path} is a folder.", f"Name a file in it: {path / f'result{SUFFIX}'}"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from hookscope import __version__
 from hookscope.prepare import Prepared
 from hookscope.tensors import as_call, call_inputs, walk
+from hookscope.version import __version__
 
 TOP = 5
 

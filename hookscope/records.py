@@ -17,9 +17,6 @@ from torch import Tensor
 from hookscope import store, strict_json
 from hookscope.stats import Stats, summarize
 
-OUTPUT, INPUT = "output", "input"
-OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
-
 
 @dataclass(frozen=True)
 class Record:

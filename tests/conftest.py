@@ -48,7 +48,7 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
     """The environment without settings of hookscope's or of the terminal's, and an empty home."""
     unwanted = ("HOOKSCOPE_", "XDG_", "_HOOKSCOPE_")
     terminal = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"}
-    caches = {"TORCH_HOME", "PYTHONWARNINGS", "PYTHONSAFEPATH"}
+    caches = {"TORCH_HOME", "PYTHONWARNINGS", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"}
     environment = {
         name: value
         for name, value in os.environ.items()

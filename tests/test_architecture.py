@@ -21,7 +21,7 @@ import hookscope
 # From the ground up. A file imports only from rows above its own here, and from its own package.
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
-    ("errors", "suggest", "strict_json"),
+    ("errors", "suggest", "strict_json", "version", "kinds"),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words"),
     ("sources.catalog",),
     ("tensors", "stats"),
@@ -30,8 +30,9 @@ FLOORS = (
     ("modules", "records"),
     ("select", "coverage"),
     ("hooks",),
-    ("prepare", "layer_runs"),
+    ("prepare",),
     ("execute", "provenance"),
+    ("layer_runs",),
     ("api", "render"),
     ("cli",),
     ("__init__", "__main__"),
@@ -40,7 +41,7 @@ HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
 TORCH_FREE = [name for names in FLOORS[:3] for name in names]
 
 # render sees values and never a model, whatever its height would let it reach.
-SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "config", "losses.formulas"}
+SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}
 SEEN_BY_RENDER |= {"sources.catalog", "stats", "modules", "records", "render"}
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}

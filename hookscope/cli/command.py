@@ -101,6 +101,17 @@ class Command(click.Command):
         """Return the options that can be set by flag, variable or file."""
         return [param for param in self.params if isinstance(param, Option)]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; while completing, leave out a last option that waits for its value.
+
+        Click would lose everything before it too, and layers could not be completed without
+        knowing the model.
+        """
+        waiting = {o for p in self.options() if not (p.is_flag or p.count) for o in p.opts}
+        if ctx.resilient_parsing and args and args[-1] in waiting:
+            args = args[:-1]
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section, and the command's own further sections."""
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -21,7 +21,12 @@ EXAMPLES = (
 
 @command(
     "completion",
-    click.argument("shell", type=click.Choice(SHELLS), help="The shell the script is for."),
+    click.argument(
+        "shell",
+        metavar="SHELL",
+        type=click.Choice(SHELLS),
+        help=f"The shell that the script is for: {', '.join(SHELLS)}.",
+    ),
     everywhere,
     click.pass_context,
     examples=EXAMPLES,

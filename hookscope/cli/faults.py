@@ -13,7 +13,6 @@ from hookscope.cli.out import Out
 from hookscope.errors import HookscopeError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-PACKAGES = ("hookscope", "torch", "torchvision")
 
 
 class Fault(NamedTuple):
@@ -51,6 +50,9 @@ def explain(error: BaseException) -> Fault:
         return _broken_torch(error)
     if "operator torchvision::" in str(error):
         return _mismatch()
+    if isinstance(error, SystemExit):
+        hint = "Guard what a file does when it is run with: if __name__ == '__main__'."
+        return Fault(f"The model's code ended the program (status {error.code}).", hint, FAILED)
     if isinstance(error, MemoryError):
         hint = "Choose fewer layers with --layer, or a smaller input with --shape or --size."
         return Fault("There is not enough memory.", hint, FAILED)
@@ -62,25 +64,24 @@ def explain(error: BaseException) -> Fault:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Yield each package's name and installed version, without importing any of them."""
+    """Yield the names and versions that matter, without importing torch or torchvision."""
     from importlib import metadata
 
-    for name in PACKAGES:
+    from hookscope import __version__
+
+    yield "hookscope", __version__
+    for name in ("torch", "torchvision"):
         try:
             yield name, metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield name, _own_version() if name == "hookscope" else "not installed"
+            yield name, "not installed"
     yield "python", ".".join(map(str, sys.version_info[:3]))
 
 
-def _own_version() -> str:
-    import hookscope
-
-    return hookscope.__version__
-
-
 def _usage(error: click.ClickException) -> Fault:
-    message = error.format_message()
+    message = " ".join(error.format_message().split())  # Click lists choices on lines of their own
+    if not message.endswith((".", "?", "?)")):
+        message += "."
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "hookscope"
     return Fault(message, f"See: {path} --help", error.exit_code)

@@ -40,9 +40,9 @@ def models(out: Out, **values: Any) -> None:
 
     With their task, number of parameters, input and pretrained weights.
     """
-    from hookscope import api
+    from hookscope.sources import catalog  # and not the API, which would import torch
 
-    found = api.models(**values)
+    found = catalog.models(**values)
     if out.json:
         from hookscope.render.json import models_document
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.records import PARAM_GRAD, Capture, Record
+from hookscope.kinds import PARAM_GRAD
+from hookscope.records import Capture, Record
 from hookscope.render.capture import verified_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.lower import blocks, lower, sentence

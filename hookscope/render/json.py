@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hookscope.modules import ModuleTree
-from hookscope.records import Capture
 from hookscope.render.marks import gradient_marks
-from hookscope.sources.catalog import ModelInfo
+
+if TYPE_CHECKING:  # listing models as JSON needs no torch
+    from hookscope.modules import ModuleTree
+    from hookscope.records import Capture
+    from hookscope.sources.catalog import ModelInfo
 
 SCHEMA = 1
 

@@ -8,10 +8,14 @@ whose gradients have vanished even the median layer has none left to compare wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from hookscope.records import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD, Record
+from hookscope.kinds import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.render.text import count
-from hookscope.stats import Stats
+
+if TYPE_CHECKING:
+    from hookscope.records import Record
+    from hookscope.stats import Stats
 
 VANISHING, EXPLODING = "vanishing", "exploding"
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from hookscope.errors import ModelError
+from hookscope.patterns import compile_pattern
 from hookscope.spec import TORCHVISION, ModelSpec, parse_model, refuse_path
 from hookscope.suggest import did_you_mean
 
@@ -51,6 +52,8 @@ def bundled() -> tuple[ModelInfo, ...]:
 @cache
 def current() -> bool:
     """Whether the installed torchvision is of the release (0.29, say) the list was made for."""
+    from importlib import metadata  # 30 ms that completion need not wait for
+
     try:
         installed = metadata.version("torchvision")
     except metadata.PackageNotFoundError:
@@ -70,6 +73,34 @@ def entries() -> tuple[ModelInfo, ...]:
     # By name, since this file is torch-free and that one is not.
     live = import_module("hookscope.sources.torchvision").live
     return cast("tuple[ModelInfo, ...]", live())
+
+
+def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
+    """Return the torchvision models whose name matches ``pattern``.
+
+    Args:
+        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``.
+        task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
+            ``quantized``; None for any.
+
+    Raises:
+        ModelError: nothing matches.
+
+    Example:
+        >>> import hookscope
+        >>> [m.name for m in hookscope.models("resnet{18,34}")]
+        ['resnet18', 'resnet34']
+    """
+    matches = compile_pattern(pattern)
+    every = entries()
+    found = [m for m in every if matches(m.name) and task in (None, m.task)]
+    if not found:
+        tasks = ", ".join(sorted({m.task for m in every}))
+        raise ModelError(
+            f"No model matches {pattern!r}" + (f" with the task {task!r}." if task else "."),
+            f"'hookscope models' lists all names. The tasks are {tasks}.",
+        )
+    return found
 
 
 def check(word: str) -> ModelSpec:

@@ -102,7 +102,9 @@ def _build(
         module = _call(name, builder, {**options, **given}, given, seed, meta)
         if word != "random":
             return module, weights.load_file_into(module, word)
-        log.info("weights: random from seed %d", seed)
+        log.info(
+            "weights: random from seed %d, so untrained (--weights default has the trained)", seed
+        )
         return module, WeightsInfo("random")
     path = pretrained.fetch(entry)
     options.pop("image_size", None)  # torchvision takes it from the weights

@@ -125,9 +125,9 @@ def _unwrap_names(
                 stripped[f"{wrapper}."] = None
             plain[name] = _WRAPPERS.sub("", name)
     # A data-parallel wrapper stands before every name; a model may have a module of that name too.
-    while all(name.startswith("module.") for name in plain.values()) and not own & {
-        *plain.values()
-    }:
+    while all(name.startswith("module.") for name in plain.values()) and own.isdisjoint(
+        plain.values()
+    ):
         stripped["module."] = None
         plain = {name: short.removeprefix("module.") for name, short in plain.items()}
     if len({*plain.values()}) < len(plain):

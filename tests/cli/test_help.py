@@ -44,9 +44,7 @@ def test_help_of_an_unknown_command_suggests_one(run) -> None:
 
 
 def help_of(name: str, width: int = 80) -> str:
-    root = click.Context(
-        cli, info_name="hookscope", terminal_width=width, **cli.context_settings
-    )
+    root = click.Context(cli, info_name="hookscope", terminal_width=width, **cli.context_settings)
     return cli.commands[name].get_help(click.Context(cli.commands[name], root, name))
 
 

@@ -67,6 +67,11 @@ def test_completion_needs_nothing_heavy(clean_environment, tmp_path) -> None:
         assert loaded(clean_environment, tmp_path, **answer) == set()
 
 
+def test_listing_models_needs_no_torch(clean_environment, tmp_path) -> None:
+    assert loaded(clean_environment, tmp_path, "models", "vgg*") <= {"rich"}
+    assert loaded(clean_environment, tmp_path, "models", "vgg*", "--json") <= {"rich"}
+
+
 @pytest.mark.slow
 def test_the_probe_sees_what_is_heavy(clean_environment, tmp_path) -> None:
     assert {"torch", "rich"} <= loaded(clean_environment, tmp_path, "tree", "alexnet")

@@ -188,7 +188,7 @@ def test_several_inputs_in_a_variable_are_parted_as_in_path(parse, monkeypatch) 
 
 
 def test_a_variable_that_nothing_reads_is_warned_of(run) -> None:
-    done = run("models", "alexnet", env={"HOOKSCOPE_CAPTURE_LAYRE": "fc"})
+    done = run("config", env={"HOOKSCOPE_CAPTURE_LAYRE": "fc"})
     assert "Warning: The environment variable HOOKSCOPE_CAPTURE_LAYRE is" in done.stderr
     assert "Did you mean HOOKSCOPE_CAPTURE_LAYER" in done.stderr
     assert run("config", env={"HOOKSCOPE_DEBUG": "1", "HOOKSCOPE_SEED": "1"}).stderr == ""

@@ -15,6 +15,10 @@ import pytest
 from hookscope.cli.main import cli
 
 ESCAPE = "\x1b["
+FORCED = {"FORCE_COLOR": "1"}
+BUFFERED = {
+    "PYTHONUNBUFFERED": ""
+}  # what is left in a buffer fails last, at the interpreter's exit
 on_unix = pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix terminal")
 
 TINY = """
@@ -29,6 +33,10 @@ class Net(nn.Module):
 def example_input():
     return zeros(1, 2)
 """
+
+
+def uncolored(text: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 @pytest.fixture
@@ -63,21 +71,22 @@ def test_results_on_stdout_and_all_else_on_stderr(run, tiny) -> None:
 @pytest.mark.parametrize("before", [True, False])
 def test_json_is_one_document_wherever_the_flag_stands(run, tiny, before) -> None:
     words = ["--json", "-q"]
-    for command in ("tree", "capture", "grads"):
-        arguments = [command, "tiny.py:Net", *(["--loss", "sum"] if command == "grads" else [])]
+    for command in ("models", "grads") if before else ("tree", "capture"):
+        arguments = {"models": ["vgg11"], "grads": ["tiny.py:Net", "--loss", "sum"]}
+        arguments = [command, *arguments.get(command, ["tiny.py:Net"])]
         done = run(*(words + arguments if before else arguments + words))
         assert (done.rc, done.stderr) == (0, ""), done.stderr
         document = json.loads(done.stdout, parse_constant=pytest.fail)
         assert document["schema"] == 1
         assert document["command"] == command
         assert done.stdout.isascii()
-        if command != "tree":
+        if command in ("capture", "grads"):
             assert document["file"] == f"Net.{command}.safetensors"
 
 
 def test_json_on_every_light_command(run) -> None:
     needed = {"completion": ["bash"]}
-    for name in ("models", "config", "completion", "help"):
+    for name in ("config", "completion", "help"):
         done = run(name, *needed.get(name, []), "--json")
         document = json.loads(done.stdout)
         assert (done.rc, document["schema"], document["command"]) == (0, 1, name)
@@ -88,7 +97,7 @@ def test_json_on_every_light_command(run) -> None:
 @pytest.mark.slow
 def test_layer_names_are_printed_as_they_are(run, tiny) -> None:
     done = run("tree", "tiny.py:Net", "--color")
-    assert ":x:[red]é" in re.sub(r"\x1b\[[\d;]*m", "", done.stdout)
+    assert ":x:[red]é" in uncolored(done.stdout)
 
 
 @pytest.mark.slow
@@ -116,26 +125,29 @@ def test_an_ascii_stream_takes_any_error(run) -> None:
         ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
         (["--no-color"], {"FORCE_COLOR": "1"}, False),
         (["--color"], {"NO_COLOR": "1"}, True),
-        ([], {"HOOKSCOPE_MODELS_COLOR": "1"}, True),
+        ([], {"HOOKSCOPE_TREE_COLOR": "1"}, True),
         ([], {"HOOKSCOPE_COLOR": "0", "FORCE_COLOR": "1"}, False),
         (["--color"], {"TERM": "dumb"}, True),
     ],
 )
 def test_colour_in_a_pipe_only_when_forced(run, flags, env, colored) -> None:
-    before = run(*flags, "models", "resnet*", env=env)
-    after = run("models", "resnet*", *flags, env=env)
+    before = run(*flags, "tree", "nope", env=env)
+    after = run("tree", "nope", *flags, env=env)
     assert before == after
-    assert (ESCAPE in after.stdout) == colored
-    plain = run("models", "resnet*").stdout
-    assert re.sub(r"\x1b\[[\d;]*m", "", after.stdout) == plain
-    failed = run("models", "nope", *flags, env=env)
-    assert (ESCAPE in failed.stderr) == colored
+    assert (ESCAPE in after.stderr) == colored
+    assert uncolored(after.stderr).startswith("Error: There is no model called 'nope'.")
 
 
-def test_forced_colour_never_moves_the_cursor(run) -> None:
-    done = run("models", "--color", env={"FORCE_COLOR": "1"})
-    assert set(re.findall(r"\x1b\[[\d;?]*([A-Za-z])", done.stdout + done.stderr)) == {"m"}
-    assert "\r" not in done.stdout + done.stderr
+@pytest.mark.slow
+def test_forced_colour_changes_nothing_but_colour(run) -> None:
+    plain = run("models", "resnet*")
+    assert ESCAPE not in plain.stdout
+    for done in (run("models", "resnet*", "--color"), run("models", "resnet*", env=FORCED)):
+        assert ESCAPE in done.stdout
+        assert uncolored(done.stdout) == plain.stdout
+        # Colours alone: neither a pipe nor a log takes cursor codes.
+        assert set(re.findall(r"\x1b\[[\d;?]*([A-Za-z])", done.stdout + done.stderr)) == {"m"}
+        assert "\r" not in done.stdout + done.stderr
 
 
 def in_terminal(arguments: list[str], folder: Path, env: dict[str, str], columns: int = 80):
@@ -199,26 +211,30 @@ def test_no_status_when_quiet_json_or_dumb(tiny, clean_environment, flag, term) 
 
 
 @on_unix
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_a_table_fits_the_terminal_and_cuts_no_name(tmp_path, clean_environment, columns) -> None:
-    text, _ = in_terminal(["models", "--no-color"], tmp_path, clean_environment, columns)
-    lines = text.replace("\r", "").splitlines()
-    assert max(map(len, lines)) <= columns
-    assert any(line.startswith("fasterrcnn_mobilenet_v3_large_320_fpn") for line in lines)
-    if columns != 80:
-        wide = clean_environment | {"COLUMNS": "80"}
-        assert in_terminal(["models", "--no-color"], tmp_path, wide, columns)[0] != text
+@pytest.mark.slow
+def test_a_table_fits_the_terminal_and_cuts_no_name(tmp_path, clean_environment) -> None:
+    arguments = ["models", "*rcnn*", "--no-color"]
+    for columns, env in [(40, {}), (200, {"COLUMNS": "60"})]:
+        text, _ = in_terminal(arguments, tmp_path, clean_environment | env, columns)
+        lines = uncolored(text).replace("\r", "").replace(ESCAPE + "K", "").splitlines()
+        assert 30 < max(map(len, lines)) <= int(env.get("COLUMNS", columns))
+        assert any("fasterrcnn_mobilenet_v3_large_320_fpn" in line for line in lines)
 
 
 def pipe_to(command: str, tail: str, env: dict[str, str], folder: Path):
     script = f'set -o pipefail; "{sys.executable}" -m hookscope {command} | {tail}'
     return subprocess.run(
-        ["bash", "-c", script], env=env, cwd=folder, capture_output=True, text=True, check=False
+        ["bash", "-c", script],
+        env=env | BUFFERED,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 @on_unix
-@pytest.mark.parametrize("command", ["config", "completion zsh", "grads --help", "models"])
+@pytest.mark.parametrize("command", ["config", "completion zsh", "grads --help"])
 def test_a_closed_pipe_is_quiet_and_no_failure(tmp_path, clean_environment, command) -> None:
     # true reads nothing: by the time anything is written, the pipe is closed.
     for tail in ("head -1", "true", "{ exec <&-; sleep 0.5; }"):
@@ -239,7 +255,7 @@ def test_a_full_disk_behind_stdout_is_an_error(tmp_path, clean_environment) -> N
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "hookscope", "config"],
-            env=clean_environment,
+            env=clean_environment | BUFFERED,
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -259,8 +275,8 @@ def test_closed_streams_do_no_harm(tmp_path, clean_environment) -> None:
 
 
 def test_quiet_and_verbose_are_the_same_before_and_after(run) -> None:
-    for flags in (["-q"], ["--quiet"], ["-v"], ["-vv"], ["--no-color"], ["--no-config"]):
-        assert run(*flags, "models", "vgg11") == run("models", "vgg11", *flags)
+    for flags in (["-q"], ["--quiet"], ["-vv"], ["--no-color"], ["--no-config"], ["--json"]):
+        assert run(*flags, "config") == run("config", *flags)
 
 
 def test_verbosity_adds_up(parse) -> None:

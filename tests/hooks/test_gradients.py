@@ -240,3 +240,17 @@ def test_the_models_input_gradient_can_be_had_whatever_layers_are_chosen() -> No
     assert set(capture) == {"1/output.grad", "./input.0.grad"}
     assert torch.allclose(capture["./input.0.grad"], net[1].weight @ net[0].weight)
     assert capture.coverage.matched == 1
+
+
+def test_self_attention_still_sees_that_its_three_inputs_are_one() -> None:
+    net = nn.MultiheadAttention(4, 2, batch_first=True)
+    x = torch.randn(1, 3, 4, requires_grad=True)
+    bare, _ = net(x, x, x)
+    (expected,) = torch.autograd.grad(bare.sum(), x)
+    with hookscope.record(net, what=["input", "output"], grads=True) as capture:
+        hooked, _ = net(x, x, x)
+        hooked.sum().backward()
+    assert same_bits(bare, hooked)
+    assert same_bits(capture["./input.0.grad"], expected)
+    told = reasons(capture)
+    assert told["./input.1.grad"] == told["./input.2.grad"] == "the same tensor as input.0"

@@ -118,8 +118,9 @@ def test_detectors_get_a_list_of_images_of_any_size(photos: list[str], tmp_path:
 def test_flow_takes_images_in_pairs(photos: list[str]) -> None:
     model = load("raft_small", meta=True)
     first, second = build(model, photos[:2]).value
-    assert first.shape == second.shape == (1, 3, 128, 128)
-    assert not torch.equal(first, second)
+    assert model.preprocess is not None
+    for frame, photo in ((first, photos[0]), (second, photos[1])):
+        assert torch.equal(frame, model.preprocess(Image.open(photo))[None])
     still = build(model, photos[0]).value
     assert torch.equal(*still)
     with pytest.raises(InputError, match="in pairs, and 3 are none"):
@@ -155,7 +156,7 @@ def test_the_choice_of_recipe_is_heeded_and_told(photos: list[str]) -> None:
     own = build(model, photos[0])
     assert "ResNet50_Weights.IMAGENET1K_V2: shorter side to 232" in own.note
     imagenet = build(model, photos[0], preprocess="imagenet")
-    assert imagenet.note.startswith("preprocessing: imagenet: shorter side to 256")
+    assert imagenet.note.startswith("input: imagenet: shorter side to 256")
     assert not torch.equal(own.value, imagenet.value)
     plain = build(model, photos[0], preprocess="none", size=(30, 40))
     assert plain.value.shape == (1, 3, 30, 40)
@@ -216,7 +217,7 @@ def test_a_file_may_offer_its_own_preprocessing(photos: list[str], tmp_path: Pat
     batch = build(model, photos[0])
     assert batch.value.shape == (1, 2, 3, 4)
     assert batch.value.unique().tolist() == [80]
-    assert batch.note.startswith("preprocessing: preprocess() of ")
+    assert batch.note.startswith("input: preprocess() of ")
     with pytest.raises(InputError, match="is its own and cannot be changed"):
         build(model, photos[0], size=8)
 

@@ -143,6 +143,13 @@ def test_a_recipe_can_be_brought_to_another_size(
     assert plain.tuned(size, None, None).run(picture(*image)).shape == shape
 
 
+def test_another_size_keeps_the_margin_of_the_crop() -> None:
+    entry = get_model_weights("resnet50").DEFAULT  # 232 before a crop of 224
+    image = picture(640, 480)
+    expected = ImageClassification(crop_size=64, resize_size=66)(image)
+    assert torch.equal(recipe_of(entry, 64).run(image), expected)
+
+
 def test_a_recipe_takes_another_mean_and_std() -> None:
     entry = get_model_weights("resnet50").DEFAULT
     image = picture(300, 300)

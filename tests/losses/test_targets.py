@@ -134,7 +134,20 @@ def test_a_target_file_that_holds_no_tensor_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\x93NUM")
         with pytest.raises(LossError, match="cannot be read"):
             resolve(str(tmp_path / name), ROWS)
-    objects = tmp_path / "objects.npy"
-    np.save(objects, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(LossError, match="cannot be read"):
-        resolve(str(objects), ROWS)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("open('ran', 'w')",))
+
+
+def test_no_target_file_is_unpickled_into_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    torch.save({"x": Evil()}, "evil.pt")
+    for name in ("evil.npy", "evil.pt"):
+        with pytest.raises(LossError, match="cannot be read"):
+            resolve(name, ROWS)
+    assert not Path("ran").exists()

@@ -64,21 +64,25 @@ def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         kept[key] = tensor.clone()
         return kept[key].clone()  # later in-place changes touch the copy of the copy
 
-    def keep_all(key: str, value: Any) -> Any:
+    def keep_all(key: str, value: Any, seen: dict[int, Tensor]) -> Any:
         if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-            return type(value)(keep_all(f"{key}.{i}", part) for i, part in enumerate(value))
-        return keep(key, value) if isinstance(value, Tensor) else value
+            return type(value)(keep_all(f"{key}.{i}", part, seen) for i, part in enumerate(value))
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in seen:  # what was one tensor stays one: attention asks `query is key`
+            seen[id(value)] = keep(key, value)
+        return seen[id(value)]
 
     for module, name in first_names(model).items():
 
         def before(module: nn.Module, args: tuple[Any, ...], name: str = name) -> tuple[Any, ...]:
             number = calls[name] = calls.get(name, 0) + 1
             label = name if number == 1 else f"{name}:{number}"
-            return tuple(keep_all(f"{label}/input.{i}", a) for i, a in enumerate(args))
+            return tuple(keep_all(f"{label}/input", args, {}))
 
         def after(module: nn.Module, args: Any, output: Any, name: str = name) -> Any:
             label = name if calls[name] == 1 else f"{name}:{calls[name]}"
-            return keep_all(f"{label}/output", output)
+            return keep_all(f"{label}/output", output, {})
 
         handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
     try:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torchvision import models
 
 import hookscope
-from hookscope import records
 from hookscope.hooks import Recorder
 from hookscope.select import select
 from tests.oracle import by_hand
@@ -90,7 +89,7 @@ def demand_equal_gradients(model: nn.Module, x: Tensor) -> None:
     }
     expected |= {parameter_key(name): grad for name, grad in parameters.items()}
 
-    kinds = {records.OUTPUT_GRAD, records.INPUT_GRAD, records.PARAM_GRAD}
+    kinds = {"output.grad", "input.grad", "param.grad"}
     with Recorder(model, select(model), kinds) as capture:
         hooked = model(x)
         F.cross_entropy(hooked, target).backward()

@@ -98,7 +98,10 @@ def test_ctrl_c_in_the_file_is_no_error_of_the_file(write) -> None:
         load(write("raise KeyboardInterrupt\n") + ":Net")
 
 
-def test_imports_find_the_files_beside_it_and_each_file_its_own(write, tmp_path) -> None:
+def test_imports_find_the_files_beside_it_and_each_file_its_own(
+    write, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     paths, modules = list(sys.path), set(sys.modules)
     for width in (4, 9):
         write(f"WIDTH = {width}\n", f"in{width}/helper_of_a_test.py")

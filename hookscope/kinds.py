@@ -1,0 +1,10 @@
+"""The kinds of tensor that can be recorded at a module, as the file and ``--what`` name them."""
+
+from __future__ import annotations
+
+OUTPUT, INPUT = "output", "input"
+OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
+
+# What a user chooses, and which kind that is: of a forward pass, and of a backward pass.
+VALUES = {"output": OUTPUT, "input": INPUT}
+GRADIENTS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}

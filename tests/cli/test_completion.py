@@ -1,0 +1,146 @@
+"""Completion: the scripts, and the words that they ask for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hookscope.cli import candidates
+from hookscope.cli.main import cli
+from hookscope.sources import catalog
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+
+@pytest.fixture
+def complete(run, tmp_path):
+    """Ask for the words that may follow, as bash does; the last one typed may be unfinished."""
+
+    def ask(*words: str) -> list[str]:
+        typed = ["hookscope", *words]
+        env = {
+            "_HOOKSCOPE_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(typed),
+            "COMP_CWORD": str(len(typed) - 1),
+        }
+        done = run(env=env)
+        assert (done.rc, done.stderr) == (0, "")
+        return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+    return ask
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_has_a_script_that_calls_us(run, shell) -> None:
+    done = run("completion", shell)
+    assert (done.rc, done.stderr) == (0, "")
+    assert "_HOOKSCOPE_COMPLETE" in done.stdout
+    assert f"{shell}_complete" in done.stdout
+    assert json.loads(run("completion", shell, "--json").stdout)["script"] + "\n" == done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_itself_accepts_the_script(run, tmp_path: Path, shell) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(run("completion", shell).stdout)
+    subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_bash_completes_through_the_script(run, tmp_path: Path, clean_environment) -> None:
+    import sys
+
+    if not shutil.which("bash"):
+        pytest.skip("bash is not installed")
+    command = tmp_path / "bin" / "hookscope"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hookscope "$@"\n')
+    command.chmod(0o755)
+    asking = """
+        eval "$(hookscope completion bash)"
+        COMP_WORDS=(hookscope tree resnet1) COMP_CWORD=2
+        _hookscope_completion hookscope
+        echo "${COMPREPLY[@]}"
+    """
+    path = f"{command.parent}:{clean_environment['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", asking],
+        env=clean_environment | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == {"resnet101", "resnet152", "resnet18"}
+
+
+def test_commands_and_options_are_completed(complete) -> None:
+    assert complete("") == list(cli.commands)
+    assert complete("ca") == ["capture"]
+    assert complete("capture", "--la") == ["--layer"]
+    assert complete("grads", "--loss", "smooth") == ["smooth_l1"]
+    assert complete("grads", "--what", "output,in") == ["output,input"]
+    assert complete("completion", "") == list(SHELLS)
+
+
+def test_models_are_completed_from_the_bundled_list(complete) -> None:
+    names = [model.name for model in catalog.bundled()]
+    assert complete("tree", "") == names
+    assert complete("grads", "-m", "vit_b") == ["vit_b_16", "vit_b_32"]
+    assert complete("models", "vgg1") == [name for name in names if name.startswith("vgg1")]
+
+
+def test_completion_does_not_mind_broken_settings(complete, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "hookscope.toml").write_text("nonsense")
+    assert complete("tree", "alex") == ["alexnet"]
+
+
+def test_layers_that_no_command_has_seen_are_not_completed(complete) -> None:
+    assert complete("capture", "alexnet", "--layer", "") == []
+
+
+@pytest.mark.slow
+def test_layers_are_completed_once_a_command_has_seen_the_model(run, complete) -> None:
+    assert run("tree", "alexnet", "-q", "--depth", "1").rc == 0
+    assert complete("capture", "alexnet", "--layer", "") == [
+        ".",
+        "features",
+        "avgpool",
+        "classifier",
+    ]
+    assert run("tree", "alexnet", "-q").rc == 0
+    assert complete("capture", "alexnet", "--layer", "classifier.1") == ["classifier.1"]
+    assert complete("grads", "-m", "alexnet", "--layer", "!feat")[:2] == [
+        "!features",
+        "!features.0",
+    ]
+    assert complete("tree", "alexnet", "--type", "Li") == ["Linear"]
+    assert complete("tree", "vgg11", "--layer", "") == []
+
+
+def test_what_is_remembered_of_a_model(tmp_path: Path, monkeypatch) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    candidates.remember("net.py:Net", [("a", "X"), ("b", "Y")], complete=True)
+    candidates.remember("net.py:Net", [("c", "Z"), ("b", "Y")], complete=False)
+    # A file is known by where it is, not by how it was named.
+    found = candidates._recall(f"{tmp_path / 'net.py'}:Net")
+    assert found == [("a", "X"), ("b", "Y"), ("c", "Z")]
+    candidates.remember("net.py:Net", [("d", "Z")], complete=True)
+    assert candidates._recall("net.py:Net") == [("d", "Z")]
+    assert candidates._recall("net.py:Other") == []
+    assert len([p for p in (tmp_path / "cache").rglob("*") if p.is_file()]) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "file"))
+    candidates.remember("alexnet", [("a", "X")], complete=True)
+    assert candidates._recall("alexnet") == []

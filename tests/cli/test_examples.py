@@ -1,0 +1,78 @@
+"""The examples in the help run as they stand in a clone of the project."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookscope.cli.command import Command
+from hookscope.cli.main import cli
+
+EXAMPLES = [
+    example.line
+    for command in cli.commands.values()
+    if isinstance(command, Command)
+    for example in command.examples
+]
+
+# One process for all, since each of its own would spend seconds importing torch.
+DRIVER = """
+import contextlib, io, json, shlex, sys
+from hookscope.cli.main import main
+
+for line in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(shlex.split(line)[1:])
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path, repo: Path) -> Path:
+    """The part of the project that examples name, where a result does not litter it."""
+    shutil.copy(repo / "img.png", tmp_path)
+    shutil.copytree(repo / "sample_models", tmp_path / "sample_models")
+    return tmp_path
+
+
+def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Run the lines; return those that do not do what an example should, and why."""
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input=json.dumps(lines),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {}
+    for line, answer in zip(lines, done.stdout.splitlines(), strict=True):
+        status, out, err = json.loads(answer)
+        program, command, *_ = shlex.split(line)
+        wrote = [said.split()[1] for said in err.splitlines() if said.startswith("wrote ")]
+        files = [file for file in wrote if (folder / file).is_file()]
+        fine = program == "hookscope" and status == 0 and out and "Warning" not in err
+        if not fine or len(files) != (command in ("capture", "grads")):
+            found[line] = f"{status}: {err}"
+    return found
+
+
+@pytest.mark.slow
+def test_all_examples_run(clone, clean_environment) -> None:
+    assert faults_of(EXAMPLES, clone, clean_environment) == {}
+
+
+def test_a_broken_example_is_noticed(clone, clean_environment) -> None:
+    lines = ["hookscope help capture", "hookscope help --nonsense", "hookscop help"]
+    assert list(faults_of(lines, clone, clean_environment)) == lines[1:]
