@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -48,11 +49,17 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that a result depends on."""
-    return {
-        "hookscope": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "torchvision", "safetensors", "numpy")},
-    }
+    return dict(_versions())
+
+
+@cache  # looking one up takes a millisecond, and a loop may record often
+def _versions() -> tuple[tuple[str, str], ...]:
+    packages = ("torch", "torchvision", "safetensors", "numpy")
+    return (
+        ("hookscope", __version__),
+        ("python", platform.python_version()),
+        *((name, version(name)) for name in packages),
+    )
 
 
 def top_classes(prepared: Prepared, output: Any) -> list[list[dict[str, Any]]]:
