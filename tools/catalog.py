@@ -1,8 +1,12 @@
-"""Write the bundled list of models: ``python -m tools.catalog``, after torchvision was upgraded."""
+"""The bundled list of models: ``python -m tools.catalog`` writes it from the installed torchvision.
+
+With ``--check`` nothing is written, and the exit status is 1 when the list is stale.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from importlib.metadata import version
 
@@ -17,5 +21,16 @@ def render() -> str:
     return f'{{"torchvision": "{release}", "models": [\n{rows}\n]}}\n'
 
 
+def main() -> int:
+    """Write the list, or with ``--check`` compare it; return the exit status."""
+    fresh = render()
+    if "--check" not in sys.argv[1:]:
+        catalog.FILE.write_text(fresh, encoding="utf-8")
+    elif catalog.FILE.read_text(encoding="utf-8") != fresh:
+        print(f"{catalog.FILE} is stale: run make docs", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    catalog.FILE.write_text(render(), encoding="utf-8")
+    sys.exit(main())

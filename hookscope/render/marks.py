@@ -65,6 +65,7 @@ def not_finite(stats: Stats) -> str:
     """Return the loud words for NaN and infinite entries, empty where there are none.
 
     Example:
+        >>> from hookscope.stats import Stats
         >>> not_finite(Stats(4, 0.0, 0.0, 0.0, 0.0, 0.0, 2, nan=1, inf=1))
         'NaN! 1 of 4, Inf! 1 of 4'
     """
