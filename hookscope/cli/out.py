@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -118,10 +118,14 @@ class Out:
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Begin with the step ``text``, and leave no status behind when the block ends."""
+        """Begin with the step ``text``, and leave no status behind when the block ends.
+
+        What a user's own model prints meanwhile goes to standard error: the result stays alone.
+        """
         self.step(text)
         try:
-            yield
+            with redirect_stdout(sys.stderr):
+                yield
         finally:
             self._wipe()
 
