@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
 from hookscope.hooks import Recorder
-from hookscope.modules import ROOT, module_running
+from hookscope.modules import ROOT, layers_of, meta_copy, module_running
 from hookscope.prepare import Prepared
 from hookscope.records import Capture
 from hookscope.spec import TORCHVISION
@@ -71,7 +70,7 @@ def forward(prepared: Prepared, capture: Capture | None = None) -> Any:
         return prepared.module(*args, **kwargs)
     except HookscopeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a model that ends the program is a failure too
         raise model_failed(prepared.module, prepared.value, error, capture) from error
 
 
@@ -90,7 +89,7 @@ def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
         )
     try:
         loss.backward()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         module, value = prepared.module, prepared.value
         raise model_failed(module, value, error, capture, during="backward") from error
 
@@ -98,7 +97,7 @@ def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
 def model_failed(
     module: nn.Module,
     value: Any,
-    error: Exception,
+    error: BaseException,
     capture: Capture | None = None,
     during: str = "forward",
 ) -> ForwardError:
@@ -108,8 +107,8 @@ def model_failed(
     done = "Nothing had been recorded before it."
     if capture:
         last = next(reversed(capture.records)).key
-        done = f"Recorded before it: {len(capture)} tensors, the last {last}."
-    cause = f"{type(error).__name__}: {error}".strip().rstrip(".")
+        done = f"Recorded before it, {len(capture)} in all, the last: {last}."
+    cause = f"{type(error).__name__}: {error}".strip().rstrip(".!:")
     shapes = ", ".join("x".join(map(str, t.shape)) for _, t in walk(as_call(value)))
     where = "the model itself" if layer == ROOT else f"layer {layer}"
     return ForwardError(
@@ -154,28 +153,20 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
-def forward_on_meta(module: nn.Module, value: Any) -> Any:
-    """Call ``module`` on the meta device, where tensors have shapes and no values.
-
-    Its own parameters and buffers are neither touched nor copied. Whatever the model raises there
-    is raised: code that looks at values cannot run.
-    """
-    state = chain(module.named_parameters(), module.named_buffers())
-    ghosts = {name: torch.empty_like(tensor, device="meta") for name, tensor in state}
-    args, kwargs = as_call(map_tensors(value, lambda path, tensor: tensor.to("meta")))
-    return torch.func.functional_call(module, ghosts, args, kwargs)
-
-
 def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     """Bytes that recording ``kinds`` would take; None where that cannot be told without running.
 
-    A gradient weighs what its tensor weighs.
+    A copy of the model runs on the meta device, so that whatever the pass leaves behind in it (a
+    cache, a counter) is not in the model itself. A gradient weighs what its tensor weighs.
     """
     wanted = {kind.removesuffix(".grad") for kind in kinds}
-    recorder = Recorder(prepared.module, prepared.layers, wanted - {"param"})
+    names = {layer.name for layer in prepared.layers}
     try:
-        with torch.no_grad(), recorder as capture:
-            forward_on_meta(prepared.module, prepared.value)
+        ghost = meta_copy(prepared.module)
+        layers = [layer for layer in layers_of(ghost) if layer.name in names]
+        args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
+        with torch.no_grad(), Recorder(ghost, layers, wanted - {"param"}) as capture:
+            ghost(*args, **kwargs)
     except Exception:  # whatever the model does on meta tensors, the true run will show its errors
         return None
     owned = {p for x in prepared.layers for p in x.module.parameters(recurse=False)}
@@ -195,7 +186,7 @@ def announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | Non
         return
     if max_bytes is not None and expected > max_bytes:
         raise CheckFailed(
-            f"Recording this takes {expected} bytes, and the limit is {max_bytes}.",
+            f"Recording this takes {expected:,} bytes, and the limit is {max_bytes:,}.",
             "Choose fewer layers with --layer, or raise --max-bytes.",
         )
     if expected >= LARGE:

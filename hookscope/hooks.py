@@ -70,7 +70,7 @@ class Recorder:
         model_input: keep the gradient at the model's own input whatever else is chosen.
         max_bytes: stop with CheckFailed once more than this has been recorded.
 
-    The model's output is bit-equal to that without hooks, with one exception that ``doubts`` names:
+    Hooks change no bit of what the model returns, with one exception that ``doubts`` names:
     with gradients, a module that returns its input (or a view of it) and whose result is changed
     in place afterwards. The clone is then changed and the input is not.
     """
@@ -240,7 +240,7 @@ class Recorder:
         self._bytes += tensor.numel() * tensor.element_size()
         if self.max_bytes is not None and self._bytes > self.max_bytes:
             raise CheckFailed(
-                f"Stopped at {layer.name}: more than {self.max_bytes} bytes would be recorded.",
+                f"Stopped at {layer.name}: more than {self.max_bytes:,} bytes would be recorded.",
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hookscope.execute import forward_on_meta, model_failed, untouched
+from hookscope.execute import model_failed, untouched
 from hookscope.hooks import Recorder
 from hookscope.kinds import OUTPUT
-from hookscope.modules import ROOT, Layer, LayerRun, ModuleTree, layers_of
+from hookscope.modules import ROOT, Layer, LayerRun, ModuleTree, layers_of, meta_copy
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.loading import load
 from hookscope.tensors import as_call, map_tensors
@@ -47,27 +47,33 @@ def with_shapes(
     """
     value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
     module = loaded.module
+    bare = any(parameter.is_meta for parameter in module.parameters())
     try:
-        with untouched(module, train=module.training, seed=0):
-            return _with_runs(tree, module, lambda: forward_on_meta(module, value))
-    except Exception:  # code that looks at values, such as a detector's
-        log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
-    if any(parameter.is_meta for parameter in module.parameters()):
+        return _with_runs(tree, module if bare else meta_copy(module), _moved(value, "meta"))
+    except Exception as error:  # code that looks at values, such as a detector's
+        unseen = error
+    if bare:
         module = load(loaded.word, model_args=model_args).module
     device = next((p.device for p in module.parameters()), None)
-    args, kwargs = as_call(map_tensors(value, lambda path, tensor: tensor.to(device)))
     try:
         with untouched(module, train=module.training, seed=0):
-            return _with_runs(tree, module, lambda: module(*args, **kwargs))
+            run = _with_runs(tree, module, _moved(value, device))
     except Exception as error:
-        raise model_failed(module, value, error) from error
+        raise model_failed(module, value, error) from unseen
+    log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
+    return run
 
 
-def _with_runs(tree: ModuleTree, model: nn.Module, run: Callable[[], Any]) -> ModuleTree:
+def _moved(value: Any, device: torch.device | str | None) -> Any:
+    return map_tensors(value, lambda path, tensor: tensor.to(device))
+
+
+def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     layers = layers_of(model)
     recorder = Recorder(model, layers, [OUTPUT])
     with torch.no_grad(), FlopCounterMode(display=False) as counter, recorder as capture:
-        run()
+        args, kwargs = as_call(value)
+        model(*args, **kwargs)
     calls = {fired.module: fired.calls for fired in capture.coverage.fired}
     shapes: dict[str, list[str]] = defaultdict(list)
     for record in capture.records:

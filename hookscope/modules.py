@@ -6,10 +6,12 @@ that is reachable under several names stands in the tree once, under the first o
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 
+import torch
 from torch import nn
 
 ROOT = "."
@@ -100,6 +102,20 @@ def layers_of(model: nn.Module) -> list[Layer]:
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name or ROOT)
     return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of ``model`` on the meta device: shapes without values, and no memory for them.
+
+    Everything else is copied deeply, so that a pass through the copy leaves nothing in the model.
+    """
+    ghosts: dict[int, object] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        ghost = torch.empty_like(tensor, device="meta")
+        if isinstance(tensor, nn.Parameter):
+            ghost = nn.Parameter(ghost, requires_grad=tensor.requires_grad)
+        ghosts[id(tensor)] = ghost
+    return copy.deepcopy(model, ghosts)
 
 
 def module_running(model: nn.Module, traceback: TracebackType | None) -> str:

@@ -20,7 +20,7 @@ _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 def default_path(model_name: str, command: str) -> Path:
     """Return the name of a command's result in the working folder.
 
-    Never named after a layer: an unquoted ``layer3.*`` would then expand to the file.
+    It does not begin with a layer's name, or a shell would take ``layer3.*`` without quotes for it.
 
     >>> default_path("resnet18", "capture").name
     'resnet18.capture.safetensors'

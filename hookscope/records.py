@@ -58,7 +58,8 @@ class Record:
     @property
     def ratio(self) -> float | None:
         """Norm of a parameter's gradient over the norm of the parameter itself."""
-        return self.stats.norm / self.weight_norm if self.weight_norm else None
+        norm = self.stats.norm
+        return norm / self.weight_norm if self.weight_norm and norm is not None else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a plain dict, statistics included."""

@@ -1,6 +1,6 @@
 """From layer patterns to layers: which modules of a model were meant.
 
-A pattern that matches nothing is an error with near names, never an empty result.
+Nothing found is reported as an error that suggests similar names.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ class Stats:
 
     ``mean``, ``std`` (population: divided by n), ``min``, ``max`` and ``norm`` (Euclidean) leave
     NaN and infinite entries out, and those are counted in ``nan`` and ``inf``: one NaN then does
-    not hide what the rest looks like. ``mean``, ``std``, ``min`` and ``max`` are None when no entry
-    is finite (an empty tensor, say). Complex tensors are described by their magnitude. ``min`` and
-    ``max`` of integer and bool tensors are exact integers.
+    not hide what the rest looks like. All five are None when no entry is finite (an empty tensor,
+    say): a zero that nothing was added up to would look like a result. Complex tensors are
+    described by their magnitude. ``min`` and ``max`` of integers and bools are exact integers.
     """
 
     numel: int
@@ -33,7 +33,7 @@ class Stats:
     std: float | None
     min: float | int | None
     max: float | int | None
-    norm: float
+    norm: float | None
     zeros: int
     nan: int
     inf: int
@@ -104,7 +104,7 @@ def summarize(tensor: Tensor) -> Stats:
         square += float(torch.dot(kept, kept))
         count = total
     if not count:
-        return Stats(flat.numel(), None, None, None, None, 0.0, zeros, nan, inf)
+        return Stats(flat.numel(), None, None, None, None, None, zeros, nan, inf)
     if exact:
         low, high = int(low), int(high)
     std, norm = math.sqrt(spread / count), math.sqrt(square)

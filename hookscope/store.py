@@ -1,7 +1,7 @@
 """The file of results: tensors by key and one JSON text, as safetensors.
 
-All metadata stands under the single key ``hookscope``: with two keys safetensors writes them in an
-order that changes from run to run, and the same recording would no longer give the same bytes.
+All metadata stands under the single key ``hookscope``. Safetensors does not sort metadata keys, so
+that with several of them equal recordings would give unequal files.
 Writing is atomic: a reader finds the old file or the whole new one, never a part.
 """
 

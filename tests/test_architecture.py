@@ -142,7 +142,7 @@ def prints_elsewhere(package: Path) -> list[str]:
 
 
 def hides_a_public_verb(package: Path) -> list[str]:
-    """A submodule and a lazy attribute of the same name would be one name for two things."""
+    """The package would hand out the file in place of the function, depending on who came first."""
     return sorted(p.name for p in package.iterdir() if p.stem in PUBLIC_VERBS)
 
 

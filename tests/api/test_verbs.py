@@ -174,8 +174,23 @@ def test_an_exception_in_the_model_names_the_layer_and_what_was_recorded() -> No
         hookscope.capture(net, input=X)
     assert caught.value.layer == "1.0" and caught.value.recorded == 1
     assert "layer 1.0 (Module)" in str(caught.value)
-    assert "1 tensors, the last 0/output" in str(caught.value)
+    assert "1 in all, the last: 0/output" in str(caught.value)
     assert hooks_left(net) == 0
+
+
+def test_a_model_that_ends_the_program_is_a_failure_of_that_layer() -> None:
+    def leave(self: Module, x: Tensor) -> Tensor:
+        raise SystemExit(7)
+
+    with pytest.raises(ForwardError, match=r"layer 0 \(Module\): SystemExit: 7"):
+        hookscope.capture(nn.Sequential(Module(leave)), input=X)
+
+
+def test_a_gradient_without_a_finite_entry_has_no_norm() -> None:
+    net = nn.Linear(2, 1)
+    found = hookscope.grads(net, input=torch.full((1, 2), torch.nan), loss="sum", what=["param"])
+    weight = next(r for r in found.records if r.what == "weight.grad")
+    assert (weight.stats.nan, weight.stats.norm, weight.ratio) == (2, None, None)
 
 
 def test_an_exception_in_backward_is_told_too() -> None:
@@ -190,7 +205,7 @@ def test_an_exception_in_backward_is_told_too() -> None:
 
 @pytest.mark.parametrize("limit", [100, 3_000])
 def test_max_bytes_stops_before_or_while_recording(limit: int) -> None:
-    with pytest.raises(CheckFailed, match=str(limit)):
+    with pytest.raises(CheckFailed, match=f"{limit:,}"):
         hookscope.capture(small(), input=X, max_bytes=limit)
 
     def look(self: Module, x: Tensor) -> Tensor:  # no pass on the meta device can foresee this
@@ -198,6 +213,52 @@ def test_max_bytes_stops_before_or_while_recording(limit: int) -> None:
 
     with pytest.raises(CheckFailed, match="Stopped at relu"):
         hookscope.capture(Module(look, relu=nn.ReLU()), input=X, max_bytes=100)
+
+
+class Remembering(nn.Module):
+    """Counts its calls, and keeps a table that its first call makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(2, 2)
+        self.calls = 0
+        self.table: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.table is None:
+            self.table = torch.ones(2, device=x.device)
+        out: Tensor = self.lin(x) * self.calls + self.table
+        return out
+
+
+def test_a_pass_without_values_leaves_nothing_in_the_model() -> None:
+    net, x = Remembering(), torch.ones(1, 2)
+    tree = hookscope.tree(net, shapes=True, shape=(1, 2))
+    assert tree.total.run is not None and tree.total.run.outputs == ("1x2",)
+    assert (net.calls, net.table) == (0, None)
+    with torch.no_grad():
+        expected = net.lin(x) + 1
+    shot = hookscope.capture(net, input=x, max_bytes=10**6)
+    assert net.calls == 1 and same_bits(shot.output, expected)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        pytest.param("retinanet_resnet50_fpn", marks=pytest.mark.exhaustive),
+        pytest.param("ssd300_vgg16", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_detectors_are_captured_and_have_gradients(name: str) -> None:
+    layers = ["*head*"]
+    shot = hookscope.capture(name, layers=layers, shape=(3, 96, 96), max_bytes=10**9)
+    assert shot.coverage.fired
+    found = hookscope.grads(name, layers=["*head*"], shape=(3, 96, 96), loss="sum", what="param")
+    assert found["./input.0.0.grad"].shape == (3, 96, 96)
+    tree = hookscope.tree(name, shapes=True, shape=(3, 96, 96), layers=["backbone"])
+    assert tree.nodes[0].run is not None and tree.nodes[0].run.calls == 1
 
 
 def test_a_large_recording_is_told_before_it_is_made(caplog: pytest.LogCaptureFixture) -> None:

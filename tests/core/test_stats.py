@@ -24,7 +24,7 @@ def by_numpy(values: np.ndarray) -> Stats:
     nan, inf = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
     zeros = int((wide == 0).sum())
     if not kept.size:
-        return Stats(values.size, None, None, None, None, 0.0, zeros, nan, inf)
+        return Stats(values.size, None, None, None, None, None, zeros, nan, inf)
     low, high = (int(values.min()), int(values.max())) if exact else (kept.min(), kept.max())
     norm = math.sqrt(float(np.dot(kept, kept)))
     return Stats(values.size, kept.mean(), kept.std(), low, high, norm, zeros, nan, inf)
@@ -81,7 +81,7 @@ def test_nan_and_infinities_are_counted_and_leave_the_rest_visible() -> None:
 def test_a_tensor_without_finite_entries_has_no_mean() -> None:
     for values in (torch.empty(0, 3), torch.full((2,), math.nan)):
         found = summarize(values)
-        assert found.mean is found.std is found.min is found.max is None
+        assert found.mean is found.std is found.min is found.max is found.norm is None
         assert found.zero_share == 0
 
 
