@@ -1,8 +1,24 @@
-"""``python -m hookscope``: the command, where its script is not on the path."""
+"""The way into the command, for its script and for ``python -m hookscope``."""
 
 from __future__ import annotations
 
-from hookscope.cli.main import main
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command; Ctrl-C is answered in a word from the first moment on.
+
+    Importing the command takes long enough for a user to stop it.
+    """
+    try:
+        from hookscope.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

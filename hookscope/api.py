@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,7 +42,7 @@ load = Capture.load
 
 
 def tree(
-    model: str | nn.Module = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
     *,
     layers: Sequence[str] = (),
     types: Sequence[str] = (),
@@ -91,7 +92,7 @@ def tree(
 
 
 def capture(
-    model: str | nn.Module = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
     *,
     layers: Sequence[str] = (),
     types: Sequence[str] = (),
@@ -104,7 +105,7 @@ def capture(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    weights: str = "random",
+    weights: str | os.PathLike[str] = "random",
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     dtype: str | None = None,
@@ -174,10 +175,10 @@ def capture(
     )
     announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
-    with untouched(prepared.module, train=train, seed=seed), torch.no_grad():
-        with recorder as shot:
-            shot.output = forward(prepared, recorder.capture)
-        if verify:
+    with untouched(prepared.module, train=train, seed=seed), torch.no_grad(), recorder as shot:
+        shot.output = forward(prepared, recorder.capture)
+    if verify:
+        with torch.no_grad():
             demand_unchanged(prepared, shot.output)
     shot.metadata = describe_run("capture", prepared, options)
     if verify:
@@ -190,7 +191,7 @@ def capture(
 
 
 def grads(
-    model: str | nn.Module = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
     *,
     loss: str = "ce",
     target: Any = "argmax",
@@ -207,7 +208,7 @@ def grads(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    weights: str = "random",
+    weights: str | os.PathLike[str] = "random",
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     dtype: str | None = None,
@@ -268,19 +269,20 @@ def grads(
     recorder = Recorder(
         prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
     )
-    with untouched(prepared.module, train=train, seed=seed), torch.enable_grad():
-        with recorder as found:
-            found.output = forward(prepared, recorder.capture)
-            measured = compute(
-                loss,
-                found.output,
-                target,
-                reduction=reduction,
-                raw=raw,
-                categories=prepared.loaded.categories,
-            )
-            backward(prepared, measured.value, recorder.capture)
-        if verify or recorder.doubts:
+    guard = untouched(prepared.module, train=train, seed=seed)
+    with guard, torch.enable_grad(), recorder as found:
+        found.output = forward(prepared, recorder.capture)
+        measured = compute(
+            loss,
+            found.output,
+            target,
+            reduction=reduction,
+            raw=raw,
+            categories=prepared.loaded.categories,
+        )
+        backward(prepared, measured.value, recorder.capture)
+    if verify or recorder.doubts:
+        with torch.enable_grad():
             demand_unchanged(prepared, found.output)
     found.metadata = describe_run("grads", prepared, options)
     found.metadata["loss"] = {
@@ -357,11 +359,19 @@ def _kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
 
 
 def _chosen(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-    """The keywords whose values are not the defaults, as text where JSON has no such value."""
+    """The keywords whose values are not the defaults, as JSON can hold them."""
     defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
-    plain = (str, int, float, bool, list, tuple, dict, type(None))
-    return {
-        name: value if isinstance(value, plain) else type(value).__name__
-        for name, value in given.items()
-        if name not in ("model", "input") and value != defaults[name]
-    }
+    plain = {n: _plain(value) for n, value in given.items() if n not in ("model", "input")}
+    return {name: value for name, value in plain.items() if value != _plain(defaults[name])}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return f"a {type(value).__name__}"

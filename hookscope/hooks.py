@@ -12,7 +12,9 @@ module alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -25,9 +27,11 @@ from torch.utils.hooks import RemovableHandle
 from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
 from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
-from hookscope.modules import ROOT, Layer
+from hookscope.modules import ROOT, Layer, layers_of
 from hookscope.records import Absent, Capture
 from hookscope.tensors import Path, call_inputs, closed_types, map_tensors, walk
+
+log = logging.getLogger("hookscope")
 
 ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
 
@@ -100,11 +104,15 @@ class Recorder:
         self._backwards: dict[Tensor, int] = {}
         self._arrivals: dict[Slot, list[Tensor]] = {}
         self._refused: dict[nn.Module, str] = {}
+        self._stance = ExitStack()
         self._open = False
 
     def __enter__(self) -> Capture:
         self._open = True
         try:
+            if any(_is_compiled(layer.module) for layer in layers_of(self.model)):
+                log.info("torch.compile: run without compiled code, in which no hook would fire")
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
             for layer, kinds in self._wanted():
                 self._attach(layer, kinds)
             if PARAM_GRAD in self.kinds:
@@ -174,6 +182,7 @@ class Recorder:
         self._open = False
         while self._handles:
             self._handles.pop().remove()
+        self._stance.close()
 
     def _before(
         self,
@@ -370,6 +379,10 @@ def _storage(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided or tensor.is_nested:
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
 
 
 def _escapes(tensor: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,12 +51,12 @@ class Prepared:
 
 
 def prepare(
-    model: str | nn.Module,
+    model: str | os.PathLike[str] | nn.Module,
     input: Any,
     *,
     selection: Mapping[str, Any],
     recipe: Mapping[str, Any],
-    weights: str,
+    weights: str | os.PathLike[str],
     model_args: Mapping[str, Any] | None,
     seed: int,
     dtype: str | None,

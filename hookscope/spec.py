@@ -5,6 +5,7 @@ Torch-free. A file given as a model is looked at just far enough to say what it 
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Iterable
@@ -22,9 +23,20 @@ _PYTHON_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[^:/\\]*))?", re.DOTALL
 _MODEL_FILE = re.compile(r".+\.(py|pt|pth|pt2|ts|ckpt|bin|pkl|safetensors|onnx)")
 _PREFIX = re.compile(r"(?P<source>\w{2,}):(?!\\)")
 _IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"RIFF")
+_TEXT_IMAGES = re.compile(rb"P[1-7Ff]\s|%!PS|/\* XPM|#define|Image type|SIMPLE")
+_PRINTABLE = re.compile(rb"[\t\n\f\r -~]{4,}")
+_WEIGHTS_FILE = re.compile(r".+\.(safetensors|pth|pt|bin|ckpt)", re.DOTALL | re.IGNORECASE)
 _USE_WEIGHTS = "Name its model and give the file as weights: hookscope capture MODEL --weights {0}"
 _NOT_YET = "This version does not open such files; give the Python source: FILE.py:NAME."
+_READS_IMAGES = "Images are read as PNG, JPEG, WebP, GIF, BMP, TIFF and what else pillow knows."
 _A_MODEL = "A model is a torchvision name (hookscope models lists them) or FILE.py:NAME."
+
+EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
+UNKNOWN = "a file of no kind that hookscope knows"
+CUT_OFF = "a damaged or cut-off zip archive"
+TORCHSCRIPT, EXPORTED = "a TorchScript archive", "a program saved by torch.export (.pt2)"
+ONNX, CHECKPOINT = "an ONNX graph", "a pickled checkpoint"
+AGAIN = "Write or download it again."
 
 
 class Typed(str):
@@ -107,18 +119,66 @@ def describe_file(path: str) -> tuple[str, str]:
         return f"a file that cannot be read ({exc.strerror})", "Check its permissions."
     suffix = Path(path).suffix.lower()
     if not head:
-        return "an empty file", "Write or download it again."
+        return EMPTY, AGAIN
     if head.startswith(b"PK"):
         return _describe_zip(path)
     if head.startswith(_IMAGES):
-        return "an image", f"Give it as the input: hookscope capture MODEL --input {path}"
+        return IMAGE, f"Give it as the input: hookscope capture MODEL --input {path}"
     if head[8:10] in (b'{"', b"{ ", b"{}") or suffix == ".safetensors":
         return "a safetensors file of weights", _USE_WEIGHTS.format(path)
     if head[:1] == b"\x80" or suffix in (".pt", ".pth", ".ckpt", ".bin", ".pkl"):
-        return "a pickled checkpoint", _USE_WEIGHTS.format(path)
+        return CHECKPOINT, _USE_WEIGHTS.format(path)
     if suffix == ".onnx":
-        return "an ONNX graph", _NOT_YET
-    return "a file of no kind that hookscope knows", _A_MODEL
+        return ONNX, _NOT_YET
+    return TEXT if _PRINTABLE.fullmatch(head) else UNKNOWN, _A_MODEL
+
+
+def refuse_other_than_image(path: str) -> None:
+    """Raise InputError if the first bytes of ``path`` are of another kind of file than an image.
+
+    Bytes that tell nothing are let pass, as the kinds of images are many; decoding judges them.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(16)
+    except OSError:
+        return
+    if not _TEXT_IMAGES.match(head) and describe_file(path)[0] not in (IMAGE, UNKNOWN):
+        raise not_an_image(f"The file {path!r}", path)
+
+
+def not_an_image(called: str, path: str = "") -> InputError:
+    """Return the error about input that no image can be read from; ``path`` is its file, if any."""
+    kind = f": it looks like {describe_file(path)[0]}" if path else ""
+    return InputError(f"{called} is not an image{kind}.", _READS_IMAGES)
+
+
+def is_weights_file(word: str) -> bool:
+    """Whether a weights word means a file rather than a name."""
+    typed = _WEIGHTS_FILE.fullmatch(word) or "/" in word or os.sep in word
+    return bool(typed) or Path(word).exists()
+
+
+def check_weights_file(path: str) -> None:
+    """Refuse a file of weights that is not there.
+
+    Raises:
+        RequestError: ``path`` is missing, or a folder.
+    """
+    if Path(path).is_dir():
+        raise RequestError(f"{path!r} is a folder, not a file of weights.", "Name a file in it.")
+    if not Path(path).exists():
+        near = _near_file(path, "Check the name and the folder.")
+        raise RequestError(f"There is no file of weights {path!r}.", near)
+
+
+def ended(text: str) -> str:
+    """Return ``text`` with a full stop after it, unless it ends like a sentence already.
+
+    >>> ended("no data!"), ended("too short"), ended("too short.")
+    ('no data!', 'too short.', 'too short.')
+    """
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _describe_zip(path: str) -> tuple[str, str]:
@@ -127,17 +187,17 @@ def _describe_zip(path: str) -> tuple[str, str]:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError):
-        return "a damaged or cut-off zip archive", "Write or download it again."
+        return CUT_OFF, AGAIN
 
     def holds(pattern: str) -> bool:
         return any(fnmatchcase(name, pattern) for name in names)
 
     if holds("*/code/*") or holds("code/*"):
-        return "a TorchScript archive", _NOT_YET
+        return TORCHSCRIPT, _NOT_YET
     if holds("*/models/*.json") or holds("models/*.json"):
-        return "a program saved by torch.export (.pt2)", _NOT_YET
+        return EXPORTED, _NOT_YET
     if holds("*/data.pkl") or holds("data.pkl"):
-        return "a pickled checkpoint", _USE_WEIGHTS.format(path)
+        return CHECKPOINT, _USE_WEIGHTS.format(path)
     return "a zip archive with no weights in it", _A_MODEL
 
 
@@ -178,7 +238,7 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Typed]:
     return values
 
 
-def _near_file(path: str) -> str:
+def _near_file(path: str, otherwise: str = _A_MODEL) -> str:
     folder = Path(path).parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return did_you_mean(Path(path).name, names) or _A_MODEL
+    return did_you_mean(Path(path).name, names) or otherwise

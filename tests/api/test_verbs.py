@@ -6,8 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models as zoo
 
@@ -130,6 +132,22 @@ def test_verify_demands_the_same_bits() -> None:
 def test_verify_accepts_dropout_and_nan_since_the_seed_is_the_same() -> None:
     net = nn.Sequential(nn.Dropout(0.5), Module(lambda self, x: x / 0 * 0))
     assert hookscope.capture(net, input=X, train=True, verify=True).metadata["verified"]
+
+
+def test_verify_starts_from_the_same_buffers_even_if_forward_rebinds_them() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = self.seen + 1
+            return x * self.seen
+
+    net = Counting()
+    assert hookscope.capture(net, input=X, verify=True).metadata["verified"]
+    assert hookscope.grads(net, input=X, loss="sum", verify=True).metadata["verified"]
+    assert net.seen.item() == 0
 
 
 def test_strict_names_the_layer_that_never_ran_and_why() -> None:
@@ -398,3 +416,16 @@ def test_options_beyond_the_defaults_are_in_the_metadata() -> None:
     shot = hookscope.capture(small(), input=X, layers=["0"], train=True)
     assert shot.metadata["options"] == {"layers": ["0"], "train": True}
     assert shot.metadata["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+
+
+def test_options_that_json_cannot_hold_are_named_by_their_type(tmp_path: Path) -> None:
+    targets: list[Any] = [torch.tensor([1, 0]), np.array([1, 0]), [1, 0], (1, 0)]
+    for target in targets:
+        found = hookscope.grads(small(), input=X, layers=["4"], target=target)
+        found.save(tmp_path / "a")
+        assert same_bits(found["4/bias.grad"], hookscope.load(tmp_path / "a")["4/bias.grad"])
+    assert found.metadata["options"]["target"] == [1, 0]
+    weights = tmp_path / "weights.safetensors"
+    save_file(hookscope.load_model("alexnet").module.state_dict(), weights)
+    shot = hookscope.capture("alexnet", shape=(1, 3, 64, 64), layers=["."], weights=weights)
+    assert shot.metadata["options"]["weights"] == str(weights)

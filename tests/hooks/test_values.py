@@ -225,3 +225,19 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_near_names() -> None:
     net = nn.Sequential(OrderedDict(encoder=nn.Linear(2, 2)))
     with pytest.raises(LayerError, match="encoder"), hookscope.record(net, layers=["encodr"]):
         pass
+
+
+def test_compiled_modules_run_uncompiled_while_they_are_recorded() -> None:
+    inner = nn.Linear(2, 2)
+    net = nn.Sequential(torch.compile(inner, backend="eager"))
+    in_place = nn.Linear(2, 2)
+    in_place.compile(backend="eager")
+    x = torch.ones(1, 2)
+    net(x), in_place(x)  # compiled before any hook is there
+    with hookscope.record(net, grads=True) as capture:
+        net(x).sum().backward()
+    assert same_bits(capture["0._orig_mod/output"], inner(x))
+    assert "0._orig_mod/weight.grad" in capture
+    with hookscope.record(in_place) as capture:
+        in_place(x)
+    assert list(capture) == ["./output"]
