@@ -128,7 +128,7 @@ def test_the_photo_is_small_and_holds_nothing_but_pixels(repo: Path) -> None:
 
 def test_the_installed_command_is_our_main() -> None:
     [command] = entry_points(group="console_scripts", name="hookscope")
-    assert command.value == "hookscope.cli.main:main"
+    assert command.value == "hookscope.__main__:main"
     assert callable(command.load())
 
 

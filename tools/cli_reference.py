@@ -28,6 +28,14 @@ when a sound request failed while running, 2 when the request was wrong, 130 aft
 A value is taken from the first of: the flag, the environment variable, the project's settings
 (`hookscope.toml`, or `[tool.hookscope]` in `pyproject.toml`, here or in a folder above), the user's
 `hookscope.toml`, the default. `hookscope config` shows each value and where it came from.
+
+The user's file is `~/.config/hookscope/hookscope.toml` on Linux (or under `XDG_CONFIG_HOME`),
+`~/Library/Application Support/hookscope/hookscope.toml` on macOS, and
+`%APPDATA%\\hookscope\\hookscope.toml` on Windows; `hookscope config` tells its path.
+
+Every option has the variable `HOOKSCOPE_<COMMAND>_<OPTION>`. In that of a repeatable option, spaces
+separate the values (`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), and in `HOOKSCOPE_CAPTURE_INPUT` the
+separator of `PATH` does. A comma belongs to the value.
 """
 
 

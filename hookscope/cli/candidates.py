@@ -30,6 +30,32 @@ def models(
     return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
 
 
+def weights(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Offer the words for weights, the pretrained ones of the model on the line, and files."""
+    from click.shell_completion import CompletionItem
+
+    from hookscope.sources.catalog import bundled
+
+    model = _model_on_line(ctx)
+    named = [name for info in bundled() if info.name == model for name in info.weights]
+    words = ["random", *(["default"] if named else []), *named]
+    found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    # First, since bash takes what stands before it for void.
+    return [CompletionItem(incomplete, type="file"), *found]
+
+
+def commands(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Offer the names of the commands."""
+    from click.shell_completion import CompletionItem
+
+    names = ctx.find_root().command.list_commands(ctx)  # type: ignore[attr-defined]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 def layers(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:

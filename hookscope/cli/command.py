@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from hookscope.cli.layout import Context
+from hookscope.suggest import near
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WIDTH = 100
+GLOBAL = "Global options"
+_WRITTEN = f"{__name__}.written"
 
 
 class Example(NamedTuple):
@@ -60,6 +65,22 @@ class Option(click.Option):
             return str(settings_of(ctx).of(ctx.command.name or "")[self.key].path)
         return ""
 
+    def consume_value(
+        self, ctx: click.Context, opts: Mapping[str, Any]
+    ) -> tuple[Any, ParameterSource]:
+        """Find the value, and keep it as it was written."""
+        value, source = super().consume_value(ctx, opts)
+        ctx.meta.setdefault(_WRITTEN, {})[self.name] = value
+        return value, source
+
+    def given(self, ctx: click.Context) -> Any:
+        """Return the value as it was written, before it was converted."""
+        return ctx.meta[_WRITTEN][self.name]
+
+    def was_chosen(self, ctx: click.Context) -> bool:
+        """Whether a flag, a variable or a file gave the value."""
+        return ctx.get_parameter_source(self.name) not in (None, ParameterSource.DEFAULT)
+
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """Name the option, and what gave it the value that was refused."""
         hint = f"--{self.key}"
@@ -83,6 +104,8 @@ class Command(click.Command):
         examples: lines that run as they stand in a clone of the project.
         notes: further sections of the help, each a title and rows of a term and its meaning.
     """
+
+    context_class = Context
 
     def __init__(
         self,
@@ -110,7 +133,10 @@ class Command(click.Command):
         waiting = {o for p in self.options() if not (p.is_flag or p.count) for o in p.opts}
         if ctx.resilient_parsing and args and args[-1] in waiting:
             args = args[:-1]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _explained(error, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section, and the command's own further sections."""
@@ -118,10 +144,16 @@ class Command(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record and isinstance(param, click.Option):
-                sections.setdefault(getattr(param, "section", "Global options"), []).append(record)
+                sections.setdefault(getattr(param, "section", GLOBAL), []).append(record)
         for title, records in (sections | self.notes()).items():
             with formatter.section(title):
                 formatter.write_dl(records)
+                if title == GLOBAL:
+                    formatter.write_paragraph()
+                    formatter.write_text(
+                        f"As environment variables: HOOKSCOPE_{(self.name or '').upper()}_<OPTION>,"
+                        " or HOOKSCOPE_<OPTION> for every command."
+                    )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
@@ -139,10 +171,45 @@ class Group(click.Group):
     """The group of commands, which its help lists in the order of a day's work."""
 
     command_class = Command
+    context_class = Context
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before the command's own."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise _explained(error, ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands as they were added."""
         return list(self.commands)
+
+
+def _explained(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
+    """Say which options are near to one that does not exist, or which command has it."""
+    word = error.option_name
+    here = near(word.lstrip("-"), [name for name in _flags(ctx.command) if len(name) > 1])
+    group = ctx.find_root().command
+    assert isinstance(group, click.Group)
+    owners = [name for name, other in group.commands.items() if word in _flags(other).values()]
+    message = f"No such option {word!r}."
+    if owners:
+        message += f" {word} belongs to {_either([f'hookscope {name}' for name in owners])}."
+    elif here:
+        message += f" Did you mean {_either([f'--{name}' for name in here])}?"
+    return click.UsageError(message, ctx)
+
+
+def _flags(command: click.Command) -> dict[str, str]:
+    """The flags of a command, by their names without dashes."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    flags = [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
+    return {flag.lstrip("-"): flag for flag in flags}
+
+
+def _either(words: list[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def command(
@@ -162,12 +229,13 @@ def command(
 def option(*names: str, **more: Any) -> Callable[[F], F]:
     """Declare an option that has a default (None unless told) and shows it and its variables."""
     more.setdefault("default", () if more.get("multiple") else None)
-    return click.option(*names, cls=Option, show_default=True, show_envvar=True, **more)
+    more = {"show_default": True, "show_envvar": True} | more
+    return click.option(*names, cls=Option, **more)
 
 
 def flag(name: str, *short: str, **more: Any) -> Callable[[F], F]:
     """Declare a switch, with the word that turns it off where a variable or a file turned it on."""
-    more.setdefault("default", False)
+    more = {"default": False, "show_default": False} | more
     return option(f"--{name}/--no-{name}", *short, is_flag=True, **more)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from hookscope.cli.command import Example, command
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.cli.settings import Effective, effective, settings_of
+from hookscope.config import FILE_NAME
 
 EXAMPLES = (
     Example("hookscope config", "All values, with file or variable."),
@@ -29,12 +31,24 @@ def config(ctx: click.Context) -> None:
     out: Out = ctx.obj
     rows = list(effective(ctx))
     files = [str(path) for path in settings_of(ctx).files]
+    user_file = os.path.join(click.get_app_dir("hookscope"), FILE_NAME)
     if out.json:
         settings = [{**row._asdict(), "value": row.value} for row in rows]
-        out.document({"schema": 1, "command": "config", "files": files, "settings": settings})
+        out.document(
+            {
+                "schema": 1,
+                "command": "config",
+                "files": files,
+                "user_file": user_file,
+                "settings": settings,
+            }
+        )
         return
     for path in files:
         out.note(f"read {path}")
+    if user_file not in files:
+        state = "not read" if os.path.isfile(user_file) else "does not exist"
+        out.note(f"the user's settings file: {user_file} ({state})")
     cells = [(f"{row.command}.{row.option}", _text(row.value), _from(row)) for row in rows]
     widths = [max(len(cell[i]) for cell in cells) for i in range(2)]
     out.text("\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in cells))

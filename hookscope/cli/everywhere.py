@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli.command import flag, option, together
+from hookscope.cli.command import GLOBAL, flag, option, together
 from hookscope.cli.out import Out
 from hookscope.cli.settings import choose_files
 
@@ -32,7 +32,8 @@ def _present(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def _global(decorator: Callable[..., Any], *names: str, **more: Any) -> Callable[[Any], Any]:
-    more = {"expose_value": False, "callback": _present, "section": "Global options"} | more
+    more = {"expose_value": False, "callback": _present, "section": GLOBAL} | more
+    more |= {"show_envvar": False, "show_default": False}
     made: Callable[[Any], Any] = decorator(*names, **more)
     return made
 

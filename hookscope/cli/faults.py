@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from hookscope.cli.out import Out
 from hookscope.errors import HookscopeError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+# EDQUOT is unknown to Windows.
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class Fault(NamedTuple):
@@ -56,6 +59,13 @@ def explain(error: BaseException) -> Fault:
     if isinstance(error, MemoryError):
         hint = "Choose fewer layers with --layer, or a smaller input with --shape or --size."
         return Fault("There is not enough memory.", hint, FAILED)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f" to {error.filename}" if error.filename else ""
+        return Fault(
+            f"The output could not be written{where}: {error.strerror}.",
+            "Free some space there, or choose another place for it.",
+            FAILED,
+        )
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         hint = "Set HOOKSCOPE_DEBUG=1 to see where it happened."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hookscope.cli import candidates
 from hookscope.cli.command import Example, command
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
@@ -16,7 +17,13 @@ EXAMPLES = (
 
 @command(
     "help",
-    click.argument("name", metavar="[COMMAND]", required=False, help="The command to explain."),
+    click.argument(
+        "name",
+        metavar="[COMMAND]",
+        required=False,
+        shell_complete=candidates.commands,
+        help="The command to explain.",
+    ),
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
@@ -31,7 +38,7 @@ def help(ctx: click.Context, name: str | None) -> None:
     if name is not None:
         _, found, _ = group.resolve_command(root, [name])
         assert found is not None
-        text = found.get_help(click.Context(found, info_name=name, parent=root))
+        text = found.get_help(found.context_class(found, info_name=name, parent=root))
     if out.json:
         out.document({"schema": 1, "command": "help", "about": name or "", "text": text})
     else:

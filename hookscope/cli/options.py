@@ -6,6 +6,7 @@ command hands its values on as they are.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from click.core import ParameterSource
 
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
-from hookscope.cli.values import FileName, Parsed, Several, byte_count, numbers, size
+from hookscope.cli.values import FileName, Parsed, Several, byte_count, divisors, numbers, size
 from hookscope.cli.values import shape as read_shape
 
 DEFAULT_MODEL = "resnet18"
@@ -87,7 +88,8 @@ model = together(
 
 
 def announce_model(ctx: click.Context) -> None:
-    """Tell where the model's name came from, unless it was typed."""
+    """Tell where the model's name came from, unless it was typed; refuse what cannot be run."""
+    _refuse_misfits(ctx.params)
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -97,7 +99,37 @@ def announce_model(ctx: click.Context) -> None:
     )
 
 
+def _refuse_misfits(values: dict[str, Any]) -> None:
+    """Refuse options that do not go together, before anything heavy is imported to use them."""
+    if "weights" not in values:
+        return
+    from hookscope.inputs.words import NO_IMAGE, refuse_unused
+    from hookscope.losses.formulas import FORMULAS, check_reduction, check_target
+    from hookscope.sources.catalog import check_weights
+    from hookscope.spec import parse_model
+
+    check_weights(parse_model(values["model"]), values["weights"])
+    if not values["input"]:
+        refuse_unused(values, NO_IMAGE)
+    if "loss" in values:
+        check_reduction(FORMULAS[values["loss"]], values["reduction"])
+        check_target(values["target"])
+
+
 # Which layers
+
+
+def _check_patterns(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    if value and not ctx.resilient_parsing:
+        from hookscope.patterns import compile_pattern, split_signs
+
+        for patterns in split_signs(value):
+            for pattern in patterns:
+                compile_pattern(pattern)
+    return value
+
 
 layers = together(
     option(
@@ -107,6 +139,7 @@ layers = together(
         section="Layers",
         multiple=True,
         metavar="GLOB",
+        callback=_check_patterns,
         shell_complete=candidates.layers,
         help="Layers by name: * matches dots too, {a,b} is either, . is the model itself, a leading"
         " ! takes away. Repeatable; all layers if not given.",
@@ -134,7 +167,8 @@ shape = option(
     "--shape",
     section="Input",
     type=Parsed("shape", read_shape),
-    help="Shape of the input, such as 1x3x224x224, where no --input sets it.",
+    help="Shape of the input, such as 1x3x224x224, where no --input sets it; images are resized to"
+    " its last two lengths.",
 )
 
 shapes = flag(
@@ -150,9 +184,14 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.inputs.words import expand
+    from hookscope.inputs.words import STDIN, expand
+    from hookscope.spec import refuse_other_than_image
 
-    return expand(value)
+    files = expand(value)
+    for file in files:
+        if file != STDIN and os.path.isfile(file):  # reading from a pipe would empty it
+            refuse_other_than_image(file)
+    return files
 
 
 inputs = together(
@@ -188,7 +227,7 @@ inputs = together(
     option(
         "--std",
         section="Input",
-        type=Parsed("numbers", numbers),
+        type=Parsed("numbers", divisors),
         help="Divides each channel, in place of the recipe's.",
     ),
 )
@@ -202,6 +241,7 @@ run = together(
         section="Run",
         default="random",
         type=FileName("weights"),
+        shell_complete=candidates.weights,
         help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
         " a .safetensors or .pth FILE.",
     ),

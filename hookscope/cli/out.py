@@ -28,7 +28,8 @@ _PLAIN = str.maketrans(
 class Out:
     """Where a command's words go, and how they look there.
 
-    The public attributes are the global options; the command line sets them.
+    The public attributes are the global options, which the command line sets, and what is said
+    if the user stops the run.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class Out:
         self.quiet = False
         self.verbose = 0
         self.color: bool | None = None
+        self.last_words = "Interrupted."
         self._started = time.perf_counter()
         self._shows_status = False
 
@@ -111,10 +113,11 @@ class Out:
         self._say(text.rstrip("\n"))
 
     def interrupted(self) -> None:
-        """Leave the line on which a terminal shows ^C."""
+        """Leave the line on which a terminal shows ^C, and say what has become of the run."""
         self._wipe()
         if _is_terminal(sys.stderr):
             sys.stderr.write("\n")
+        self._say(self.last_words)
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import candidates
+from hookscope.cli.following import next_command
 from hookscope.cli.options import announce_model
 from hookscope.cli.out import Out
 
@@ -25,6 +26,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     verb = ctx.info_name or ""
     path, replaces = _check_output(verb, output, force, values["model"])
     announce_model(ctx)
+    out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
         from hookscope import api
         from hookscope.cli.log import listen
@@ -34,6 +36,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
         capture: Capture = getattr(api, verb)(**values)
         out.step(f"Writing {path} ...")
         size = capture.save(path)
+        out.last_words = f"Interrupted; {path} was written."
         out.step("Done.")
     _remember_layers(capture, values)
     if out.json:
@@ -43,7 +46,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     else:
         out.result(_lines(verb)(capture, out.width, out.ascii))
     _say_what_was_written(out, path, size, replaces)
-    out.note(f"next: {_next_command(verb, values)}")
+    out.note(f"next: {next_command(ctx, capture)}")
 
 
 def _lines(verb: str) -> Callable[[Capture, int | None, bool], list[Text]]:
@@ -81,17 +84,3 @@ def _say_what_was_written(out: Out, path: Path, size: int, replaces: bool) -> No
 
     replaced = ", replacing an earlier file" if replaces else ""
     out.note(f"wrote {path} ({bytes_text(size)}{replaced})")
-
-
-def _next_command(verb: str, values: dict[str, Any]) -> str:
-    """A line that goes on from here, quoted for the shell."""
-    import shlex
-
-    words = ["hookscope", "grads" if verb == "capture" else "capture", values["model"]]
-    for pattern in values["layers"]:
-        words += ["--layer", pattern]
-    if values["weights"] != "random":
-        words += ["--weights", values["weights"]]
-    if values["input"] and len(values["input"]) == 1 and values["input"] != ["-"]:
-        words += ["--input", values["input"][0]]
-    return shlex.join(words)

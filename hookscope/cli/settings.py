@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
+from click.types import IntParamType
 
 from hookscope.cli.command import Command, Option
+from hookscope.cli.values import Parsed
+from hookscope.errors import SettingsError
+
+if TYPE_CHECKING:
+    from hookscope.config import Setting
 
 _CHOSEN = f"{__name__}.chosen"
 _SETTINGS = f"{__name__}.settings"
@@ -111,30 +117,68 @@ def _vocabulary(group: click.Group) -> Any:
 def _default_map(ctx: click.Context, command: Command) -> dict[str, Any]:
     found = settings_of(ctx).of(command.name or "")
     return {
-        option.name: _as_given(option, found[option.key].value)
+        option.name: _as_given(option, found[option.key])
         for option in command.options()
         if option.key in found
     }
 
 
-def _as_given(option: Option, value: Any) -> Any:
-    # A repeatable option may be written in a file as one plain value.
-    return [value] if option.multiple and not isinstance(value, list) else value
+def _as_given(option: Option, setting: Setting) -> Any:
+    """The value as the option takes it.
+
+    A text is read as on the command line. Anything else must be of the option's own type: Click
+    would make a 1 of 1.5 and of true.
+    """
+    value = setting.value
+    if option.is_bool_flag:
+        allowed, kind, example = isinstance(value, bool | str), "true or false", "true"
+    elif option.count or isinstance(option.type, IntParamType):
+        allowed, kind, example = _is_whole(value) or isinstance(value, str), "a whole number", "1"
+    elif isinstance(option.type, Parsed):  # it judges numbers and lists itself
+        allowed, kind, example = not _holds_bool(value), "a text, a number or a list", '"..."'
+    elif option.multiple:
+        # It may also be written as one plain value.
+        value = value if isinstance(value, list) else [value]
+        allowed = all(isinstance(item, str) for item in value)
+        kind, example = "a text or a list of texts", '["...", "..."]'
+    else:
+        # A plain number too: target = 3.
+        allowed, kind, example = isinstance(value, str) or _is_whole(value), "a text", '"..."'
+        value = str(value)
+    if not allowed:
+        raise SettingsError(
+            f"{setting.path}: {option.key} must be {kind}, not {_as_toml(setting.value)}.",
+            f"Write {option.key} = {example} there, or give --{option.key} on the command line.",
+        )
+    return value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _holds_bool(value: Any) -> bool:
+    return any(isinstance(item, bool) for item in (value if isinstance(value, list) else [value]))
+
+
+def _as_toml(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
     """Warn of a variable of ours that no option reads: most likely a slip of the pen."""
-    from hookscope.suggest import did_you_mean
+    from hookscope.suggest import near
 
-    known = {
-        variable
-        for command in group.commands.values()
-        if isinstance(command, Command)
-        for option in command.options()
-        for variable in option.envvar or ()
-    }
-    prefixes = tuple(f"HOOKSCOPE_{name.upper()}_" for name in group.commands)
-    for variable in sorted(os.environ):
-        if variable.startswith(prefixes) and variable not in known:
-            hint = did_you_mean(variable, known)
-            ctx.obj.warning(f"The environment variable {variable} is read by nothing. {hint}")
+    for name, command in group.commands.items():
+        assert isinstance(command, Command)
+        prefix = f"HOOKSCOPE_{name.upper()}_"
+        known = {variable for option in command.options() for variable in option.envvar or ()}
+        own = {variable.removeprefix(prefix): variable for variable in known}
+        for variable in sorted(os.environ):
+            if variable.startswith(prefix) and variable not in known:
+                # What all have in common would make any two of them look alike.
+                names = near(variable.removeprefix(prefix), own)
+                hint = f" Did you mean {' or '.join(own[name] for name in names)}?" * bool(names)
+                ctx.obj.warning(f"The environment variable {variable} is read by nothing.{hint}")

@@ -136,5 +136,17 @@ def numbers(value: Any) -> tuple[float, ...]:
         raise ValueError(f"{value!r} is no list of numbers; write 0.485,0.456,0.406.") from None
 
 
+def divisors(value: Any) -> tuple[float, ...]:
+    """Read one number for each channel, none of them zero.
+
+    >>> divisors("0.5,0.25")
+    (0.5, 0.25)
+    """
+    found = numbers(value)
+    if 0 in found:
+        raise ValueError(f"{value!r} has a 0, and the channels are divided by these numbers.")
+    return found
+
+
 def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else str(value).split(",")

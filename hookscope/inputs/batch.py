@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError
 from hookscope.inputs import images, recipes
-from hookscope.inputs.words import expand
+from hookscope.inputs.words import NO_IMAGE, expand, refuse_unused
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.tensors import as_call, walk
 
@@ -57,7 +57,8 @@ def build(
         loaded: the model.
         words: nothing (noise, or the example the model's file offers), a word or several words
             that name images, or a tensor or call value, which passes through.
-        shape: of the noise; with images, its last two lengths are the size they get.
+        shape: of the noise; with images, its last two lengths are the size they get, and the
+            others are to be what the images make.
         preprocess: ``imagenet`` or ``none`` in place of the model's own recipe.
         size: height and width in pixels that the model is to see; one number for both.
         mean: for each channel, taken off values that run from 0 to 1.
@@ -72,14 +73,15 @@ def build(
         >>> build(wrap(torch.nn.Linear(4, 2)), shape=(1, 4)).value.shape
         torch.Size([1, 4])
     """
+    choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
     if words is None or (isinstance(words, list | tuple) and not words):
-        _refuse_unused(preprocess, size, mean, std, "no image is given")
+        refuse_unused(choices, NO_IMAGE)
         return _noise(loaded, shape, seed)
     if isinstance(words, str | os.PathLike):
         words = [words]
     if _are_words(words):
         return _from_images(loaded, expand(words), shape, (preprocess, size, mean, std))
-    _refuse_unused(preprocess, size, mean, std, "a tensor is taken as it is")
+    refuse_unused(choices, "a tensor is taken as it is")
     if shape is not None:
         raise InputError("A tensor has its own shape.", "Leave out --shape.")
     return Batch(words, _tensors(words, "tensor", hashed=True), "input: as given")
@@ -99,7 +101,7 @@ def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Bat
     made = _tensors(value, "noise")
     shapes = " and ".join(source["shape"] for source in made)
     _warn_if_small(loaded, made)
-    note = f"input: {loaded.layout.distribution} noise of {shapes} from seed {seed}"
+    note = f"input: {loaded.layout.distribution} of {shapes} from seed {seed}"
     return Batch(value, made, note)
 
 
@@ -117,6 +119,11 @@ def _from_images(
     expected = shape or _expected_shape(loaded)
     channels = _channels(loaded, expected)
     _check_choices(size, mean, std, channels)
+    if preprocess == "imagenet" and channels == 1 and None in (mean, std):
+        raise InputError(
+            f"The recipe imagenet is for colour images, and {loaded.word} takes grey ones.",
+            "Leave out --preprocess, or give --preprocess none.",
+        )
     recipe = _recipe(loaded, expected, preprocess, size, mean, std)
     tensors, sources = [], []
     for file in files:
@@ -126,7 +133,26 @@ def _from_images(
         digest = hashlib.sha256(data).hexdigest()
         sources.append({**_describe(tensor), "word": file, "sha256": digest})
     _warn_if_small(loaded, sources)
-    return Batch(loaded.arrange(tensors), tuple(sources), f"input: {recipe.text}")
+    value = loaded.arrange(tensors)
+    if shape is not None:
+        _demand_shape(value, shape, len(files))
+    grey = "made grey, " if channels == 1 else ""
+    return Batch(value, tuple(sources), f"input: {grey}{recipe.text}")
+
+
+def _demand_shape(value: Any, shape: tuple[int, ...], count: int) -> None:
+    """Refuse a shape that is of the model's input and yet not the one that the images make."""
+    for _, tensor in walk(as_call(value)):
+        made: tuple[int, ...] = tuple(tensor.shape)
+        if isinstance(value, list) and len(shape) > tensor.ndim:  # a detector's images
+            made = (len(value), *made)
+        if len(made) == len(shape) and made != shape:
+            what, wanted = ("x".join(map(str, lengths)) for lengths in (made, shape))
+            images = "image makes" if count == 1 else "images make"
+            raise InputError(
+                f"{count} {images} an input of {what}, and --shape says {wanted}.",
+                "With images, --shape sets height and width alone; give --size instead.",
+            )
 
 
 def _recipe(
@@ -189,23 +215,11 @@ def _check_choices(size: Size | None, mean: Numbers, std: Numbers, channels: int
     for name, values in (("mean", mean), ("std", std)):
         if values is not None and len(values) not in (1, channels):
             raise InputError(
-                f"--{name} has {len(values)} values for images of {channels} channels.",
+                f"--{name} has {len(values)} values for images of {recipes.channels(channels)}.",
                 "Give one value, or one for each channel.",
             )
     if std is not None and 0 in std:
         raise InputError("--std divides, and one of its values is 0.", "Give non-zero values.")
-
-
-def _refuse_unused(
-    preprocess: str | None, size: Size | None, mean: Numbers, std: Numbers, why: str
-) -> None:
-    """Refuse choices that would change nothing, rather than pass over them in silence."""
-    given = {"--preprocess": preprocess, "--size": size, "--mean": mean, "--std": std}
-    unused = [name for name, value in given.items() if value is not None]
-    if unused:
-        raise InputError(
-            f"{' and '.join(unused)} are for images, and {why}.", "Leave them out, or give --input."
-        )
 
 
 def _tensors(value: Any, word: str, hashed: bool = False) -> tuple[dict[str, Any], ...]:

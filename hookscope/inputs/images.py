@@ -14,10 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hookscope.errors import InputError
 from hookscope.inputs.words import STDIN
-from hookscope.spec import describe_file
-
-_KNOWN = "Images are read as PNG, JPEG, WebP, GIF, BMP, TIFF and what else pillow knows."
-_AGAIN = "Write or download it again."
+from hookscope.spec import AGAIN, ended, not_an_image
 
 
 def read_bytes(word: str) -> bytes:
@@ -35,8 +32,13 @@ def read_bytes(word: str) -> bytes:
         data = sys.stdin.buffer.read() if word == STDIN else Path(word).read_bytes()
     except OSError as exc:
         raise InputError(f"{_called(word)} cannot be read: {exc.strerror}.") from exc
+    if not data and word == STDIN:
+        raise InputError(
+            "Nothing came on standard input.",
+            "Pipe an image in: hookscope capture --input - < img.png",
+        )
     if not data:
-        raise InputError(f"{_called(word)} is empty.", _AGAIN)
+        raise InputError(f"{_called(word)} is empty.", AGAIN)
     return data
 
 
@@ -91,8 +93,7 @@ def _blaming(word: str) -> Iterator[None]:
     try:
         yield
     except UnidentifiedImageError as exc:
-        kind = "" if word == STDIN else f": it looks like {describe_file(word)[0]}"
-        raise InputError(f"{_called(word)} is not an image{kind}.", _KNOWN) from exc
+        raise not_an_image(_called(word), "" if word == STDIN else word) from exc
     except Image.DecompressionBombError as exc:
         raise InputError(
             f"{_called(word)} unpacks to a suspicious size: {exc}", "Scale it down first."
@@ -101,7 +102,7 @@ def _blaming(word: str) -> Iterator[None]:
         raise InputError(f"{_called(word)} cannot be used. {exc.message}", exc.hint) from exc
     except Exception as exc:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
         raise InputError(
-            f"{_called(word)} is damaged or cut off: {str(exc).rstrip('.')}.", _AGAIN
+            f"{_called(word)} is damaged or cut off: {ended(str(exc))}", AGAIN
         ) from exc
 
 

@@ -67,7 +67,7 @@ def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
         return _normalised(to_tensor(image), mean, std)
 
     resized = "resized to {}x{}, ".format(*_pair(size)) if size else ""
-    text = f"none: {resized}values 0 to 1"
+    text = f"{resized}values 0 to 1"
     changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""
     return Recipe(run, text + changes, lambda *new: _none(*new))
 
@@ -87,10 +87,15 @@ def _per_channel(tensor: Tensor, values: Numbers, default: float) -> Tensor:
     values = values or [default]
     if len(values) not in (1, len(tensor)):
         raise InputError(
-            f"{len(values)} values of mean or std do not fit an image of {len(tensor)} channels.",
+            f"{len(values)} values of mean or std do not fit an image of {channels(len(tensor))}.",
             "Give --mean and --std with one value for each channel.",
         )
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
+
+
+def channels(count: int) -> str:
+    """Return ``1 channel``, ``3 channels``."""
+    return f"{count} channel" if count == 1 else f"{count} channels"
 
 
 def _pair(size: Size) -> tuple[int, int]:

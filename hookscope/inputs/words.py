@@ -6,14 +6,17 @@ Torch-free, so that a wrong word is reported before anything heavy is imported.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from glob import glob, has_magic
 from pathlib import Path
+from typing import Any
 
 from hookscope.errors import InputError
 from hookscope.suggest import did_you_mean
 
 STDIN = "-"
+NO_IMAGE = "no image is given"
+IMAGE_CHOICES = ("preprocess", "size", "mean", "std")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
@@ -32,6 +35,23 @@ def expand(words: Iterable[str | os.PathLike[str]]) -> list[str]:
     if files.count(STDIN) > 1:
         raise InputError("Standard input can be read only once.", "Give '-' a single time.")
     return files
+
+
+def refuse_unused(choices: Mapping[str, Any], why: str) -> None:
+    """Refuse choices for images that would change nothing, rather than pass over them in silence.
+
+    Args:
+        choices: what was given for ``preprocess``, ``size``, ``mean`` and ``std``; other keys do
+            not count.
+        why: there is no image.
+    """
+    unused = [f"--{name}" for name in IMAGE_CHOICES if choices.get(name) is not None]
+    if unused:
+        are, them = ("is", "it") if len(unused) == 1 else ("are", "them")
+        raise InputError(
+            f"{' and '.join(unused)} {are} for images, and {why}.",
+            f"Leave {them} out, or give --input.",
+        )
 
 
 def _expand_one(word: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hookscope.errors import LossError
-from hookscope.losses.formulas import FORMULAS, REDUCTIONS, Formula
+from hookscope.losses.formulas import FORMULAS, Formula, check_reduction
 from hookscope.losses.targets import Target, resolve
 from hookscope.suggest import did_you_mean
 from hookscope.tensors import walk
+
+log = logging.getLogger("hookscope")
 
 _LOGITS = ("logits", "out")  # where output classes and dicts keep them
 _CLASSLESS = "The losses sum and norm work for any output."
@@ -54,7 +57,8 @@ def compute(
     """Compute the loss ``name`` of a model's ``output``.
 
     The loss is taken of the output itself if it is a tensor, else of its ``logits`` or ``out``,
-    else of its first floating tensor. Classes lie along dimension 1, along dimension 0 of a
+    else of its first floating tensor; a list holds no class scores (detectors return one, and
+    optical flow). Classes lie along dimension 1, along dimension 0 of a
     tensor that has no other, and along the last of three-dimensional ``logits`` (batch, token,
     class). ``sum`` and ``norm`` take every floating tensor in the output, whatever holds it.
 
@@ -81,6 +85,8 @@ def compute(
     chosen = _reduction(formula, reduction, raw)
     text = formula.raw_formula if raw else formula.formula
     if not formula.needs_target:
+        if not (isinstance(target, str) and target == "argmax"):
+            log.info("target: not used by the loss %s", name)
         flat = _all_floating(output)
         value = flat.sum() if name == "sum" else torch.linalg.vector_norm(flat)
         return Loss(value, name, text, chosen, "", raw)
@@ -91,15 +97,8 @@ def compute(
 
 
 def _reduction(formula: Formula, asked: str | None, raw: bool) -> str:
-    own = formula.raw_reduction if raw else formula.reduction
-    if asked is None:
-        return own
-    if asked not in REDUCTIONS:
-        choices = ", ".join(REDUCTIONS)
-        raise LossError(f"There is no reduction called {asked!r}.", f"They are {choices}.")
-    if not own:
-        raise LossError(f"The loss {formula.name} is one number and takes no reduction.")
-    return asked
+    check_reduction(formula, asked)
+    return asked or (formula.raw_reduction if raw else formula.reduction)
 
 
 def _reduce(terms: Tensor, reduction: str, batch: int) -> Tensor:
@@ -198,8 +197,8 @@ def _find_logits(output: Any) -> tuple[str, Tensor | None]:
         found = output.get(key) if isinstance(output, Mapping) else getattr(output, key, None)
         if isinstance(found, Tensor):
             return key, found
-    if isinstance(output, list) and any(isinstance(item, Mapping) for item in output):
-        return "", None  # a detector's boxes, labels and scores, image by image
+    if isinstance(output, list):
+        return "", None  # a detector's boxes image by image, optical flow step by step
     return "", next(_floating(output), None)
 
 

@@ -7,7 +7,12 @@ the target's class, and what stands there is summed or averaged as ``reduction``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from hookscope.errors import LossError
+
+TARGETS = "a class index, a list such as 3,7, a label's name, argmax, uniform, or a tensor file"
+TARGET_SUFFIXES = (".npy", ".safetensors", ".pt", ".pth")
 REDUCTIONS = ("mean", "sum", "batchmean")
 
 
@@ -79,3 +84,29 @@ FORMULAS: dict[str, Formula] = {
         _same("norm", "sqrt(sum of x^2)", "", False, "Euclidean norm over all outputs"),
     )
 }
+
+
+def check_reduction(formula: Formula, asked: str | None) -> None:
+    """Raise LossError if ``asked`` is no reduction, or the loss has nothing to reduce."""
+    if asked is None:
+        return
+    if asked not in REDUCTIONS:
+        raise LossError(
+            f"There is no reduction called {asked!r}.", f"They are {', '.join(REDUCTIONS)}."
+        )
+    if not formula.reduction:
+        raise LossError(
+            f"The loss {formula.name} is one number and takes no reduction.",
+            "Leave out --reduction, or choose another --loss.",
+        )
+
+
+def is_target_file(word: object) -> bool:
+    """Whether a target's word means a file of a tensor."""
+    return isinstance(word, str) and word.lower().endswith(TARGET_SUFFIXES)
+
+
+def check_target(word: str) -> None:
+    """Raise LossError if ``word`` names a file of a tensor that is not there."""
+    if is_target_file(word) and not Path(word).is_file():
+        raise LossError(f"There is no target file {word!r}.", f"A target is {TARGETS}.")

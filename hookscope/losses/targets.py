@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hookscope.errors import LossError
+from hookscope.losses.formulas import TARGET_SUFFIXES, TARGETS, check_target, is_target_file
+from hookscope.spec import describe_file, ended
 from hookscope.suggest import did_you_mean
 
-SUFFIXES = (".npy", ".safetensors", ".pt", ".pth")
-_WORDS = "a class index, a list such as 3,7, a label's name, argmax, uniform, or a tensor file"
+_FILES = f"A target file is {', '.join(TARGET_SUFFIXES[:-1])} or {TARGET_SUFFIXES[-1]}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def resolve(target: Any, logits: Tensor, categories: Sequence[str] = ()) -> Targ
         tensor([3, 0])
     """
     logits = logits.detach()
-    if isinstance(target, os.PathLike) or _is_file(target):
+    if isinstance(target, os.PathLike) or is_target_file(target):
         path = os.fspath(target)
         return _from_tensor(read(path), logits, path)
     if isinstance(target, Tensor | np.ndarray):
@@ -89,8 +90,7 @@ def read(path: str) -> Tensor:
     Raises:
         LossError: there is no such file, it cannot be read, or does not hold exactly one tensor.
     """
-    if not Path(path).is_file():
-        raise LossError(f"There is no target file {path!r}.", f"A target is {_WORDS}.")
+    check_target(path)
     try:
         if path.lower().endswith(".npy"):
             found: Any = torch.from_numpy(np.load(path, allow_pickle=False))
@@ -100,17 +100,16 @@ def read(path: str) -> Tensor:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # of a damaged file the readers raise nearly anything
         why = str(exc).partition("\n")[0]
-        raise LossError(f"The target file {path!r} cannot be read: {why}") from exc
+        raise LossError(
+            f"The target file {path!r} cannot be read: {ended(why)}",
+            f"{_FILES} that holds one tensor of numbers, such as numpy.save writes.",
+        ) from exc
     if isinstance(found, dict) and len(found) == 1:
         (found,) = found.values()
     if not isinstance(found, Tensor):
         count = f"{len(found)} entries" if isinstance(found, dict) else type(found).__name__
         raise LossError(f"The target file {path!r} holds {count}.", "It is to hold one tensor.")
     return found
-
-
-def _is_file(target: Any) -> bool:
-    return isinstance(target, str) and target.lower().endswith(SUFFIXES)
 
 
 def _from_tensor(tensor: Tensor, logits: Tensor, text: str) -> Target:
@@ -157,7 +156,7 @@ def _index(word: Any, count: int, categories: Sequence[str]) -> int:
     try:
         index = int(word)
     except (TypeError, ValueError):
-        raise LossError(f"{word!r} is no target.", f"A target is {_WORDS}.") from None
+        raise LossError(f"{word!r} is no target.", f"A target is {TARGETS}.") from None
     _check_range(index, count)
     return index
 
@@ -169,10 +168,14 @@ def _index_of_label(word: str, count: int, categories: Sequence[str]) -> int:
     if len(same) > 1:
         indices = " and ".join(map(str, same))
         raise LossError(f"Several classes are called {word!r}: {indices}.", "Give the index.")
+    if not same and Path(word).is_file():
+        raise LossError(
+            f"{word!r} is {describe_file(word)[0]}, from which no target is read.", f"{_FILES}."
+        )
     if not same:
         near = did_you_mean(word, categories)
         known = near if categories else "This model names no classes; give an index."
-        raise LossError(f"There is no class called {word!r}.", known or f"A target is {_WORDS}.")
+        raise LossError(f"There is no class called {word!r}.", known or f"A target is {TARGETS}.")
     _check_range(same[0], count)
     return same[0]
 

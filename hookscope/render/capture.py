@@ -29,7 +29,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in NUMBERS),
     *(("drop", title) for title in ("type", "dtype", "note", "min", "max", "std")),
     *(("drop", title) for title in ("zeros", "shape")),
-    *(("drop", title) for title in ("call", "what", "mean")),
+    *(("drop", title) for title in ("mean", "what", "call")),
 )
 
 

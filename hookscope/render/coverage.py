@@ -14,7 +14,7 @@ NAMED = 3  # names given for one cause on a terminal; a pipe gets all of them
 
 
 def coverage_lines(coverage: Coverage, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return what matched, fired (and how often), and never fired, grouped by likely cause.
+    """Return what matched, ran (and how often), and never ran, grouped by likely cause.
 
     Args:
         coverage: which modules ran.
@@ -23,7 +23,7 @@ def coverage_lines(coverage: Coverage, width: int | None, ascii: bool = False) -
     """
     some = None if width is None else NAMED
     again = [f"{f.module} x{f.calls}" for f in coverage.fired if f.calls > 1]
-    text = f"{plural(coverage.matched, 'layer')} matched, {count(len(coverage.fired))} fired"
+    text = f"{plural(coverage.matched, 'layer')} matched, {count(len(coverage.fired))} ran"
     if again:
         text += f" ({count(len(again))} of them more than once: {_listed(again, some)})"
     lines = sentence(text + ".", width, ascii)
@@ -31,7 +31,7 @@ def coverage_lines(coverage: Coverage, width: int | None, ascii: bool = False) -
     for silent in coverage.silent:
         causes.setdefault(silent.reason, []).append(silent.module)
     for cause, names in causes.items():
-        lines += sentence(f"Never fired: {_listed(names, some)} ({cause}).", width, ascii, "yellow")
+        lines += sentence(f"Never ran: {_listed(names, some)} ({cause}).", width, ascii, "yellow")
     left_out = some is not None and max([len(again), *map(len, causes.values())]) > NAMED
     return lines + (sentence("--json has all names.", width, ascii, "dim") if left_out else [])
 

@@ -26,7 +26,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
     ("shorten", "std"),
     *(("drop", title) for title in ("type", "dtype", "mean", "std")),
     *(("shorten", title) for title in ("norm", "largest", "grad/weight")),
-    *(("drop", title) for title in ("shape", "grad/weight", "largest", "call", "note", "what")),
+    *(("drop", title) for title in ("shape", "grad/weight", "largest", "note", "what", "call")),
 )
 
 

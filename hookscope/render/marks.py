@@ -45,14 +45,14 @@ def gradient_marks(records: Sequence[Record]) -> dict[str, str]:
     """
     first: dict[str, float] = {}
     for record in records:
-        if record.stats.norm > 0:
+        if record.stats.norm:
             first.setdefault(record.kind, record.stats.norm)
     words = {r.key: _judge(r.stats, first.get(r.kind, 0.0), r.kind) for r in records}
     return {key: word for key, word in words.items() if word}
 
 
 def _judge(stats: Stats, first: float, kind: str) -> str:
-    if stats.absmax is None or kind not in FACTORS:
+    if stats.absmax is None or stats.norm is None or kind not in FACTORS:
         return ""
     if stats.norm < max(FLOOR, first / FACTORS[kind]):
         return VANISHING

@@ -46,9 +46,9 @@ def note_cell(record: Record, loud: str = "", quiet: str = "") -> Cell:
 
 
 def missing_rows(capture: Capture, columns: int) -> list[Row]:
-    """Return rows for what was asked for and does not exist, and for what was never called.
+    """Return rows for what was asked for and does not exist, and for what never ran.
 
-    They bear their reason in words and no numbers. What was never called comes last.
+    They bear their reason in words and no numbers. What never ran comes last.
     """
     rows = [_missing(absent, columns) for absent in capture.absent]
     told = {absent.module for absent in capture.absent}
@@ -64,5 +64,5 @@ def _missing(entry: Absent | Silent, columns: int) -> Row:
         note = Cell(entry.reason, style=QUIET)
         cells = (*cells, Cell(entry.what), Cell(str(entry.call) if entry.call else ""))
     else:
-        note = Cell("never called", full=f"never called: {entry.reason}", style=QUIET)
+        note = Cell("never ran", full=f"never ran: {entry.reason}", style=QUIET)
     return Row((*cells, *[Cell()] * (columns - len(cells))), note, gone=True)

@@ -107,7 +107,7 @@ def _state(node: ModuleNode) -> Cell:
 
 def _note(node: ModuleNode) -> Cell:
     if node.run is not None and not node.run.calls:
-        return Cell("never called", style="yellow")
+        return Cell("never ran", style="yellow")
     return Cell("= " + ", ".join(node.aliases), style="magenta") if node.aliases else Cell()
 
 

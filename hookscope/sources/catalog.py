@@ -7,15 +7,23 @@ torchvision is installed, torchvision itself is asked.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from hookscope.errors import ModelError
+from hookscope.errors import ModelError, RequestError
 from hookscope.patterns import compile_pattern
-from hookscope.spec import TORCHVISION, ModelSpec, parse_model, refuse_path
+from hookscope.spec import (
+    TORCHVISION,
+    ModelSpec,
+    check_weights_file,
+    is_weights_file,
+    parse_model,
+    refuse_path,
+)
 from hookscope.suggest import did_you_mean
 
 FILE = Path(__file__).with_name("catalog.json")
@@ -114,6 +122,45 @@ def check(word: str) -> ModelSpec:
     if spec.source == TORCHVISION and current():
         check_name(spec.name, [info.name for info in bundled()])
     return spec
+
+
+def check_weights(spec: ModelSpec, word: str) -> None:
+    """Refuse, without torch, a weights word that cannot be right for the model ``spec``.
+
+    Raises:
+        RequestError: the word names no file, and no weights of the model. A name is judged here
+            only when the bundled list is for the installed torchvision.
+    """
+    if word == "random":
+        return
+    if spec.source != TORCHVISION:
+        if not is_weights_file(word):
+            raise no_weights_by_name(word)
+        check_weights_file(word)
+        return
+    known = next((m.weights for m in bundled() if m.name == spec.name), ()) if current() else ()
+    if word.lower() == "default" or word in known:
+        return
+    if is_weights_file(word):
+        check_weights_file(word)
+    elif known:
+        raise no_such_weights(spec.name, word, known)
+
+
+def no_weights_by_name(word: str) -> RequestError:
+    """Return the error about a named set of weights for a model from a Python file."""
+    return RequestError(
+        f"A model from a Python file has no weights called {word!r}.", "Give --weights FILE."
+    )
+
+
+def no_such_weights(name: str, word: str, known: Iterable[str]) -> RequestError:
+    """Return the error about ``word``, which is none of the weights of the model ``name``."""
+    choices = (
+        f"{name} has {', '.join(known)}; random, default and a file do for any torchvision model."
+    )
+    near = did_you_mean(word, known)
+    return RequestError(f"There are no weights called {word!r}.", f"{near} {choices}".strip())
 
 
 def check_name(name: str, known: list[str]) -> None:

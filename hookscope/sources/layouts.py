@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from hookscope.errors import InputError
 
+log = logging.getLogger("hookscope")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -21,13 +24,13 @@ class Layout:
         name: the word for it.
         arrange: takes image tensors (each C, H, W), returns a call value; raises InputError.
         noise: takes the shape of one tensor and a seed, returns a call value.
-        distribution: of the noise, in words.
+        distribution: the noise in words, to be followed by its shape: ``... of 1x3x8x8``.
     """
 
     name: str
     arrange: Callable[[Sequence[Tensor]], Any]
     noise: Callable[[tuple[int, ...], int], Any]
-    distribution: str = "standard normal"
+    distribution: str = "standard normal noise"
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -63,7 +66,9 @@ def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
 
 def _pair(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """First and second frames; a lone image is both, and so shows no motion."""
-    images = list(images) * 2 if len(images) == 1 else images
+    if len(images) == 1:
+        log.info("input: one image stands for both frames, so there is no motion in it")
+        images = list(images) * 2
     if len(images) % 2:
         raise InputError(
             f"Optical flow takes images in pairs, and {len(images)} are none.",
@@ -80,7 +85,9 @@ def _pair_noise(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
 
 def _clip(images: Sequence[Tensor], frames: int) -> Tensor:
     """Clips N, C, T, H, W of ``frames`` images each; a lone image is held for a whole clip."""
-    images = list(images) * frames if len(images) == 1 else images
+    if len(images) == 1:
+        log.info("input: one image is held for all %d frames, so there is no motion", frames)
+        images = list(images) * frames
     if len(images) % frames:
         raise InputError(
             f"The model takes clips of {frames} frames, and {len(images)} images fill none.",
@@ -91,8 +98,8 @@ def _clip(images: Sequence[Tensor], frames: int) -> Tensor:
 
 
 BATCH = Layout("batch", stack, _normal)
-LIST = Layout("list of images", list, _list_noise, "uniform from 0 to 1")
-PAIR = Layout("pair of frames", _pair, _pair_noise, "uniform from -1 to 1")
+LIST = Layout("list of images", list, _list_noise, "noise, uniform from 0 to 1,")
+PAIR = Layout("pair of frames", _pair, _pair_noise, "noise, uniform from -1 to 1,")
 
 
 def clip(frames: int) -> Layout:

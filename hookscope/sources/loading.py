@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, cast
@@ -20,9 +21,9 @@ _SOURCES = {
 
 
 def load(
-    word: str,
+    word: str | os.PathLike[str],
     *,
-    weights: str = "random",
+    weights: str | os.PathLike[str] = "random",
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     meta: bool = False,
@@ -30,8 +31,8 @@ def load(
     """Load the model that ``word`` names, in eval mode on the CPU.
 
     Args:
-        word: a torchvision name, or ``FILE.py:NAME`` where NAME is a class, a factory or an
-            instance.
+        word: a torchvision name, or ``FILE.py:NAME`` for what that file calls NAME: a subclass
+            of ``nn.Module``, a function that returns a model, or a model that is built already.
         weights: ``random`` (from the seed), ``default`` or another name of torchvision's pretrained
             weights (downloaded unless cached), or a ``.safetensors``, ``.pth`` or ``.pt`` file.
         model_args: keyword arguments for the class or factory.
@@ -49,6 +50,7 @@ def load(
         >>> load("resnet18", meta=True).module.fc
         Linear(in_features=512, out_features=1000, bias=True)
     """
+    word, weights = os.fspath(word), os.fspath(weights)
     spec = catalog.check(word)
     source = import_module(_SOURCES[spec.source])
     loaded = source.load(

@@ -21,10 +21,10 @@ from urllib.request import Request, urlopen
 
 import torch
 
-from hookscope.errors import RequestError, WeightsError
-from hookscope.sources import weights
+from hookscope.errors import WeightsError
+from hookscope.sources.catalog import no_such_weights
 from hookscope.sources.installed import models
-from hookscope.suggest import did_you_mean
+from hookscope.spec import ended, is_weights_file
 
 log = logging.getLogger("hookscope")
 
@@ -47,16 +47,14 @@ def choose(name: str, word: str) -> Any:
     if word == "random":
         return None
     known = {member.name: member for member in members(name)}
-    if word == "default":
+    if word.lower() == "default":
         default = models.get_model_weights(name).DEFAULT
         return default.meta.get("unquantized") or default
     if word in known:
         return known[word]
-    if weights.is_file_word(word):
+    if is_weights_file(word):
         return None
-    choices = f"{name} has {', '.join(known)}, and random, default or a file work everywhere."
-    near = did_you_mean(word, known)
-    raise RequestError(f"There are no weights called {word!r}.", f"{near} {choices}".strip())
+    raise no_such_weights(name, word, known)
 
 
 def fetch(entry: Any) -> str:
@@ -81,7 +79,9 @@ def fetch(entry: Any) -> str:
         with redirect_stdout(io.StringIO()):  # torch.hub prints there
             entry.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except (OSError, RuntimeError, http.client.HTTPException) as exc:
-        raise WeightsError(f"The weights could not be downloaded: {exc}.", repair) from exc
+        raise WeightsError(
+            f"The weights could not be downloaded: {ended(str(exc))}", repair
+        ) from exc
     return str(path)
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import ModelError, RequestError
+from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
+from hookscope.sources.catalog import no_weights_by_name
 from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo
 from hookscope.sources.userfile import guarded, run_file
-from hookscope.spec import FILE, ModelSpec
+from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
 from hookscope.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -106,8 +107,10 @@ def _build(spec: ModelSpec, name: str, found: Any, model_args: dict[str, Any]) -
     _check_arguments(name, found, given)
     built = guarded(spec.path, partial(found, **given))
     if not isinstance(built, nn.Module):
+        kind = type(built).__name__
+        article = "an" if kind[0].lower() in "aeiou" else "a"
         raise ModelError(
-            f"{name} in {spec.path!r} gave a {type(built).__name__}, not an nn.Module.",
+            f"{name} in {spec.path!r} gave {article} {kind}, not an nn.Module.",
             "Name an nn.Module class, a function that returns one, or an instance.",
         )
     return built
@@ -123,7 +126,7 @@ def _check_arguments(name: str, target: Callable[..., Any], given: dict[str, Any
         signature.bind(**given)
     except TypeError as exc:
         raise ModelError(
-            f"{name} cannot be built with {arguments.show(given)}: {exc}.",
+            f"{name} cannot be built with {arguments.show(given)}: {ended(str(exc))}",
             f"It is {name}{signature}; give --model-arg KEY=VALUE for each argument.",
         ) from None
 
@@ -132,11 +135,9 @@ def _weigh(module: nn.Module, spec: ModelSpec, word: str, seed: int) -> WeightsI
     if word == "random":
         log.info("weights: as built by %s from seed %d", spec.path, seed)
         return WeightsInfo("as built")
-    if weights.is_file_word(word):
+    if is_weights_file(word):
         return weights.load_file_into(module, word)
-    raise RequestError(
-        f"A model from a Python file has no weights called {word!r}.", "Give --weights FILE."
-    )
+    raise no_weights_by_name(word)
 
 
 def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:

@@ -9,7 +9,6 @@ import pickle
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,32 +16,35 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hookscope.errors import RequestError, WeightsError
+from hookscope import spec
+from hookscope.errors import WeightsError
 from hookscope.sources.loaded import WeightsInfo
-from hookscope.spec import describe_file
 
 log = logging.getLogger("hookscope")
 
-SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt")
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module)\.")
 _SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
-
-
-def is_file_word(word: str) -> bool:
-    """Whether a weights word means a file rather than a name."""
-    return word.lower().endswith(SUFFIXES) or "/" in word or os.sep in word or Path(word).is_file()
+_KINDS = "Weights are read from a .safetensors, .pth or .pt file."
+# What the first bytes tell to be no weights, and what to do about it.
+_NO_WEIGHTS = {
+    spec.EMPTY: spec.AGAIN,
+    spec.CUT_OFF: spec.AGAIN,
+    spec.IMAGE: "Give it as the input: --input {0}",
+    spec.TORCHSCRIPT: f"This version does not read weights out of one. {_SAVE_THUS}",
+    spec.EXPORTED: f"This version does not read weights out of one. {_SAVE_THUS}",
+    spec.ONNX: f"This version does not read weights out of one. {_KINDS}",
+}
 
 
 def load_file_into(module: nn.Module, path: str) -> WeightsInfo:
     """Load a file of weights into ``module`` and say what did not fit.
 
     Raises:
-        RequestError: there is no such file.
+        RequestError: there is no such file, or it is a folder.
         WeightsError: the file cannot be read, holds no weights, or none that fit.
     """
-    if not Path(path).is_file():
-        raise RequestError(f"There is no file of weights {path!r}.", "Check the name.")
+    spec.check_weights_file(path)
     own = module.state_dict(keep_vars=True)
     tensors, stripped = _unwrap_names(_read(path), own, path)
     if not own.keys() & tensors.keys():
@@ -57,7 +59,8 @@ def load_file_into(module: nn.Module, path: str) -> WeightsInfo:
         lines = [line.strip() for line in str(exc).splitlines()[1:]]
         raise WeightsError(
             f"The weights in {path!r} do not fit the model: {' '.join(lines[:3])}",
-            f"{len(lines)} tensors differ in shape; was the model built with other arguments?",
+            f"{_tensors(len(lines), 'differs', 'differ')} in shape; "
+            "was the model built with other arguments?",
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
     missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
@@ -75,13 +78,18 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def _read(path: str) -> dict[str, Tensor]:
+    kind, _ = spec.describe_file(path)
+    if kind in _NO_WEIGHTS:
+        raise WeightsError(
+            f"The file {path!r} is {kind}, not weights.", _NO_WEIGHTS[kind].format(path)
+        )
     if path.lower().endswith(".safetensors"):
         try:
             return load_file(path)
         except (SafetensorError, OSError) as exc:
             raise WeightsError(
-                f"The file {path!r} is no sound safetensors file: {exc}.",
-                "Write or download it again.",
+                f"The file {path!r} is no sound safetensors file: {spec.ended(str(exc))}",
+                spec.AGAIN,
             ) from exc
     content = _read_pickled(path)
     while isinstance(content, Mapping):
@@ -105,9 +113,10 @@ def _read_pickled(path: str) -> Any:
         message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
         raise WeightsError(message, _SAVE_THUS) from exc
     except Exception as exc:  # of a damaged file the reader raises nearly anything
-        kind, _ = describe_file(path)
+        kind, _ = spec.describe_file(path)
         raise WeightsError(
-            f"The weights in {path!r} cannot be read: the file looks like {kind}.", _SAVE_THUS
+            f"The weights in {path!r} cannot be read: the file looks like {kind}.",
+            f"{spec.AGAIN} {_KINDS}",
         ) from exc
 
 
@@ -145,18 +154,24 @@ def _report(
         log.info("weights: took %s off the names in %s", " and ".join(stripped), path)
     if missing:
         log.warning(
-            "weights: %d of the model's tensors are not in %s and stay as built: %s",
+            "weights: %d of the model's tensors %s not in %s and %s as built: %s",
             len(missing),
+            "is" if len(missing) == 1 else "are",
             path,
+            "stays" if len(missing) == 1 else "stay",
             _some(missing),
         )
     if unexpected:
         log.warning(
-            "weights: %d tensors in %s are not the model's: %s",
-            len(unexpected),
+            "weights: %s not the model's (in %s): %s",
+            _tensors(len(unexpected), "is", "are"),
             path,
             _some(unexpected),
         )
+
+
+def _tensors(count: int, one: str, many: str) -> str:
+    return f"1 tensor {one}" if count == 1 else f"{count} tensors {many}"
 
 
 def _some(names: Iterable[str], count: int = 3) -> str:

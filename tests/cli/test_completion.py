@@ -87,6 +87,19 @@ def test_commands_and_options_are_completed(complete) -> None:
     assert complete("completion", "") == list(SHELLS)
 
 
+def test_weights_are_completed_with_names_beside_files(complete) -> None:
+    # Last, so that bash, which drops what came before the files, keeps the names.
+    assert complete("capture", "resnet18", "--weights", "d") == ["d", "default"]
+    names = ["default", "IMAGENET1K_V1", "IMAGENET1K_V2"]
+    assert complete("grads", "-m", "resnet50", "--weights", "")[-4:] == ["random", *names]
+    assert complete("capture", "net.py:Net", "--weights", "")[-1] == "random"
+
+
+def test_help_completes_commands(complete) -> None:
+    assert complete("help", "t") == ["tree"]
+    assert complete("help", "") == list(cli.commands)
+
+
 def test_models_are_completed_from_the_bundled_list(complete) -> None:
     names = [model.name for model in catalog.bundled()]
     assert complete("tree", "") == names

@@ -60,7 +60,12 @@ def test_a_wrong_request_is_told_in_a_sentence_with_status_2(run, arguments, sen
         (ForwardError("It broke.", "fc", 3, "Try."), "It broke.", "Try.", 1),
         (click.UsageError("Wrong."), "Wrong.", "See: hookscope --help", 2),
         (MemoryError(), "There is not enough memory.", "--layer", 1),
-        (OSError(28, "No space left on device"), "No space left on device.", "HOOKSCOPE_DEBUG", 1),
+        (
+            OSError(28, "No space left on device"),
+            "not be written: No space left",
+            "another place",
+            1,
+        ),
         (
             PermissionError(13, "Permission denied", "x.pth"),
             "Permission denied: x.pth.",
@@ -135,7 +140,7 @@ def test_an_exception_in_the_model_is_status_1(run, tmp_path: Path, what: str) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
-def test_ctrl_c_is_quiet_with_status_130(tmp_path: Path, clean_environment) -> None:
+def test_ctrl_c_is_told_in_a_line_with_status_130(tmp_path: Path, clean_environment) -> None:
     source = RAISES.format(what="SystemExit")
     sleeper = "open('started', 'w').close(); import time; time.sleep(60)"
     (tmp_path / "net.py").write_text(source.replace("raise SystemExit", sleeper))
@@ -155,7 +160,30 @@ def test_ctrl_c_is_quiet_with_status_130(tmp_path: Path, clean_environment) -> N
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
     assert "Error" not in err
+    assert err.splitlines()[-1] == "Interrupted; nothing was written."
     assert sorted(p.suffix for p in tmp_path.iterdir() if p.is_file()) == ["", ".py"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+def test_ctrl_c_while_the_command_is_still_imported(tmp_path: Path, clean_environment) -> None:
+    # A click that takes its time, and so holds up the imports of the command itself.
+    (tmp_path / "click.py").write_text(
+        "open('started', 'w').close()\nimport time\ntime.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hookscope", "tree"],
+        cwd=tmp_path,
+        env=clean_environment | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    started = time.monotonic()
+    while not (tmp_path / "started").exists() and time.monotonic() - started < 60:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
 
 
 @pytest.mark.slow

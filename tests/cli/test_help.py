@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hookscope.cli.command import Command, Option
+from hookscope.cli.command import GLOBAL, Command, Option
 from hookscope.cli.main import cli
 from tools import cli_reference
 
@@ -45,7 +45,8 @@ def test_help_of_an_unknown_command_suggests_one(run) -> None:
 
 def help_of(name: str, width: int = 80) -> str:
     root = click.Context(cli, info_name="hookscope", terminal_width=width, **cli.context_settings)
-    return cli.commands[name].get_help(click.Context(cli.commands[name], root, name))
+    command = cli.commands[name]
+    return command.get_help(command.context_class(command, root, name))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -55,9 +56,15 @@ def test_help_tells_every_option_default_and_variable(name: str) -> None:
     text = " ".join(help_of(name).split())
     for option in command.options():
         assert option.help, option.key
+        if option.section == GLOBAL:
+            continue
         assert f"HOOKSCOPE_{name}_{option.key}".upper().replace("-", "_") in text
         if option.default and not isinstance(option.default, bool):
             assert f"default: {option.default}" in text
+    assert "default: no-" not in text
+    rule = f"HOOKSCOPE_{name.upper()}_<OPTION>, or HOOKSCOPE_<OPTION> for every command."
+    assert text.count(rule) == 1
+    assert "HOOKSCOPE_QUIET" not in text
     for argument in command.params:
         if isinstance(argument, click.Argument):
             assert argument.help
@@ -105,8 +112,44 @@ def test_a_mistyped_option_is_suggested_and_not_run(run) -> None:
     done = run("capture", "--layr", "x")
     assert (done.rc, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: No such option '--layr'.")
-    assert "'--layer'" in done.stderr
+    assert "Did you mean --layer?" in done.stderr
     assert "See: hookscope capture --help" in done.stderr
+
+
+def test_only_near_options_are_suggested(run) -> None:
+    assert "Did you mean --input?" in run("capture", "--inpt", "x").stderr
+    assert run("tree", "--zzzz").stderr.startswith("Error: No such option '--zzzz'.\n")
+
+
+def test_an_option_of_another_command_is_told_as_such(run) -> None:
+    done = run("capture", "--loss", "kl")
+    assert done.rc == 2
+    assert done.stderr.splitlines() == [
+        "Error: No such option '--loss'. --loss belongs to hookscope grads.",
+        "See: hookscope capture --help",
+    ]
+    assert "--task belongs to hookscope models." in run("--task", "video", "models").stderr
+    owners = "hookscope tree, hookscope capture or hookscope grads"
+    assert f"-l belongs to {owners}." in run("models", "-l", "fc").stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_narrow_help_gives_each_meaning_lines_of_its_own(name: str) -> None:
+    text = help_of(name, 40).partition("\nExamples:")[0]
+    lines = text.splitlines()
+    assert [line for line in lines if len(line) > 40 and " " in line.strip()] == []
+    quiet = lines.index("  -q, --[no-]quiet")
+    assert lines[quiet + 1] == "    Leave out notes."
+    # Nothing is lost but line ends and the room between columns.
+    wide = help_of(name, 100).partition("\nExamples:")[0]
+    assert "".join(text.split()) == "".join(wide.split())
+
+
+def test_narrow_help_is_the_same_in_either_order(run) -> None:
+    narrow = {"COLUMNS": "40"}
+    there = run("help", "models", env=narrow).stdout
+    assert there == run("models", "--help", env=narrow).stdout
+    assert max(map(len, there.partition("Examples:")[0].splitlines())) <= 40
 
 
 def test_a_mistyped_or_shortened_command_is_suggested_and_not_run(run) -> None:

@@ -16,6 +16,7 @@ from hookscope.cli.main import cli
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
+PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
@@ -75,7 +76,7 @@ def value_of(context: click.Context, option) -> object:
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_has_its_variable(parse, monkeypatch, name, option) -> None:
     word, value = SAMPLES[option.key]
-    Path("one.png").write_bytes(b"x")
+    Path("one.png").write_bytes(PNG)
     needed = ["bash"] if name == "completion" else []
     assert value_of(parse(name, *needed), option) != value
     variable = f"HOOKSCOPE_{name}_{option.key}".upper().replace("-", "_")
@@ -182,7 +183,7 @@ def test_the_variable_of_a_bad_value_is_named(run) -> None:
 
 def test_several_inputs_in_a_variable_are_parted_as_in_path(parse, monkeypatch) -> None:
     for name in ("a b.png", "c.png"):
-        Path(name).write_bytes(b"x")
+        Path(name).write_bytes(PNG)
     monkeypatch.setenv("HOOKSCOPE_CAPTURE_INPUT", os.pathsep.join(["a b.png", "c.png"]))
     assert parse("capture").params["input"] == ["a b.png", "c.png"]
 
@@ -190,5 +191,8 @@ def test_several_inputs_in_a_variable_are_parted_as_in_path(parse, monkeypatch) 
 def test_a_variable_that_nothing_reads_is_warned_of(run) -> None:
     done = run("config", env={"HOOKSCOPE_CAPTURE_LAYRE": "fc"})
     assert "Warning: The environment variable HOOKSCOPE_CAPTURE_LAYRE is" in done.stderr
-    assert "Did you mean HOOKSCOPE_CAPTURE_LAYER" in done.stderr
-    assert run("config", env={"HOOKSCOPE_DEBUG": "1", "HOOKSCOPE_SEED": "1"}).stderr == ""
+    assert "Did you mean HOOKSCOPE_CAPTURE_LAYER?\n" in done.stderr
+    done = run("config", env={"HOOKSCOPE_CAPTURE_QQQ": "fc"})
+    assert "HOOKSCOPE_CAPTURE_QQQ is read by nothing.\n" in done.stderr
+    known = {"HOOKSCOPE_DEBUG": "1", "HOOKSCOPE_SEED": "1"}
+    assert run("config", "-q", env=known).stderr == ""

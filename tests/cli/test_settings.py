@@ -190,13 +190,50 @@ def test_the_file_of_a_bad_value_is_named(run, tmp_path: Path) -> None:
         assert f"Invalid value for --seed (from {file}): 'much'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("train = 1", "train must be true or false, not 1."),
+        ("seed = 1.5", "seed must be a whole number, not 1.5."),
+        ("depth = true", "depth must be a whole number, not true."),
+        ("verbose = true", "verbose must be a whole number, not true."),
+        ("shape = true", "shape must be a text, a number or a list, not true."),
+        ("layer = 3", "layer must be a text or a list of texts, not 3."),
+        ("layer = ['fc', 3]", 'layer must be a text or a list of texts, not ["fc", 3].'),
+        ("weights = true", "weights must be a text, not true."),
+        ("weights = ['a']", 'weights must be a text, not ["a"].'),
+    ],
+)
+def test_a_value_must_be_of_the_option_s_type(parse, text: str, complaint: str) -> None:
+    file = Path("hookscope.toml").resolve()
+    file.write_text(f"[capture]\n{text}\n")
+    with pytest.raises(SettingsError) as caught:
+        parse("capture")
+    assert caught.value.message == f"{file}: {complaint}"
+    key = text.split()[0]
+    assert f"Write {key} = " in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_texts_in_a_file_are_read_as_on_the_command_line(parse) -> None:
+    Path("hookscope.toml").write_text(
+        "[grads]\ntrain = 'yes'\nseed = '5'\ndepth = 2\ntarget = 3\nverify = true\n"
+    )
+    params = parse("grads").params
+    assert (params["train"], params["seed"], params["depth"]) == (True, 5, 2)
+    assert (params["target"], params["verify"]) == ("3", True)
+
+
 def test_config_shows_each_value_and_where_it_came_from(run, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "hookscope.toml"
     file.write_text("device = 'cuda'\n[capture]\nlayer = ['layer3.*', 'fc']\n")
     done = run("config", env={"HOOKSCOPE_GRADS_TARGET": "3", "HOOKSCOPE_SEED": "9"})
     assert done.rc == 0
-    assert done.stderr == f"read {file}\n"
+    read, user = done.stderr.splitlines()
+    assert read == f"read {file}"
+    assert user.startswith("the user's settings file: ")
+    assert user.endswith("hookscope.toml (does not exist)")
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert rows["capture.layer"] == ["layer3.*,fc", "file", str(file)]
     assert rows["grads.device"] == ["cuda", "file", str(file)]
@@ -213,6 +250,8 @@ def test_config_as_json(run, tmp_path: Path) -> None:
     document = json.loads(run("config", "--json").stdout)
     assert document["schema"] == 1
     assert document["files"] == [str(file)]
+    assert Path(document["user_file"]).name == "hookscope.toml"
+    assert tmp_path / "home" in Path(document["user_file"]).parents
     found = {(row["command"], row["option"]): row for row in document["settings"]}
     assert found["grads", "loss"] == {
         "command": "grads",

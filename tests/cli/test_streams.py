@@ -245,7 +245,7 @@ def pipe_to(command: str, tail: str, env: dict[str, str], folder: Path):
 
 
 @on_unix
-@pytest.mark.parametrize("command", ["config", "completion zsh", "grads --help"])
+@pytest.mark.parametrize("command", ["config -q", "completion zsh", "grads --help"])
 def test_a_closed_pipe_is_quiet_and_no_failure(tmp_path, clean_environment, command) -> None:
     # true reads nothing: by the time anything is written, the pipe is closed.
     for tail in ("head -1", "true", "{ exec <&-; sleep 0.5; }"):
@@ -262,11 +262,15 @@ def test_tree_into_head(tmp_path, clean_environment) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_behind_stdout_is_an_error(tmp_path, clean_environment) -> None:
+@pytest.mark.parametrize("command", ["config", "models"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_an_error(
+    tmp_path, clean_environment, command, unbuffered
+) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "hookscope", "config"],
-            env=clean_environment | BUFFERED,
+            [sys.executable, "-m", "hookscope", command],
+            env=clean_environment | {"PYTHONUNBUFFERED": unbuffered},
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -274,7 +278,9 @@ def test_a_full_disk_behind_stdout_is_an_error(tmp_path, clean_environment) -> N
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: No space left on device")
+    assert done.stderr.count("Error: ") == 1
+    assert "Error: The output could not be written: No space left on device.\n" in done.stderr
+    assert "Free some space there, or choose another place for it.\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 

@@ -184,6 +184,8 @@ def test_a_wrong_choice_is_refused(photos: list[str], choices: dict, message: st
 def test_choices_for_images_are_refused_where_there_is_none() -> None:
     with pytest.raises(InputError, match="--size and --mean are for images"):
         build(PLAIN, shape=(1, 3, 8, 8), size=8, mean=(1.0,))
+    with pytest.raises(InputError, match="--mean is for images"):
+        build(PLAIN, shape=(1, 3, 8, 8), mean=(1.0,))
     with pytest.raises(InputError, match="taken as it is"):
         build(PLAIN, torch.ones(1), preprocess="none")
 
@@ -272,8 +274,9 @@ def test_an_image_comes_from_standard_input(
     assert torch.equal(batch.value, build(PLAIN, photos[0]).value)
     assert batch.sources[0]["word"] == "-"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(InputError, match="What came from standard input is empty"):
+    with pytest.raises(InputError, match="Nothing came on standard input") as caught:
         build(PLAIN, "-")
+    assert "--input" in caught.value.hint
 
 
 def test_an_image_too_small_for_the_model_is_mentioned(
@@ -282,3 +285,45 @@ def test_an_image_too_small_for_the_model_is_mentioned(
     with caplog.at_level(logging.WARNING, "hookscope"):
         build(load("alexnet", meta=True), photos[0], size=32)
     assert "alexnet is made for images of 63x63 or larger, and gets 3x32x32" in caplog.text
+
+
+def test_a_shape_that_the_images_do_not_make_is_refused(photos: list[str]) -> None:
+    with pytest.raises(InputError, match=r"1 image makes an input of 1x3x8x8, and .* 2x3x8x8"):
+        build(PLAIN, photos[0], shape=(2, 3, 8, 8))
+    assert build(PLAIN, photos[:2], shape=(2, 3, 8, 8)).value.shape == (2, 3, 8, 8)
+    assert build(PLAIN, photos[0], shape=(8, 8)).value.shape == (1, 3, 8, 8)
+    video, detector = load("r3d_18", meta=True), load("ssdlite320_mobilenet_v3_large", meta=True)
+    with pytest.raises(InputError, match="1x3x16x32x32, and --shape says 1x3x8x32x32"):
+        build(video, photos[0], shape=(1, 3, 8, 32, 32))
+    with pytest.raises(InputError, match="2 images make an input of 2x3x64x64"):
+        build(detector, photos[:2], shape=(3, 3, 64, 64))
+    assert len(build(detector, photos[:2], shape=(3, 64, 64)).value) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("raft_small", "stands for both frames"), ("r3d_18", "held for all 16 frames")],
+)
+def test_an_image_that_is_repeated_is_told(
+    photos: list[str], caplog: pytest.LogCaptureFixture, name: str, said: str
+) -> None:
+    with caplog.at_level(logging.INFO, "hookscope"):
+        build(load(name, meta=True), photos[0])
+    assert said in caplog.text
+
+
+def test_a_photo_made_grey_is_told_and_takes_no_recipe_for_colours(photos: list[str]) -> None:
+    model = wrap(nn.Conv2d(1, 2, 3))
+    assert (
+        build(model, photos[0]).note == "input: made grey, values 0 to 1 (the model does not say)"
+    )
+    with pytest.raises(InputError, match="imagenet is for colour images") as caught:
+        build(model, photos[0], preprocess="imagenet")
+    assert "--preprocess" in caught.value.hint
+    with pytest.raises(InputError, match="--mean has 2 values for images of 1 channel\\."):
+        build(model, photos[0], mean=(0.5, 0.5))
+
+
+def test_the_noise_of_a_detector_is_told(photos: list[str]) -> None:
+    note = build(load("ssdlite320_mobilenet_v3_large", meta=True), shape=(3, 64, 64)).note
+    assert note == "input: noise, uniform from 0 to 1, of 3x64x64 from seed 0"

@@ -171,7 +171,7 @@ def test_a_cut_off_image_is_refused(kind: str, tmp_path: Path) -> None:
 def test_a_file_that_is_no_image_is_named_for_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes.png"
     path.write_text("nothing to see")
-    with pytest.raises(InputError, match="is not an image: it looks like a file of no kind"):
+    with pytest.raises(InputError, match="is not an image: it looks like a text file"):
         decode(path.read_bytes(), str(path))
 
 

@@ -172,4 +172,4 @@ def test_the_text_says_what_is_done() -> None:
     text = recipe_of(get_model_weights("resnet18").DEFAULT).text
     assert "ResNet18_Weights.IMAGENET1K_V1" in text
     assert "shorter side to 256 (bilinear), centre crop 224x224" in text
-    assert named("none", 32).text == "none: resized to 32x32, values 0 to 1"
+    assert named("none", 32).text == "resized to 32x32, values 0 to 1"

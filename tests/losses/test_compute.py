@@ -155,7 +155,6 @@ Named = namedtuple("Named", "logits aux")  # as googlenet gives in train mode
         lambda x: Named(x, x * 2),
         lambda x: Scores(x.sum(), x),
         lambda x: (torch.tensor([1]), x, x * 2),
-        lambda x: [x, x * 2],
         lambda x: {"last": x},
     ],
 )
@@ -247,3 +246,26 @@ def test_kl_wants_a_distribution() -> None:
         compute("kl", logits(1, 2), torch.tensor([[1.0, 1.0]]))
     with pytest.raises(LossError, match="holds -1"):
         compute("ce", logits(1, 2), torch.tensor([[-1.0, 2.0]]))
+
+
+def test_a_list_of_tensors_holds_no_class_scores() -> None:
+    flow = [logits(1, 2, 4, 4), logits(1, 2, 4, 4)]  # as optical flow models return it
+    with pytest.raises(LossError, match="no tensor of class scores") as caught:
+        compute("ce", flow)
+    assert "sum and norm" in caught.value.hint
+    assert compute("norm", flow).value > 0
+    assert compute("ce", tuple(flow)).value > 0
+
+
+def test_a_target_that_the_loss_does_not_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "hookscope"):
+        compute("norm", logits(1, 3))
+        assert not caplog.text
+        compute("norm", logits(1, 3), "1")
+    assert "target: not used by the loss norm" in caplog.text
+
+
+def test_a_reduction_of_one_number_is_refused_with_a_repair() -> None:
+    with pytest.raises(LossError, match="takes no reduction") as caught:
+        compute("norm", logits(1, 3), reduction="mean")
+    assert "Leave out --reduction" in caught.value.hint

@@ -151,3 +151,13 @@ def test_no_target_file_is_unpickled_into_code(
         with pytest.raises(LossError, match="cannot be read"):
             resolve(name, ROWS)
     assert not Path("ran").exists()
+
+
+def test_a_file_that_no_target_is_read_from_is_told_with_those_that_are(tmp_path: Path) -> None:
+    objects, image = tmp_path / "objects.npy", tmp_path / "img.png"
+    np.save(objects, np.array([{}], dtype=object))
+    image.write_bytes(b"\x89PNG\r\n")
+    for path, message in ((objects, "cannot be read"), (image, "is an image")):
+        with pytest.raises(LossError, match=message) as caught:
+            resolve(str(path), ROWS, LABELS)
+        assert ".npy, .safetensors, .pt or .pth" in caught.value.hint

@@ -45,8 +45,8 @@ def test_every_kind_of_tensor_has_a_row() -> None:
 
 def test_capture_of_nothing_says_what_it_has() -> None:
     assert joined(capture_lines(Capture(), 80)).startswith("layer")
-    assert joined(capture_lines(Capture(), None)).endswith("0 layers matched, 0 fired.")
-    assert joined(grads_lines(Capture(), None)).endswith("0 layers matched, 0 fired.")
+    assert joined(capture_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
+    assert joined(grads_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
 
 
 @pytest.mark.parametrize("width", [40, 80, 200, None])
@@ -120,15 +120,44 @@ def test_coverage_tells_how_often_and_why_not() -> None:
         ),
     )
     assert [line.plain for line in coverage_lines(coverage, 120)] == [
-        "8 layers matched, 2 fired (1 of them more than once: a x2).",
-        "Never fired: s0, s1, s2 and 2 more (a fused kernel).",
-        "Never fired: list (a container).",
+        "8 layers matched, 2 ran (1 of them more than once: a x2).",
+        "Never ran: s0, s1, s2 and 2 more (a fused kernel).",
+        "Never ran: list (a container).",
         "--json has all names.",
     ]
     assert [line.plain for line in coverage_lines(coverage, None)][1:] == [
-        "Never fired: s0, s1, s2, s3, s4 (a fused kernel).",
-        "Never fired: list (a container).",
+        "Never ran: s0, s1, s2, s3, s4 (a fused kernel).",
+        "Never ran: list (a container).",
     ]
+
+
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_two_calls_of_a_layer_can_be_told_apart(width: int | None) -> None:
+    capture = samples.outputs()
+    # A further kind of tensor, whose column competes for the room.
+    samples.put(capture, "head", samples.ramp(1, 4), what="input.0", kind="input")
+    lines = [line.plain for line in capture_table(capture, width)]
+    assert "call" in lines[0].split()
+    rows = [line.split() for line in lines if line.startswith("layer3.0.relu")]
+    place = lines[0].split().index("call")
+    assert [row[place] for row in rows] == ["1", "2"]
+
+
+def test_two_calls_can_be_told_apart_among_gradients_too() -> None:
+    capture = samples.gradients()
+    samples.put(capture, "fc", samples.ramp(1, 8), call=2, what="output.grad", kind="output.grad")
+    lines = [line.plain for line in grads_lines(capture, 40)]
+    assert any({"layer", "call"} <= set(line.split()) for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 200, None])
+def test_one_word_for_what_never_ran(width: int | None) -> None:
+    for lines in (capture_lines(samples.outputs(), width), grads_lines(samples.gradients(), width)):
+        text = joined(lines)
+        assert "never ran" in text
+        assert "Never ran: " in text
+        assert "fired" not in text
+        assert "never called" not in text
 
 
 def test_coverage_of_hundreds_of_layers_fits_a_screen() -> None:

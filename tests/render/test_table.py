@@ -128,10 +128,10 @@ def test_table_without_rows_is_its_header() -> None:
 
 
 def test_sentences_wrap_on_a_terminal_and_stay_whole_in_a_pipe() -> None:
-    text = "Never fired: encoder.layers.self_attention.out_proj (a fused kernel)."
+    text = "Never ran: encoder.layers.self_attention.out_proj (a fused kernel)."
     assert [x.plain for x in sentence(text, None)] == [text]
     assert [x.plain for x in sentence(text, 44)] == [
-        "Never fired:",
+        "Never ran:",
         "  encoder.layers.self_attention.out_proj (a",
         "  fused kernel).",
     ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
-from hookscope.errors import ModelError
+from hookscope.errors import ModelError, RequestError
 from hookscope.sources import catalog
 from hookscope.spec import parse_shape
 
@@ -79,3 +80,39 @@ def test_a_wrong_name_is_told_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "There is no model called 'resnet17'.\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "message", "hint"),
+    [
+        ("resnet18", "missing.bin", "no file of weights 'missing.bin'", "Check the name"),
+        ("resnet18", "w.pht.pth", "no file of weights", "Did you mean w.pth"),
+        ("resnet18", "folder", "is a folder", "file in it"),
+        ("resnet18", "IMAGENET1K_V9", "no weights called 'IMAGENET1K_V9'", "IMAGENET1K_V1"),
+        ("net.py", "default", "has no weights called 'default'", "--weights FILE"),
+        ("net.py", "missing.bin", "no file of weights", "Check the name"),
+    ],
+)
+def test_weights_that_cannot_be_right_are_refused_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    word: str,
+    message: str,
+    hint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    for file in ("w.pth", "net.py"):
+        Path(file).touch()
+    spec = catalog.check(model)
+    with pytest.raises(RequestError, match=message) as caught:
+        catalog.check_weights(spec, word)
+    assert hint in caught.value.hint
+    for sound in ("random", "w.pth"):
+        catalog.check_weights(spec, sound)
+
+
+@pytest.mark.parametrize("word", ["default", "DEFAULT", "IMAGENET1K_V1"])
+def test_weights_that_a_model_has_pass(word: str) -> None:
+    catalog.check_weights(catalog.check("resnet18"), word)

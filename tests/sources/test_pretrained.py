@@ -223,3 +223,13 @@ def test_random_weights_ask_nobody(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("offline")
+def test_default_is_taken_in_torchvisions_spelling(cache: Path) -> None:
+    put(
+        cache,
+        models.SqueezeNet1_1_Weights.IMAGENET1K_V1,
+        models.squeezenet1_1(weights=None).state_dict(),
+    )
+    assert load("squeezenet1_1", weights="DEFAULT").weights.word == "IMAGENET1K_V1"

@@ -52,6 +52,7 @@ def test_the_only_model_of_a_file_needs_no_name(write) -> None:
         (NET, ":Nett", "defines no 'Nett'", "Did you mean Net?"),
         ("x = 3", ":x", "is of type int", "nn.Module"),
         ("def build(): return {}", ":build", "gave a dict", "nn.Module"),
+        ("def build(): return 3", ":build", "gave an int", "nn.Module"),
     ],
 )
 def test_a_name_that_is_no_model_is_refused(write, code, word, message, hint) -> None:

@@ -12,7 +12,14 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.spec import ModelSpec, describe_file, parse_assignments, parse_model, parse_shape
+from hookscope.spec import (
+    ModelSpec,
+    describe_file,
+    parse_assignments,
+    parse_model,
+    parse_shape,
+    refuse_other_than_image,
+)
 
 
 def test_a_plain_name_is_torchvisions_even_beside_a_folder_of_that_name(
@@ -86,7 +93,11 @@ def write(kind: str, path: Path) -> None:
     elif kind == "image":
         Image.new("RGB", (2, 2)).save(path, "PNG")
     else:
-        path.write_bytes({"empty": b"", "onnx": b"\x08\x07\x12\x07pytorch", "text": b"hello"}[kind])
+        path.write_bytes(
+            {"empty": b"", "onnx": b"\x08\x07\x12\x07pytorch", "text": b"hello", "bytes": b"\1\2"}[
+                kind
+            ]
+        )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +111,8 @@ def write(kind: str, path: Path) -> None:
         ("image", "a.png", "an image", "--input"),
         ("empty", "a.pth", "an empty file", "again"),
         ("onnx", "a.onnx", "an ONNX graph", "does not open such files"),
-        ("text", "a.txt", "no kind that hookscope knows", "FILE.py:NAME"),
+        ("text", "a.txt", "a text file", "FILE.py:NAME"),
+        ("bytes", "a.dat", "no kind that hookscope knows", "FILE.py:NAME"),
     ],
 )
 def test_a_file_of_another_kind_is_told_for_what_it_is(
@@ -147,3 +159,28 @@ def test_assignments_keep_their_text() -> None:
 def test_what_is_no_assignment_is_refused(pairs: list[str]) -> None:
     with pytest.raises(RequestError):
         parse_assignments(pairs)
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "refused"),
+    [
+        ("notes.png", b"just some words", True),
+        ("w.pth", b"\x80\x02}q\0", True),
+        ("a.zip", b"PK\x05\x06" + bytes(18), True),
+        ("a.png", b"\x89PNG\r\n", False),
+        ("a.png", b"P3\n2 2\n255\n", False),
+        ("a.xbm", b"#define im_width 3", False),
+        ("a.avif", b"\0\0\0 ftypavif", False),
+    ],
+)
+def test_a_file_that_begins_as_no_image_is_refused(
+    tmp_path: Path, file: str, data: bytes, refused: bool
+) -> None:
+    path = tmp_path / file
+    path.write_bytes(data)
+    if not refused:
+        refuse_other_than_image(str(path))
+        return
+    with pytest.raises(InputError, match="is not an image") as caught:
+        refuse_other_than_image(str(path))
+    assert "PNG" in caught.value.hint

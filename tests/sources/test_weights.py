@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
@@ -147,6 +148,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str, length: int) -> 
     with pytest.raises(WeightsError) as caught:
         load_file_into(net(), str(path))
     assert str(path) in caught.value.message
+    assert "Write or download it again" in caught.value.hint
 
 
 @pytest.mark.parametrize("data", [b"hello", pickle.dumps(Evil()), b"PK\x03\x04", b"\x80"])
@@ -164,3 +166,26 @@ def test_a_missing_file_is_a_wrong_request(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
         load_file_into(net(), str(tmp_path / "w.pth"))
     assert caught.value.exit_code == 2
+
+
+def test_a_folder_is_a_wrong_request(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="is a folder"):
+        load_file_into(net(), str(tmp_path))
+
+
+@pytest.mark.parametrize("file", ["photo.png", "photo.pth", "photo.safetensors"])
+def test_an_image_is_told_for_what_it_is(tmp_path: Path, file: str) -> None:
+    path = tmp_path / file
+    Image.new("RGB", (4, 4)).save(path, "PNG")
+    with pytest.raises(WeightsError, match="is an image, not weights") as caught:
+        load_file_into(net(), str(path))
+    assert "--input" in caught.value.hint
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_is_not_read_as_weights(tmp_path: Path) -> None:
+    path = tmp_path / "w.pt"
+    torch.jit.save(torch.jit.trace(net().eval(), torch.ones(1, 3)), str(path))
+    with pytest.raises(WeightsError, match="is a TorchScript archive, not weights") as caught:
+        load_file_into(net(), str(path))
+    assert "This version does not read" in caught.value.hint

@@ -1,0 +1,70 @@
+"""The command that goes on from a capture or from gradients: the other one, on the same run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli.command import Command, Option
+
+if TYPE_CHECKING:
+    from hookscope.records import Capture
+
+# What to record is not the same choice there, and the file is another one.
+_OWN = {"model", "what", "output", "force"}
+_CLASSLESS_TASKS = ("detection", "optical flow")
+
+
+def next_command(ctx: click.Context, capture: Capture) -> str:
+    """Return the line, quoted for the shell, with all that was chosen for this run."""
+    group = ctx.find_root().command
+    assert isinstance(group, click.Group)
+    verb = "grads" if ctx.info_name == "capture" else "capture"
+    model = ctx.params["model"]
+    words = ["hookscope", verb, model]
+    if verb == "grads" and not _has_classes(model, capture.output):
+        words += ["--loss", "sum"]
+    other = group.commands[verb]
+    assert isinstance(ctx.command, Command) and isinstance(other, Command)
+    shared = {option.key for option in other.options() if option.expose_value} - _OWN
+    for option in ctx.command.options():
+        if option.key in shared and option.was_chosen(ctx):
+            words += _words(option, option.given(ctx), ctx)
+    return shlex.join(words)
+
+
+def _words(option: Option, given: Any, ctx: click.Context) -> Iterator[str]:
+    """The words that give an option its value, in the form in which they were written."""
+    flag = f"--{option.key}"
+    if option.is_bool_flag:
+        yield flag if ctx.params[option.name] else f"--no-{option.key}"
+        return
+    between = "x" if option.key in ("shape", "size") else ","
+    for value in given if option.multiple else [given]:
+        yield flag
+        # A settings file may hold a list where the command line has one word.
+        yield between.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _has_classes(model: str, output: Any) -> bool:
+    """Whether the loss that grads takes by default means anything for this output."""
+    from torch import Tensor
+
+    from hookscope.errors import HookscopeError
+    from hookscope.losses.compute import compute
+    from hookscope.sources import catalog
+
+    if any(info.name == model and info.task in _CLASSLESS_TASKS for info in catalog.bundled()):
+        return False
+    if isinstance(output, list | tuple) and not hasattr(output, "logits"):
+        return False
+    if isinstance(output, Tensor) and output.ndim == 3:
+        return False
+    try:
+        compute("ce", output)
+    except HookscopeError:
+        return False
+    return True

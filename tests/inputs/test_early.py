@@ -1,0 +1,51 @@
+"""A request that cannot be right is refused before torch is imported to carry it out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROBE = """
+import sys
+from hookscope.cli.main import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("LOADED", *sorted({"torch", "numpy", "rich", "PIL"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("capture --weights nope.pth", "There is no file of weights 'nope.pth'."),
+        ("capture --weights IMAGENET1K_V9", "There are no weights called 'IMAGENET1K_V9'."),
+        ("capture --mean 1", "--mean is for images, and no image is given."),
+        ("capture --preprocess imagenet", "--preprocess is for images, and no image is given."),
+        ("capture --std 0,0,0", "--std: '0,0,0' has a 0"),
+        ("capture --layer=", "A layer pattern is empty."),
+        ("tree --layer {a", "has a brace without its partner"),
+        ("capture --input text.png", "'text.png' is not an image: it looks like a text file."),
+        ("grads --target nope.npy", "There is no target file 'nope.npy'."),
+        ("grads --loss norm --reduction mean", "The loss norm is one number"),
+    ],
+)
+def test_refused_without_torch(
+    clean_environment: dict[str, str], tmp_path: Path, arguments: str, message: str
+) -> None:
+    (tmp_path / "text.png").write_text("This is no image.\n")
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments.split()],
+        env=clean_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.splitlines()[-1].strip() == "LOADED"
