@@ -20,6 +20,7 @@ from hookscope.errors import RequestError
 from hookscope.execute import (
     announce_size,
     backward,
+    check_unchanged,
     demand_all_ran,
     demand_unchanged,
     forward,
@@ -28,12 +29,13 @@ from hookscope.execute import (
 from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.losses.compute import compute
-from hookscope.modules import ModuleTree, describe
+from hookscope.modules import ModuleTree, demand_module, describe, refuse_lazy
 from hookscope.prepare import DEFAULT_MODEL, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.select import select
 from hookscope.sources import loading
+from hookscope.tensors import map_tensors
 
 log = logging.getLogger("hookscope")
 
@@ -44,8 +46,8 @@ load = Capture.load
 def tree(
     model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
     *,
-    layers: Sequence[str] = (),
-    types: Sequence[str] = (),
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
     depth: int | None = None,
     leaves: bool = False,
     shapes: bool = False,
@@ -75,12 +77,19 @@ def tree(
         >>> [(node.name, node.parameters) for node in tree.nodes]
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
     """
+    demand_module(model, str, os.PathLike)
     if isinstance(model, nn.Module):
         loaded = loading.wrap(model)
     else:
         loaded = loading.load(model, model_args=model_args, meta=True)
+    refuse_lazy(loaded.module)
     chosen = select(
-        loaded.module, layers, types=types, depth=depth, leaves=leaves, word=loaded.word
+        loaded.module,
+        _several(layers),
+        types=_several(types),
+        depth=depth,
+        leaves=leaves,
+        word=loaded.word,
     )
     whole = describe(loaded.module, loaded.word)
     if shapes:
@@ -94,11 +103,11 @@ def tree(
 def capture(
     model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
     *,
-    layers: Sequence[str] = (),
-    types: Sequence[str] = (),
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
     depth: int | None = None,
     leaves: bool = False,
-    what: Sequence[str] = ("output",),
+    what: str | Iterable[str] = ("output",),
     input: Any = None,
     shape: Sequence[int] | None = None,
     preprocess: str | None = None,
@@ -158,7 +167,12 @@ def capture(
     prepared = prepare(
         model,
         input,
-        selection={"layers": layers, "types": types, "depth": depth, "leaves": leaves},
+        selection={
+            "layers": _several(layers),
+            "types": _several(types),
+            "depth": depth,
+            "leaves": leaves,
+        },
         recipe={
             "shape": shape,
             "preprocess": preprocess,
@@ -197,11 +211,11 @@ def grads(
     target: Any = "argmax",
     reduction: str | None = None,
     raw: bool = False,
-    layers: Sequence[str] = (),
-    types: Sequence[str] = (),
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
     depth: int | None = None,
     leaves: bool = False,
-    what: Sequence[str] = ("output", "param"),
+    what: str | Iterable[str] = ("output", "param"),
     input: Any = None,
     shape: Sequence[int] | None = None,
     preprocess: str | None = None,
@@ -220,8 +234,10 @@ def grads(
 ) -> Capture:
     """Run a model forward and a loss backward; return the gradients at the chosen layers.
 
-    The gradient at the model's own input is always among them. Keywords that ``capture`` has too
-    mean the same here.
+    The gradient at the model's own input is always among them. Recording gradients hands clones
+    through the model, so it is run once more without hooks, and must return the same bits; a model
+    that is not deterministic gets a warning, or with ``verify`` an error. Keywords that ``capture``
+    has too mean the same here.
 
     Args:
         model: a model's word, or a live module.
@@ -250,7 +266,12 @@ def grads(
     prepared = prepare(
         model,
         input,
-        selection={"layers": layers, "types": types, "depth": depth, "leaves": leaves},
+        selection={
+            "layers": _several(layers),
+            "types": _several(types),
+            "depth": depth,
+            "leaves": leaves,
+        },
         recipe={
             "shape": shape,
             "preprocess": preprocess,
@@ -270,7 +291,7 @@ def grads(
         prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
     )
     guard = untouched(prepared.module, train=train, seed=seed)
-    with guard, torch.enable_grad(), recorder as found:
+    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as found:
         found.output = forward(prepared, recorder.capture)
         measured = compute(
             loss,
@@ -281,9 +302,10 @@ def grads(
             categories=prepared.loaded.categories,
         )
         backward(prepared, measured.value, recorder.capture)
-    if verify or recorder.doubts:
-        with torch.enable_grad():
-            demand_unchanged(prepared, found.output)
+        recorder.ran_backward = True
+    found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
+    with torch.enable_grad():
+        (demand_unchanged if verify else check_unchanged)(prepared, found.output)
     found.metadata = describe_run("grads", prepared, options)
     found.metadata["loss"] = {
         "name": measured.name,
@@ -334,28 +356,33 @@ def record(
     kinds = _kinds(what, VALUES)
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
-    given = [layers] if isinstance(layers, str) else layers
+    demand_module(module)
     word = type(module).__name__
-    recorder = Recorder(module, select(module, given, word=word), kinds)
+    recorder = Recorder(module, select(module, _several(layers), word=word), kinds)
     with recorder as capture:
         capture.metadata = {"command": "record", "model": {"word": word}, "versions": versions()}
         yield capture
     for name in recorder.doubts:
         log.warning(
-            "%s returned its own input, and the result was changed in place afterwards. While"
-            " gradients are recorded the input does not change with it: if the model reads it"
-            " again, leave this layer out.",
+            "%s: a tensor was changed in place that shares memory with another one. While gradients"
+            " are recorded the other does not change with it: if the model reads it afterwards,"
+            " leave this layer out.",
             name,
         )
 
 
 def _kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
-    words = what.split(",") if isinstance(what, str) else list(what)
+    words = [word.strip() for word in what.split(",")] if isinstance(what, str) else list(what)
     unknown = [word for word in words if word not in known]
     if unknown or not words:
         wrong = repr(unknown[0]) if unknown else "Nothing"
         raise RequestError(f"{wrong} cannot be recorded.", f"Choose among {', '.join(known)}.")
     return {known[word] for word in words}
+
+
+def _several(words: str | Iterable[str]) -> list[str]:
+    """The words given; a lone one need not stand in a list."""
+    return [words] if isinstance(words, str) else list(words)
 
 
 def _chosen(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

@@ -47,11 +47,11 @@ def _likely_cause(
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if isinstance(module, CONTAINERS):
         return "a container: it is never called, its parent runs what is in it"
-    parent = model.get_submodule(parent_name)
+    parent = _submodule(model, parent_name)
     if isinstance(parent, nn.MultiheadAttention):
         return "attention hands its weights to a fused kernel instead of calling it"
     above = [name for name in _ancestors(layer.name) if name in idle]
-    if above and not isinstance(model.get_submodule(above[0]), CONTAINERS):
+    if above and not isinstance(_submodule(model, above[0]), CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
     if isinstance(module, nn.Sequential) and any(calls.get(child) for child in module):
         return "a container: its parent runs what is in it one by one"
@@ -62,6 +62,13 @@ def _likely_cause(
         f"a branch not taken in {mode} mode, or its parent calls .forward() or uses its weights"
         " directly"
     )
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:  # taken out while the model ran
+        return None
 
 
 def _ancestors(name: str) -> list[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +18,7 @@ from hookscope.hooks import Recorder
 from hookscope.modules import ROOT, layers_of, meta_copy, module_running
 from hookscope.prepare import Prepared
 from hookscope.records import Capture
-from hookscope.spec import TORCHVISION
+from hookscope.sources.loading import LIVE
 from hookscope.tensors import as_call, map_tensors, walk
 
 log = logging.getLogger("hookscope")
@@ -28,34 +31,70 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
     """Run the block in train or eval mode from a seed; then put everything back.
 
     Put back are every module's mode, the buffers (batch normalisation changes its own in train
-    mode), the ``.grad`` of every parameter, and the states of the random generators.
+    mode), the ``.grad`` of every parameter and buffer, and the states of the random generators of
+    torch, numpy and Python.
     """
     modes = {m: m.training for m in module.modules()}
-    buffers = [
-        (m, name, buffer, buffer.detach().clone())
-        for m in module.modules()
-        for name, buffer in m.named_buffers(recurse=False)
-        if not buffer.is_meta
-    ]
-    grads = {p: p.grad for p in module.parameters()}
-    gpus = sorted({p.device.index for p in grads if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=gpus):
-        torch.manual_seed(seed)
-        module.train(train)
+    buffers = [Held(m, dict(m._buffers)) for m in module.modules() if m._buffers]
+    leaves = [t for t in chain(module.parameters(), module.buffers()) if t.requires_grad]
+    grads = {t: t.grad for t in leaves}
+    with seeded(module, seed):
         try:
-            for parameter in grads:
-                parameter.grad = None
+            module.train(train)
+            for leaf in grads:
+                leaf.grad = None
             yield
         finally:
             for owner, mode in modes.items():
                 owner.training = mode
-            for parameter, grad in grads.items():
-                parameter.grad = grad
-            with torch.no_grad():
-                for owner, name, buffer, value in buffers:
-                    owner._buffers[name] = buffer
-                    if not torch.equal(buffer, value):
-                        buffer.copy_(value)
+            for leaf, grad in grads.items():
+                leaf.grad = grad
+            for held in buffers:
+                held.put_back()
+
+
+class Held:
+    """The buffers of one module as they are now, to be put back later."""
+
+    def __init__(self, owner: nn.Module, buffers: dict[str, Tensor | None]) -> None:
+        self.owner = owner
+        self.buffers = buffers
+        self.values = {
+            name: buffer.detach().clone()
+            for name, buffer in buffers.items()
+            if buffer is not None and not buffer.is_meta
+        }
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Bind the same tensors to the same names, with the values they had."""
+        self.owner._buffers.clear()
+        self.owner._buffers.update(self.buffers)
+        for name, value in self.values.items():
+            buffer = self.buffers[name]
+            assert buffer is not None
+            if buffer.shape != value.shape:
+                buffer.data = value
+            elif buffer.layout is not torch.strided or not torch.equal(buffer, value):
+                buffer.copy_(value)  # its version tells nothing: batch normalisation leaves it
+
+
+@contextmanager
+def seeded(module: nn.Module, seed: int) -> Iterator[None]:
+    """Seed the generators that a run of ``module`` may draw from, and put their states back."""
+    gpus = sorted({p.device.index for p in module.parameters() if p.device.type == "cuda"})
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed idle devices too
+        for gpu in gpus:
+            torch.cuda.default_generators[gpu].manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
 
 
 def forward(prepared: Prepared, capture: Capture | None = None) -> Any:
@@ -89,6 +128,8 @@ def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
         )
     try:
         loss.backward()
+    except HookscopeError:
+        raise
     except (Exception, SystemExit) as error:
         module, value = prepared.module, prepared.value
         raise model_failed(module, value, error, capture, during="backward") from error
@@ -125,22 +166,48 @@ def demand_unchanged(prepared: Prepared, output: Any) -> None:
     Raises:
         CheckFailed: some tensor of the output differs.
     """
+    different = _difference(output, run_bare(prepared))
+    if different:
+        raise CheckFailed(
+            f"A second run without hooks gave another result: {different} differs.",
+            "Either the model is not deterministic, or it counts on a tensor being the very one it"
+            " has elsewhere. Nothing was kept. Try fewer layers, or another --device.",
+        )
+
+
+def check_unchanged(prepared: Prepared, output: Any) -> None:
+    """As ``demand_unchanged``, but a model that is not deterministic by itself gets a warning.
+
+    Raises:
+        CheckFailed: two runs without hooks agree, and the one with hooks differs.
+    """
+    bare = run_bare(prepared)
+    if not _difference(output, bare):
+        return
+    if _difference(bare, run_bare(prepared)):
+        log.warning(
+            "two runs of the model without hooks differ, so it cannot be told whether hooks change"
+            " its output"
+        )
+        return
+    demand_unchanged(prepared, output)
+
+
+def run_bare(prepared: Prepared) -> Any:
+    """Run the model without hooks from the same seed, and leave it as it was."""
     with untouched(prepared.module, train=prepared.train, seed=prepared.seed):
-        again = forward(prepared)
+        return forward(prepared)
+
+
+def _difference(output: Any, again: Any) -> str:
+    """The first tensor in which two outputs differ; empty where they are the same."""
     first, second = list(walk(output)), list(walk(again))
-    for (path, a), (_, b) in zip(first, second, strict=False):
+    if [path for path, _ in first] != [path for path, _ in second]:
+        return "the structure of the output"
+    for (path, a), (_, b) in zip(first, second, strict=True):
         if not same_bits(a, b):
-            raise _changed(".".join(("output", *path)))
-    if len(first) != len(second):
-        raise _changed("the number of output tensors")
-
-
-def _changed(what: str) -> CheckFailed:
-    return CheckFailed(
-        f"A second run without hooks gave another result: {what} differs.",
-        "Either the model is not deterministic, or it relies on changing a module's result in"
-        " place; nothing was kept. Try fewer layers, or another --device.",
-    )
+            return ".".join(("output", *path))
+    return ""
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -165,9 +232,13 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
         ghost = meta_copy(prepared.module)
         layers = [layer for layer in layers_of(ghost) if layer.name in names]
         args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
-        with torch.no_grad(), Recorder(ghost, layers, wanted - {"param"}) as capture:
+        recorder = Recorder(ghost, layers, wanted - {"param"})
+        with seeded(ghost, prepared.seed), torch.no_grad(), recorder as capture:
             ghost(*args, **kwargs)
-    except Exception:  # whatever the model does on meta tensors, the true run will show its errors
+    except (
+        Exception,
+        SystemExit,
+    ):  # whatever the model does on meta tensors, the true run will show its errors
         return None
     owned = {p for x in prepared.layers for p in x.module.parameters(recurse=False)}
     weights = sum(p.numel() * p.element_size() for p in owned) if "param" in wanted else 0
@@ -177,9 +248,9 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
 def announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
     """Tell a large recording before it is made, and refuse one over ``max_bytes``.
 
-    A user's own code is run an extra time on the meta device only if a limit was given.
+    A live module's code is run the extra time only if a limit was given.
     """
-    if max_bytes is None and prepared.loaded.source != TORCHVISION:
+    if max_bytes is None and prepared.loaded.source == LIVE:
         return
     expected = estimated_bytes(prepared, kinds)
     if expected is None:

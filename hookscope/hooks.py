@@ -13,6 +13,7 @@ module alone.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from hookscope.errors import CheckFailed
 from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.modules import ROOT, Layer, layers_of
 from hookscope.records import Absent, Capture
-from hookscope.tensors import Path, call_inputs, closed_types, map_tensors, walk
+from hookscope.tensors import Path, closed_types, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 
@@ -43,6 +44,11 @@ class Lent:
     original: Tensor
     clone: Tensor
     version: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether the module has changed it in place."""
+        return self.clone._version != self.version
 
 
 @dataclass
@@ -74,9 +80,10 @@ class Recorder:
         model_input: keep the gradient at the model's own input whatever else is chosen.
         max_bytes: stop with CheckFailed once more than this has been recorded.
 
-    Hooks change no bit of what the model returns, with one exception that ``doubts`` names:
-    with gradients, a module that returns its input (or a view of it) and whose result is changed
-    in place afterwards. The clone is then changed and the input is not.
+    Recording values changes nothing in the model. Recording gradients hands clones on, which a
+    model notices if it counts on a tensor being the very one that it has elsewhere: it changes the
+    result of a module in place and then reads what it was made of, say. ``doubts`` names the cases
+    that can be seen from here; only a run without hooks is proof.
     """
 
     def __init__(
@@ -105,7 +112,13 @@ class Recorder:
         self._arrivals: dict[Slot, list[Tensor]] = {}
         self._refused: dict[nn.Module, str] = {}
         self._stance = ExitStack()
+        self.ran_backward = False
+        self._own = {layer.module for layer in self.layers} | {model}
+        self._noticed: list[str] = []
         self._open = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
+        return self  # the hooks of a model's copy are this recorder's, which knows them as foreign
 
     def __enter__(self) -> Capture:
         self._open = True
@@ -129,7 +142,8 @@ class Recorder:
         traceback: TracebackType | None,
     ) -> None:
         self._detach()
-        reason = "outside the loss" if self._any_gradient() else "backward() did not run"
+        ran = self.ran_backward or self._any_gradient()
+        reason = "outside the loss" if ran else "backward() did not run"
         for slot in self._waiting:
             self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
         self.capture.absent = tuple(self._absent)
@@ -139,8 +153,9 @@ class Recorder:
 
     @property
     def doubts(self) -> list[str]:
-        """Modules that returned their own input and whose result was later changed in place."""
-        return [name for name, clone, version in self._passed_on if clone._version != version]
+        """Modules of which a tensor was changed in place that shares memory with another one."""
+        changed = [name for name, clone, version in self._passed_on if clone._version != version]
+        return list(dict.fromkeys((*changed, *self._noticed)))
 
     def _wanted(self) -> list[tuple[Layer, frozenset[str]]]:
         """The layers to hook and what to keep of each."""
@@ -165,15 +180,23 @@ class Recorder:
     def _attach_parameters(self) -> None:
         """Listen to each distinct parameter of the chosen layers, under the first of its names."""
         owners: dict[nn.Parameter, list[tuple[Layer, str]]] = {}
-        for layer in self.layers:
+        for layer in layers_of(self.model):
             for name, parameter in layer.module.named_parameters(recurse=False):
                 owners.setdefault(parameter, []).append((layer, name))
-        for parameter, ((layer, name), *others) in owners.items():
+        chosen = set(self.layers)
+        for parameter, owned in owners.items():
+            first = next((owner for owner in owned if owner[0] in chosen), None)
+            if first is None:
+                continue
+            layer, name = first
+            others = [owner for owner in owned if owner != first]
             slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
             if not parameter.requires_grad:
                 self._miss(slot, "frozen")
                 continue
-            aliases = tuple(f"{x.name}/{n}" for x, n in others)
+            names = [(alias, name) for alias in layer.aliases]
+            names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]
+            aliases = tuple(f"{module}/{n}" for module, n in names)
             hook = partial(self._parameter_arrived, slot, parameter, aliases)
             self._handles.append(parameter.register_hook(hook))
             self._waiting[slot] = None
@@ -192,6 +215,9 @@ class Recorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if not self._open or layer.module not in self._own:
+            return None
+        module = layer.module  # which it is not in a replica of the model
         running = self._running.setdefault(module, [])
         if _inside_backward():  # activation checkpointing runs a forward pass again: not a new call
             running.append(Call(0, []))
@@ -199,14 +225,14 @@ class Recorder:
         number = self._calls[module] = self._calls.get(module, 0) + 1
         call = Call(number, [])
         running.append(call)
-        inputs = call_inputs(args, kwargs)
         if INPUT in kinds:
-            self._keep(layer, number, INPUT, inputs)
+            self._keep(layer, number, INPUT, (args, kwargs))
         if INPUT_GRAD not in kinds:
             return None
-        self._tell_repeats(layer, number, INPUT, inputs)
-        inputs = map_tensors(inputs, partial(self._lend, layer, call))
-        return tuple(inputs[str(i)] for i in range(len(args))), {k: inputs[k] for k in kwargs}
+        self._tell_repeats(layer, number, INPUT, (args, kwargs))
+        lent: tuple[tuple[Any, ...], dict[str, Any]]
+        lent = map_tensors((args, kwargs), partial(self._lend, layer, call))
+        return lent
 
     def _after(
         self,
@@ -217,17 +243,25 @@ class Recorder:
         kwargs: dict[str, Any],
         output: Any,
     ) -> Any:
-        running = self._running.get(module)
+        if not self._open or layer.module not in self._own:
+            return None
+        running = self._running.get(layer.module)
         call = running.pop() if running else Call(0, [])
         if not call.number:
             return None
+        shared = _shared([lent.original for lent in call.lent])
         for lent in call.lent:
-            _give_back(lent)
+            if not _give_back(lent) or (lent.changed and _storage(lent.original) in shared):
+                self._noticed.append(layer.name)
         if OUTPUT in kinds:
             self._keep(layer, call.number, OUTPUT, output)
         if OUTPUT_GRAD not in kinds:
             return None
-        older = {_storage(t) for _, t in walk((args, kwargs, list(module.buffers(recurse=False))))}
+        if OUTPUT not in kinds:
+            self._tell_closed(layer, call.number, OUTPUT, OUTPUT_GRAD, output)
+        held = list(module.buffers(recurse=False))
+        older = {_storage(t) for _, t in walk((args, kwargs, held))}
+        older |= _shared([t for _, t in walk(output)])
         self._tell_repeats(layer, call.number, OUTPUT, output)
         return map_tensors(output, partial(self._pass_on, layer, call, older))
 
@@ -241,9 +275,16 @@ class Recorder:
             clone = tensor.detach().clone()
             self._count(layer, clone)
             self._put(slot, clone)
-        for name in closed_types(value):
+        self._tell_closed(layer, call, kind, kind, value)
+
+    def _tell_closed(self, layer: Layer, call: int, what: str, kind: str, value: Any) -> None:
+        """Name what holds tensors out of reach, and an output without any tensor."""
+        closed = closed_types(value)
+        for name in closed:
             reason = f"a {name} object, which hookscope does not open"
-            self._miss(Slot(layer, call, kind, kind), reason)
+            self._miss(Slot(layer, call, what, kind), reason)
+        if what == OUTPUT and not closed and next(walk(value), None) is None:
+            self._miss(Slot(layer, call, what, kind), "no tensor came out")
 
     def _count(self, layer: Layer, tensor: Tensor) -> None:
         self._bytes += tensor.numel() * tensor.element_size()
@@ -276,7 +317,8 @@ class Recorder:
         slot = Slot(layer, call.number, f"{_what(INPUT, path)}.grad", kind)
         original = tensor
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
-            tensor = tensor.detach().requires_grad_()  # the caller's tensor stays as it is
+            own = tensor.detach()  # the caller's tensor stays as it is
+            tensor = (own.clone() if own.is_inference() else own).requires_grad_()
         clone = self._listen(slot, tensor)
         if clone is not original:
             call.lent.append(Lent(original, clone, clone._version))
@@ -332,8 +374,10 @@ class Recorder:
         parts = [(path, part.detach()) for path, part in walk(grad)]
         if slot in self._arrivals:
             for kept, (_, part) in zip(self._arrivals[slot], parts, strict=True):
-                kept.add_(part)
+                kept.add_(part.to_dense() if part.layout is not kept.layout else part)
             return
+        for _, part in parts:
+            self._count(slot.layer, part)
         del self._waiting[slot]
         self._arrivals[slot] = [part.clone() for _, part in parts]
         for (path, _), kept in zip(parts, self._arrivals[slot], strict=True):
@@ -346,6 +390,7 @@ class Recorder:
         if grad is None or not self._open:
             return
         self._waiting.pop(slot, None)
+        self._count(slot.layer, grad)
         number = self._backwards[parameter] = self._backwards.get(parameter, 0) + 1
         wide = torch.promote_types(parameter.dtype, torch.float32)
         norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=wide))
@@ -357,21 +402,28 @@ class Recorder:
 
 
 def _what(kind: str, path: Path) -> str:
-    return ".".join((kind, *path))
+    # An input's path begins with 0 for positional and 1 for keyword arguments.
+    return ".".join((kind, *(path[1:] if kind == INPUT else path)))
 
 
 def _can_carry_gradient(tensor: Tensor) -> bool:
     return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _give_back(lent: Lent) -> None:
-    """Where the module changed its input in place, change the caller's tensor likewise."""
-    if lent.clone._version == lent.version:
-        return
-    if lent.original.requires_grad:
-        lent.original.copy_(lent.clone)
-    else:
-        lent.original.copy_(lent.clone.detach())
+def _give_back(lent: Lent) -> bool:
+    """Where the module changed its input in place, change the caller's; False if that cannot be."""
+    if not lent.changed:
+        return True
+    if lent.clone.shape != lent.original.shape:
+        return False
+    lent.original.copy_(lent.clone if lent.original.requires_grad else lent.clone.detach())
+    return True
+
+
+def _shared(tensors: list[Tensor]) -> set[int]:
+    """The memory that two different ones of ``tensors`` have in common."""
+    counts = Counter(_storage(t) for t in {id(t): t for t in tensors}.values())
+    return {storage for storage, count in counts.items() if count > 1}
 
 
 def _storage(tensor: Tensor) -> int:

@@ -13,6 +13,9 @@ from types import TracebackType
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+from hookscope.errors import RequestError
 
 ROOT = "."
 
@@ -102,6 +105,26 @@ def layers_of(model: nn.Module) -> list[Layer]:
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name or ROOT)
     return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
+
+
+def demand_module(model: object, *others: type) -> None:
+    """Raise RequestError unless ``model`` is an ``nn.Module``, or of one of the other types."""
+    if not isinstance(model, (nn.Module, *others)):
+        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise RequestError(
+            f"A model is needed, and {what} is none.", "Give an nn.Module, built already."
+        )
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """Raise RequestError if a parameter or buffer has no shape before the first run."""
+    for layer in layers_of(model):
+        own = chain(layer.module.parameters(recurse=False), layer.module.buffers(recurse=False))
+        if any(map(is_lazy, own)):
+            raise RequestError(
+                f"{layer.name} ({layer.type}) has no shape yet: it is lazy.",
+                "Run the model once before you hand it over.",
+            )
 
 
 def meta_copy(model: nn.Module) -> nn.Module:

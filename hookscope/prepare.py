@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.inputs.batch import build
-from hookscope.modules import Layer
+from hookscope.modules import Layer, demand_module, refuse_lazy
 from hookscope.select import select
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.loading import load, wrap
@@ -69,6 +69,8 @@ def prepare(
     reader of inputs. A live module stays where it is unless another device or dtype is asked for,
     and then a copy is moved.
     """
+    demand_module(model, str, os.PathLike)
+    _check_seed(seed)
     if isinstance(model, nn.Module):
         if weights != "random" or model_args:
             raise RequestError(
@@ -78,6 +80,7 @@ def prepare(
         loaded = wrap(model)
     else:
         loaded = load(model, weights=weights, model_args=model_args, seed=seed)
+    refuse_lazy(loaded.module)
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
     batch = build(loaded, input, seed=seed, **recipe)
     log.info("%s", batch.note)
@@ -104,6 +107,8 @@ def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.
         place = torch.device(word or "cpu")
     except RuntimeError as error:
         raise RequestError(f"{word!r} is no device.", "Use cpu, cuda, mps or auto.") from error
+    if place.type not in ("cpu", *present):
+        raise RequestError(f"{word!r} is no device to run on.", "Use cpu, cuda, mps or auto.")
     if not present.get(place.type, True):
         raise EnvironmentFault(
             f"There is no {place.type} device that this torch can use.",
@@ -112,6 +117,11 @@ def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.
     if place.type == "cpu" and idle:
         log.info("device: cpu; a %s device stands idle (--device %s uses it)", idle, idle)
     return place
+
+
+def _check_seed(seed: object) -> None:
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise RequestError(f"{seed!r} is no seed.", "Give a whole number from 0 to 2**63 - 1.")
 
 
 def _choose_dtype(word: str | None) -> torch.dtype | None:

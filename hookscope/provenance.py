@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from hookscope.prepare import Prepared
-from hookscope.tensors import as_call, call_inputs, walk
+from hookscope.tensors import as_call, walk
 from hookscope.version import __version__
 
 TOP = 5
@@ -25,8 +25,8 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
     """
     loaded = prepared.loaded
     arguments = [
-        {"name": ".".join(path), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
-        for path, t in walk(call_inputs(*as_call(prepared.value)))
+        {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
+        for path, t in walk(as_call(prepared.value))
     ]
     return {
         "command": command,

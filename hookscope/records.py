@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from hookscope import store, strict_json
+from hookscope.errors import StoreError
 from hookscope.stats import Stats, summarize
 
 
@@ -52,7 +53,7 @@ class Record:
 
     @cached_property
     def stats(self) -> Stats:
-        """Statistics of the tensor, computed when first asked for."""
+        """Statistics of the tensor as it is when they are first asked for."""
         return self.summary()
 
     @property
@@ -155,6 +156,9 @@ class Capture(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._records)
 
+    __eq__ = object.__eq__  # a mapping's own would compare tensors, which have no one answer
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         return f"<Capture of {len(self)} tensors, {self.nbytes} bytes>"
 
@@ -227,6 +231,16 @@ class Capture(Mapping[str, Tensor]):
             StoreError: the file is missing, damaged, or not hookscope's.
         """
         tensors, info = store.read(path)
+        try:
+            return cls._of(tensors, info)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"Cannot read {path}: its metadata is damaged ({type(error).__name__}: {error}).",
+                "Record the file again.",
+            ) from error
+
+    @classmethod
+    def _of(cls, tensors: dict[str, Tensor], info: dict[str, Any]) -> Capture:
         capture = cls()
         records = [Record.from_json(data) for data in info.pop("records")]
         capture._records = {record.key: record for record in records}

@@ -38,7 +38,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
         StoreError: the folder cannot be written, the disk is full, or a dtype has no place in the
             format. An earlier file at ``path`` is then as it was.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # a link stays a link, to the new file
     stored: dict[str, Tensor] = {}
     notes: dict[str, str] = {}
     for key, tensor in tensors.items():
@@ -46,7 +46,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
         if note:
             notes[key] = note
     info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
-    metadata = {METADATA_KEY: strict_json.dumps(info)}
+    metadata = {METADATA_KEY: strict_json.dumps(info, sort_keys=True)}
     scratch = None
     try:
         scratch = _scratch_beside(target)
@@ -86,7 +86,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             f"{target} holds tensors, but hookscope did not write it.",
             "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
         )
-    info = json.loads(text)
+    try:
+        info = json.loads(text)
+    except ValueError:
+        info = None
+    if not isinstance(info, dict):
+        raise StoreError(f"Cannot read {target}: its metadata is damaged.", "Record it again.")
     if info.get("schema") != SCHEMA:
         raise StoreError(
             f"{target} has schema {info.get('schema')}, and this hookscope reads schema {SCHEMA}.",

@@ -1,6 +1,6 @@
 """JSON that every parser reads: NaN and infinities, which JSON has no numbers for, become strings.
 
-Keys come out in the order given, so the same value is always the same text.
+Keys come out in the order given, or sorted: the same value is always the same text.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def dumps(value: Any, indent: int | None = None) -> str:
+def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Return ``value`` as strict JSON text; ``NaN``, ``Infinity`` and ``-Infinity`` as strings.
 
     >>> dumps({"mean": float("nan"), "max": float("inf"), "shape": (1, 2)})
     '{"mean": "NaN", "max": "Infinity", "shape": [1, 2]}'
     """
-    return json.dumps(_plain(value), allow_nan=False, indent=indent)
+    return json.dumps(_plain(value), allow_nan=False, indent=indent, sort_keys=sort_keys)
 
 
 def number(value: float | int | str | None) -> float | int | None:

@@ -11,11 +11,18 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from hookscope.errors import HookscopeError
+
 Path = tuple[str, ...]
+
+# What can hold no tensor; anything else that is not opened may.
+_PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)
 
 
 def walk(value: Any) -> Iterator[tuple[Path, Tensor]]:
@@ -50,6 +57,9 @@ def map_tensors(value: Any, change: Callable[[Path, Tensor], Tensor]) -> Any:
     replaced comes back as the very same object. A tensor that occurs twice is replaced by one
     tensor, so that it still occurs twice.
 
+    Raises:
+        HookscopeError: a container cannot be made anew by its own type.
+
     Example:
         >>> import torch
         >>> map_tensors({"a": torch.ones(1), "n": 3}, lambda path, t: t * 2)
@@ -68,7 +78,14 @@ def map_tensors(value: Any, change: Callable[[Path, Tensor], Tensor]) -> Any:
         new = [visit(part, (*path, name), (*above, id(item))) for name, part in old]
         if all(a is b for (_, a), b in zip(old, new, strict=True)):
             return item
-        return _rebuild(item, new)
+        try:
+            return _rebuild(item, new)
+        except Exception as error:
+            raise HookscopeError(
+                f"A {type(item).__name__} cannot be put together again with other tensors in it:"
+                f" {error}.",
+                "Leave out the layer that takes or returns it.",
+            ) from error
 
     return visit(value, (), ())
 
@@ -84,11 +101,9 @@ def closed_types(value: Any) -> list[str]:
     """
     if isinstance(value, Tensor):
         return []
-    items = list(_items(value))
-    if items:
-        return [name for _, item in items for name in closed_types(item)]
-    opaque = getattr(value, "__dict__", None) and not callable(value)
-    return [type(value).__name__] if opaque and not isinstance(value, Mapping | Enum) else []
+    if isinstance(value, tuple | list | Mapping) or _is_dataclass(value):
+        return [name for _, item in _items(value) for name in closed_types(item)]
+    return [] if isinstance(value, _PLAIN) or callable(value) else [type(value).__name__]
 
 
 def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -111,15 +126,6 @@ def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (value,), {}
 
 
-def call_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the arguments of a call: positional ones by their index, keyword ones by their name.
-
-    >>> call_inputs((1, 2), {"mask": 3})
-    {'0': 1, '1': 2, 'mask': 3}
-    """
-    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-
-
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
     """The named parts of a container; nothing for anything else."""
     if isinstance(value, Mapping):
@@ -129,10 +135,14 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         names = getattr(value, "_fields", None) or range(len(value))
         for name, item in zip(names, value, strict=False):
             yield str(name), item
-    elif is_dataclass(value) and not isinstance(value, type):
+    elif _is_dataclass(value):
         for field in fields(value):
             if hasattr(value, field.name):
                 yield field.name, getattr(value, field.name)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
 
 
 def _rebuild(value: Any, parts: list[Any]) -> Any:

@@ -124,7 +124,7 @@ class LoadedModel:
         """
         if self.own_example is not None:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)
                 return self.own_example()
         if self.shape is None:
             raise InputError(

@@ -13,6 +13,8 @@ from hookscope.sources import catalog
 from hookscope.sources.loaded import LoadedModel, WeightsInfo
 from hookscope.spec import FILE, TORCHVISION
 
+LIVE = "live"  # the source of a module that was given and not loaded
+
 # Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel.
 _SOURCES = {
     TORCHVISION: "hookscope.sources.torchvision",
@@ -62,4 +64,4 @@ def load(
 def wrap(module: nn.Module) -> LoadedModel:
     """Return a live module as a loaded model; it keeps its mode, weights and device."""
     name = type(module).__name__
-    return LoadedModel(module, name, name, "live", weights=WeightsInfo("as given"))
+    return LoadedModel(module, name, name, LIVE, weights=WeightsInfo("as given"))

@@ -36,10 +36,12 @@ def load(
     ``meta`` is not heeded: a user's code may read the values of its parameters as it builds.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         file = run_file(spec.path)
         name, found = _find(file, spec)
-        torch.manual_seed(seed)  # so that what the file does besides does not change the weights
+        torch.default_generator.manual_seed(
+            seed
+        )  # so that what the file does besides does not change the weights
         module = _build(spec, name, found, model_args)
     offered = vars(file)
     example, preprocess = offered.get("example_input"), offered.get("preprocess")

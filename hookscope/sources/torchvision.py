@@ -124,7 +124,7 @@ def _call(
     """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         try:
             if not meta:
                 return builder(**options).eval()

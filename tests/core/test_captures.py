@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import stat
 import sys
 import threading
@@ -151,6 +150,8 @@ def test_the_files_mode_follows_the_umask(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on file sizes")
 def test_a_full_disk_leaves_the_older_file_and_no_part_of_the_new(tmp_path: Path) -> None:
+    import resource  # which Windows does not have
+
     path = tmp_path / "a.safetensors"
     small().save(path)
     before = path.read_bytes()
