@@ -30,7 +30,7 @@ from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.losses.compute import compute
 from hookscope.modules import ModuleTree, demand_module, describe, refuse_lazy
-from hookscope.prepare import DEFAULT_MODEL, prepare
+from hookscope.prepare import DEFAULT_MODEL, Prepared, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.select import select
@@ -162,31 +162,10 @@ def capture(
         >>> shot["layer3.0.relu:2/output"].shape
         torch.Size([1, 256, 4, 4])
     """
-    options = _chosen(locals(), capture)
+    given = locals()
+    options = _chosen(given, capture)
     kinds = _kinds(what, VALUES)
-    prepared = prepare(
-        model,
-        input,
-        selection={
-            "layers": _several(layers),
-            "types": _several(types),
-            "depth": depth,
-            "leaves": leaves,
-        },
-        recipe={
-            "shape": shape,
-            "preprocess": preprocess,
-            "size": size,
-            "mean": mean,
-            "std": std,
-        },
-        weights=weights,
-        model_args=model_args,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        train=train,
-    )
+    prepared = _prepared(given)
     announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
     with untouched(prepared.module, train=train, seed=seed), torch.no_grad(), recorder as shot:
@@ -261,31 +240,10 @@ def grads(
         >>> [record.key for record in found.records]
         ['fc/output.grad', 'fc/bias.grad', 'fc/weight.grad', './input.0.grad']
     """
-    options = _chosen(locals(), grads)
+    given = locals()
+    options = _chosen(given, grads)
     kinds = _kinds(what, GRADIENTS)
-    prepared = prepare(
-        model,
-        input,
-        selection={
-            "layers": _several(layers),
-            "types": _several(types),
-            "depth": depth,
-            "leaves": leaves,
-        },
-        recipe={
-            "shape": shape,
-            "preprocess": preprocess,
-            "size": size,
-            "mean": mean,
-            "std": std,
-        },
-        weights=weights,
-        model_args=model_args,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        train=train,
-    )
+    prepared = _prepared(given)
     announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(
         prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
@@ -378,6 +336,20 @@ def _kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
         wrong = repr(unknown[0]) if unknown else "Nothing"
         raise RequestError(f"{wrong} cannot be recorded.", f"Choose among {', '.join(known)}.")
     return {known[word] for word in words}
+
+
+def _prepared(given: Mapping[str, Any]) -> Prepared:
+    """Make ready what the keywords of ``capture`` and ``grads`` name."""
+    selection = {name: _several(given[name]) for name in ("layers", "types")}
+    recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
+    run = ("weights", "model_args", "seed", "dtype", "device", "train")
+    return prepare(
+        given["model"],
+        given["input"],
+        selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
+        recipe=recipe,
+        **{name: given[name] for name in run},
+    )
 
 
 def _several(words: str | Iterable[str]) -> list[str]:

@@ -13,7 +13,6 @@ module alone.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
 from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.lending import Lent, give_back, memory_of, shared_memory
 from hookscope.modules import ROOT, Layer, layers_of
 from hookscope.records import Absent, Capture
 from hookscope.tensors import Path, closed_types, map_tensors, walk
@@ -35,20 +35,6 @@ from hookscope.tensors import Path, closed_types, map_tensors, walk
 log = logging.getLogger("hookscope")
 
 ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
-
-
-@dataclass(frozen=True)
-class Lent:
-    """A clone given to a module in place of one of its inputs."""
-
-    original: Tensor
-    clone: Tensor
-    version: int
-
-    @property
-    def changed(self) -> bool:
-        """Whether the module has changed it in place."""
-        return self.clone._version != self.version
 
 
 @dataclass
@@ -249,9 +235,9 @@ class Recorder:
         call = running.pop() if running else Call(0, [])
         if not call.number:
             return None
-        shared = _shared([lent.original for lent in call.lent])
+        shared = shared_memory([lent.original for lent in call.lent])
         for lent in call.lent:
-            if not _give_back(lent) or (lent.changed and _storage(lent.original) in shared):
+            if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):
                 self._noticed.append(layer.name)
         if OUTPUT in kinds:
             self._keep(layer, call.number, OUTPUT, output)
@@ -260,8 +246,8 @@ class Recorder:
         if OUTPUT not in kinds:
             self._tell_closed(layer, call.number, OUTPUT, OUTPUT_GRAD, output)
         held = list(module.buffers(recurse=False))
-        older = {_storage(t) for _, t in walk((args, kwargs, held))}
-        older |= _shared([t for _, t in walk(output)])
+        older = {memory_of(t) for _, t in walk((args, kwargs, held))}
+        older |= shared_memory([t for _, t in walk(output)])
         self._tell_repeats(layer, call.number, OUTPUT, output)
         return map_tensors(output, partial(self._pass_on, layer, call, older))
 
@@ -331,7 +317,7 @@ class Recorder:
         kind = OUTPUT_GRAD
         slot = Slot(layer, call.number, f"{_what(OUTPUT, path)}.grad", kind)
         clone = self._listen(slot, tensor)
-        if clone is not tensor and _storage(tensor) in older:
+        if clone is not tensor and memory_of(tensor) in older:
             self._passed_on.append((layer.name, clone.detach(), clone._version))
         return clone
 
@@ -408,29 +394,6 @@ def _what(kind: str, path: Path) -> str:
 
 def _can_carry_gradient(tensor: Tensor) -> bool:
     return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
-
-
-def _give_back(lent: Lent) -> bool:
-    """Where the module changed its input in place, change the caller's; False if that cannot be."""
-    if not lent.changed:
-        return True
-    if lent.clone.shape != lent.original.shape:
-        return False
-    lent.original.copy_(lent.clone if lent.original.requires_grad else lent.clone.detach())
-    return True
-
-
-def _shared(tensors: list[Tensor]) -> set[int]:
-    """The memory that two different ones of ``tensors`` have in common."""
-    counts = Counter(_storage(t) for t in {id(t): t for t in tensors}.values())
-    return {storage for storage, count in counts.items() if count > 1}
-
-
-def _storage(tensor: Tensor) -> int:
-    """What tells whether two tensors share memory."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return id(tensor)
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -24,7 +24,7 @@ FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds"),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words"),
     ("sources.catalog",),
-    ("tensors", "stats"),
+    ("tensors", "stats", "lending"),
     ("sources", "losses", "store"),
     ("inputs",),
     ("modules", "records"),
