@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookscope.errors import SettingsError
 from hookscope.suggest import did_you_mean
+
+if TYPE_CHECKING:  # --help is quicker without it
+    from pathlib import Path
 
 FILE_NAME = "hookscope.toml"
 

@@ -7,7 +7,6 @@ then names at a small edit distance.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher
 
 
 def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
@@ -18,6 +17,8 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     >>> near("resnt18", ["alexnet", "resnet18", "resnet34"])
     ['resnet18', 'resnet34']
     """
+    from difflib import SequenceMatcher  # only where something was mistyped
+
     wanted = word.lower()
     if not wanted:
         return []

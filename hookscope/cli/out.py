@@ -176,9 +176,13 @@ class Out:
 
 def columns() -> int:
     """Return the width that ``COLUMNS`` or the terminal tells; 80 where neither does."""
-    from shutil import get_terminal_size
-
-    return get_terminal_size().columns
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:  # as shutil does it, whose import brings three kinds of compression along
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 80
 
 
 def prepare_streams() -> None:

@@ -6,8 +6,8 @@ the target's class, and what stands there is summed or averaged as ``reduction``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import os
+from typing import NamedTuple
 
 from hookscope.errors import LossError
 
@@ -16,8 +16,7 @@ TARGET_SUFFIXES = (".npy", ".safetensors", ".pt", ".pth")
 REDUCTIONS = ("mean", "sum", "batchmean")
 
 
-@dataclass(frozen=True)
-class Formula:
+class Formula(NamedTuple):
     """One loss by name.
 
     Attributes:
@@ -108,5 +107,5 @@ def is_target_file(word: object) -> bool:
 
 def check_target(word: str) -> None:
     """Raise LossError if ``word`` names a file of a tensor that is not there."""
-    if is_target_file(word) and not Path(word).is_file():
+    if is_target_file(word) and not os.path.isfile(word):
         raise LossError(f"There is no target file {word!r}.", f"A target is {TARGETS}.")
