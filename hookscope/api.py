@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookscope.choices import DEFAULT_MODEL
 from hookscope.errors import RequestError
 from hookscope.execute import (
     announce_size,
     backward,
-    check_unchanged,
     demand_all_ran,
     demand_unchanged,
     forward,
@@ -30,7 +30,7 @@ from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.losses.compute import compute
 from hookscope.modules import ModuleTree, demand_module, describe, refuse_lazy
-from hookscope.prepare import DEFAULT_MODEL, Prepared, prepare
+from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.select import select
@@ -263,7 +263,7 @@ def grads(
         recorder.ran_backward = True
     found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
     with torch.enable_grad():
-        (demand_unchanged if verify else check_unchanged)(prepared, found.output)
+        demand_unchanged(prepared, found.output, excuse_noise=not verify)
     found.metadata = describe_run("grads", prepared, options)
     found.metadata["loss"] = {
         "name": measured.name,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.choices import DTYPES
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.inputs.batch import build
 from hookscope.modules import Layer, demand_module, refuse_lazy
@@ -21,9 +22,6 @@ from hookscope.sources.loading import load, wrap
 from hookscope.tensors import as_call, map_tensors
 
 log = logging.getLogger("hookscope")
-
-DEFAULT_MODEL = "resnet18"
-DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hookscope import strict_json
 from hookscope.errors import StoreError
+from hookscope.outputs import MARK
 
-METADATA_KEY = "hookscope"
 SCHEMA = 1
 
 
@@ -46,7 +46,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
         if note:
             notes[key] = note
     info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
-    metadata = {METADATA_KEY: strict_json.dumps(info, sort_keys=True)}
+    metadata = {MARK: strict_json.dumps(info, sort_keys=True)}
     scratch = None
     try:
         scratch = _scratch_beside(target)
@@ -74,7 +74,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     target = Path(path)
     try:
         with safetensors.safe_open(target, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(METADATA_KEY)
+            text = (opened.metadata() or {}).get(MARK)
         tensors = load_file(target)
     except (OSError, safetensors.SafetensorError) as error:
         raise StoreError(

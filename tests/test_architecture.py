@@ -21,7 +21,7 @@ import hookscope
 # From the ground up. A file imports only from rows above its own here, and from its own package.
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
-    ("errors", "suggest", "strict_json", "version", "kinds"),
+    ("errors", "suggest", "strict_json", "version", "kinds", "choices"),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words"),
     ("sources.catalog",),
     ("tensors", "stats", "lending"),

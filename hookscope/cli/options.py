@@ -13,14 +13,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from hookscope.choices import DEFAULT_MODEL, DEVICES, DTYPES
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
 from hookscope.cli.values import FileName, Parsed, Several, byte_count, divisors, numbers, size
 from hookscope.cli.values import shape as read_shape
 
-DEFAULT_MODEL = "resnet18"
-DTYPES = ("float32", "float64", "float16", "bfloat16")
-DEVICES = ("cpu", "cuda", "mps", "auto")
 _WORD = f"{__name__}.model_word"
 
 

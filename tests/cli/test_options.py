@@ -126,12 +126,12 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
 
 @pytest.mark.slow
 def test_choices_are_those_of_the_library() -> None:
-    from hookscope import prepare
+    from hookscope import api, prepare
     from hookscope.cli import models, options
     from hookscope.sources import catalog
 
     assert set(options.DTYPES) == set(prepare.DTYPES)
-    assert options.DEFAULT_MODEL == prepare.DEFAULT_MODEL
+    assert inspect.signature(api.capture).parameters["model"].default == options.DEFAULT_MODEL
     assert set(models.TASKS) == {model.task for model in catalog.bundled()}
 
 
