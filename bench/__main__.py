@@ -44,9 +44,9 @@ def memories(measured: Iterable[tuple[Cost, Cost]]) -> list[Pair]:
     return [(ours.memory / unit, plain.memory / unit) for ours, plain in measured]
 
 
-def recordings() -> list[Pair]:
-    """Measure recording inside one process of its own, so that this one stays small."""
-    command = [sys.executable, "-m", "bench.in_process", "40"]
+def inside(*words: str) -> list[Pair]:
+    """Measure pairs inside one process of their own, so that this one stays small."""
+    command = [sys.executable, "-m", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     lines = (line.split() for line in done.stdout.splitlines())
     return [(float(ours) * 1e3, float(plain) * 1e3) for ours, plain in lines]
@@ -79,7 +79,28 @@ MEASURES = (
         "the same hooks by hand",
         1.1,
         "ms",
-        recordings,
+        lambda: inside("bench.in_process", "40"),
+    ),
+    Measure(
+        "recording layer3 of resnet50, scripted",
+        "the same, not scripted",
+        1.2,
+        "ms",
+        lambda: inside("bench.scripted", "recording"),
+    ),
+    Measure(
+        "the modules of a scripted vit_h_14",  # the most parameters, but for one model
+        "loading its file twice",
+        1.0,
+        "ms",
+        lambda: inside("bench.scripted", "opening", "vit_h_14"),
+    ),
+    Measure(
+        "the modules of a scripted efficientnet_v2_l",  # the most modules
+        "loading its file twice",
+        1.0,
+        "ms",
+        lambda: inside("bench.scripted", "opening", "efficientnet_v2_l"),
     ),
     Measure(
         "hookscope tree vit_h_14, peak memory",

@@ -29,12 +29,13 @@ from hookscope.execute import (
 from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.losses.compute import compute
-from hookscope.modules import ModuleTree, demand_module, describe, refuse_lazy
+from hookscope.modules import ModuleTree, describe, refuse_lazy
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.select import select
 from hookscope.sources import loading
+from hookscope.sources.live import demand_model, hookable
 from hookscope.tensors import map_tensors
 
 log = logging.getLogger("hookscope")
@@ -44,7 +45,7 @@ load = Capture.load
 
 
 def tree(
-    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
     *,
     layers: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
@@ -53,6 +54,8 @@ def tree(
     shapes: bool = False,
     shape: Sequence[int] | None = None,
     model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
 ) -> ModuleTree:
     """Return the named-module tree of a model.
 
@@ -66,6 +69,8 @@ def tree(
             one where the model cannot run there.
         shape: shape of the input for that pass.
         model_args: keyword arguments for a class or factory.
+        method: the method to run in place of ``forward``, of a model given by its word.
+        trust: open an exported program (.pt2) even if it carries pickles that run code.
 
     Raises:
         ModelError: no such model.
@@ -77,11 +82,11 @@ def tree(
         >>> [(node.name, node.parameters) for node in tree.nodes]
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
     """
-    demand_module(model, str, os.PathLike)
-    if isinstance(model, nn.Module):
+    demand_model(model, str, os.PathLike)
+    if not isinstance(model, str | os.PathLike):
         loaded = loading.wrap(model)
     else:
-        loaded = loading.load(model, model_args=model_args, meta=True)
+        loaded = loading.load(model, model_args=model_args, method=method, trust=trust, meta=True)
     refuse_lazy(loaded.module)
     chosen = select(
         loaded.module,
@@ -101,7 +106,7 @@ def tree(
 
 
 def capture(
-    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
     *,
     layers: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
@@ -116,6 +121,8 @@ def capture(
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
     model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -143,6 +150,8 @@ def capture(
         std: what each channel is then divided by.
         weights: ``random``, ``default``, a name of pretrained weights, or a file.
         model_args: keyword arguments for a class or factory.
+        method: the method to run in place of ``forward``, of a model given by its word.
+        trust: open an exported program (.pt2) even if it carries pickles that run code.
         seed: of random weights, noise and dropout.
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
@@ -184,7 +193,7 @@ def capture(
 
 
 def grads(
-    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
     *,
     loss: str = "ce",
     target: Any = "argmax",
@@ -203,6 +212,8 @@ def grads(
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
     model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -282,7 +293,7 @@ def grads(
 
 @contextmanager
 def record(
-    module: nn.Module,
+    module: nn.Module | torch.export.ExportedProgram,
     layers: str | Iterable[str] = (),
     what: str | Iterable[str] = ("output",),
     grads: bool = False,
@@ -295,7 +306,8 @@ def record(
     gradient is that of one backward pass; the second pass is its call 2.
 
     Args:
-        module: the model, in whatever mode and on whatever device it is.
+        module: the model, in whatever mode and on whatever device it is; a scripted or traced one
+            too, or an exported program, which is run through what its ``module()`` returns.
         layers: layer patterns; none means all.
         what: ``output``, ``input`` or both.
         grads: record gradients too.
@@ -314,12 +326,14 @@ def record(
     kinds = _kinds(what, VALUES)
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
-    demand_module(module)
-    word = type(module).__name__
-    recorder = Recorder(module, select(module, _several(layers), word=word), kinds)
-    with recorder as capture:
-        capture.metadata = {"command": "record", "model": {"word": word}, "versions": versions()}
-        yield capture
+    demand_model(module)
+    with hookable(module) as open_module:
+        word = type(open_module).__name__
+        recorder = Recorder(open_module, select(open_module, _several(layers), word=word), kinds)
+        with recorder as capture:
+            run = {"command": "record", "model": {"word": word}, "versions": versions()}
+            capture.metadata = run
+            yield capture
     for name in recorder.doubts:
         log.warning(
             "%s: a tensor was changed in place that shares memory with another one. While gradients"
@@ -342,7 +356,7 @@ def _prepared(given: Mapping[str, Any]) -> Prepared:
     """Make ready what the keywords of ``capture`` and ``grads`` name."""
     selection = {name: _several(given[name]) for name in ("layers", "types")}
     recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
-    run = ("weights", "model_args", "seed", "dtype", "device", "train")
+    run = ("weights", "model_args", "method", "trust", "seed", "dtype", "device", "train")
     return prepare(
         given["model"],
         given["input"],

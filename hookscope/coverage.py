@@ -13,14 +13,14 @@ from torch import nn
 from hookscope.modules import Layer
 from hookscope.records import Coverage, Fired, Silent
 
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+# By name, as a module from a scripted file bears the name of its class and is of another.
+CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 
 
 def summarize_coverage(
     model: nn.Module,
     layers: Sequence[Layer],
     calls: Mapping[nn.Module, int],
-    refused: Mapping[nn.Module, str],
 ) -> Coverage:
     """Part ``layers`` into those that ran and those that did not.
 
@@ -28,13 +28,12 @@ def summarize_coverage(
         model: the model that the layers belong to.
         layers: the chosen layers.
         calls: how often each module ran, in order of first call.
-        refused: modules that could not be hooked, and why.
     """
     order = {module: i for i, module in enumerate(calls)}
     ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
     idle = [x for x in layers if not calls.get(x.module)]
     idle_names = {x.name for x in idle}
-    causes = (refused.get(x.module) or _likely_cause(model, x, idle_names, calls) for x in idle)
+    causes = (_likely_cause(model, x, idle_names, calls) for x in idle)
     return Coverage(
         tuple(Fired(x.name, x.type, calls[x.module]) for x in ran),
         tuple(Silent(x.name, x.type, cause) for x, cause in zip(idle, causes, strict=True)),
@@ -45,23 +44,29 @@ def _likely_cause(
     model: nn.Module, layer: Layer, idle: set[str], calls: Mapping[nn.Module, int]
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
-    if isinstance(module, CONTAINERS):
+    if _is_a(module, *CONTAINERS):
         return "a container: it is never called, its parent runs what is in it"
     parent = _submodule(model, parent_name)
-    if isinstance(parent, nn.MultiheadAttention):
+    if _is_a(parent, "MultiheadAttention"):
         return "attention hands its weights to a fused kernel instead of calling it"
     above = [name for name in _ancestors(layer.name) if name in idle]
-    if above and not isinstance(_submodule(model, above[0]), CONTAINERS):
+    if above and not _is_a(_submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
-    if isinstance(module, nn.Sequential) and any(calls.get(child) for child in module):
+    if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
         return "a container: its parent runs what is in it one by one"
-    if isinstance(parent, nn.TransformerEncoderLayer) and not parent.training:
+    if _is_a(parent, "TransformerEncoderLayer") and not model.training:
         return "the encoder layer took its fused fast path"
+    if type(module).forward is nn.Module.forward:
+        return "it has no forward: it holds others, or tracing left out what it does"
     mode = "train" if model.training else "eval"
     return (
         f"a branch not taken in {mode} mode, or its parent calls .forward() or uses its weights"
         " directly"
     )
+
+
+def _is_a(module: nn.Module | None, *names: str) -> bool:
+    return any(kind.__name__ in names for kind in type(module).__mro__)
 
 
 def _submodule(model: nn.Module, name: str) -> nn.Module | None:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
 from hookscope.hooks import Recorder
-from hookscope.modules import ROOT, layers_of, meta_copy, module_running
+from hookscope.modules import ROOT, layers_of, module_running
 from hookscope.prepare import Prepared
 from hookscope.records import Capture
+from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loading import LIVE
 from hookscope.tensors import as_call, map_tensors, walk
 
@@ -170,10 +171,10 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
         CheckFailed: some tensor of the output differs.
     """
     bare = run_bare(prepared)
-    different = _difference(output, bare)
+    different = first_difference(output, bare)
     if not different:
         return
-    if excuse_noise and _difference(bare, run_bare(prepared)):
+    if excuse_noise and first_difference(bare, run_bare(prepared)):
         log.warning(
             "two runs of the model without hooks differ, so it cannot be told whether hooks change"
             " its output"
@@ -192,7 +193,7 @@ def run_bare(prepared: Prepared) -> Any:
         return forward(prepared)
 
 
-def _difference(output: Any, again: Any) -> str:
+def first_difference(output: Any, again: Any) -> str:
     """The first tensor in which two outputs differ; empty where they are the same."""
     first, second = list(walk(output)), list(walk(again))
     if [path for path, _ in first] != [path for path, _ in second]:

@@ -96,7 +96,6 @@ class Recorder:
         self._passed_on: list[tuple[str, Tensor, int]] = []
         self._backwards: dict[Tensor, int] = {}
         self._arrivals: dict[Slot, list[Tensor]] = {}
-        self._refused: dict[nn.Module, str] = {}
         self._stance = ExitStack()
         self.ran_backward = False
         self._own = {layer.module for layer in self.layers} | {model}
@@ -133,9 +132,7 @@ class Recorder:
         for slot in self._waiting:
             self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
         self.capture.absent = tuple(self._absent)
-        self.capture.coverage = summarize_coverage(
-            self.model, self.layers, self._calls, self._refused
-        )
+        self.capture.coverage = summarize_coverage(self.model, self.layers, self._calls)
 
     @property
     def doubts(self) -> list[str]:
@@ -153,15 +150,11 @@ class Recorder:
 
     def _attach(self, layer: Layer, kinds: frozenset[str]) -> None:
         module = layer.module
-        try:
-            before = partial(self._before, layer, kinds)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-            after = partial(self._after, layer, kinds)
-            self._handles.append(
-                module.register_forward_hook(after, with_kwargs=True, always_call=True)
-            )
-        except RuntimeError as error:  # a scripted module inside an ordinary one
-            self._refused[module] = f"it refuses hooks: {error}"
+        before, after = (partial(hook, layer, kinds) for hook in (self._before, self._after))
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        self._handles.append(
+            module.register_forward_hook(after, with_kwargs=True, always_call=True)
+        )
 
     def _attach_parameters(self) -> None:
         """Listen to each distinct parameter of the chosen layers, under the first of its names."""

@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from hookscope.execute import model_failed, untouched
 from hookscope.hooks import Recorder
 from hookscope.kinds import OUTPUT
-from hookscope.modules import ROOT, Layer, LayerRun, ModuleTree, layers_of, meta_copy
+from hookscope.modules import ROOT, Layer, LayerRun, ModuleTree, layers_of
+from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.loading import load
 from hookscope.tensors import as_call, map_tensors

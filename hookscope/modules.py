@@ -6,12 +6,11 @@ that is reachable under several names stands in the tree once, under the first o
 
 from __future__ import annotations
 
-import copy
+import inspect
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -40,7 +39,8 @@ class ModuleNode:
     ``own_parameters`` counts the entries of the parameters that the module itself holds,
     ``parameters`` those of its whole subtree, each shared parameter once; ``trainable`` is the part
     of ``parameters`` that requires grad. ``bytes`` is the subtree's parameters and buffers.
-    ``arguments`` is the module's own ``extra_repr()``.
+    ``arguments`` is the module's own ``extra_repr()``. ``source`` is the file and line of its
+    ``forward``; of a scripted module that of the code it was made from, as its file tells it.
     """
 
     name: str
@@ -54,6 +54,7 @@ class ModuleNode:
     buffers: int
     bytes: int
     aliases: tuple[str, ...] = ()
+    source: str = ""
     run: LayerRun | None = None
 
 
@@ -107,15 +108,6 @@ def layers_of(model: nn.Module) -> list[Layer]:
     return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
 
 
-def demand_module(model: object, *others: type) -> None:
-    """Raise RequestError unless ``model`` is an ``nn.Module``, or of one of the other types."""
-    if not isinstance(model, (nn.Module, *others)):
-        what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise RequestError(
-            f"A model is needed, and {what} is none.", "Give an nn.Module, built already."
-        )
-
-
 def refuse_lazy(model: nn.Module) -> None:
     """Raise RequestError if a parameter or buffer has no shape before the first run."""
     for layer in layers_of(model):
@@ -125,20 +117,6 @@ def refuse_lazy(model: nn.Module) -> None:
                 f"{layer.name} ({layer.type}) has no shape yet: it is lazy.",
                 "Run the model once before you hand it over.",
             )
-
-
-def meta_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of ``model`` on the meta device: shapes without values, and no memory for them.
-
-    Everything else is copied deeply, so that a pass through the copy leaves nothing in the model.
-    """
-    ghosts: dict[int, object] = {}
-    for tensor in chain(model.parameters(), model.buffers()):
-        ghost = torch.empty_like(tensor, device="meta")
-        if isinstance(tensor, nn.Parameter):
-            ghost = nn.Parameter(ghost, requires_grad=tensor.requires_grad)
-        ghosts[id(tensor)] = ghost
-    return copy.deepcopy(model, ghosts)
 
 
 def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
@@ -183,4 +161,13 @@ def _describe_one(layer: Layer) -> ModuleNode:
         buffers=sum(b.numel() for b in buffers),
         bytes=sum(t.numel() * t.element_size() for t in chain(parameters, buffers)),
         aliases=layer.aliases,
+        source=_source_of(module),
     )
+
+
+def _source_of(module: nn.Module) -> str:
+    told = getattr(module, "_hookscope_source", None)
+    if isinstance(told, str):
+        return told
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from hookscope.choices import DTYPES
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.inputs.batch import build
-from hookscope.modules import Layer, demand_module, refuse_lazy
+from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
+from hookscope.sources.live import demand_model
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.loading import load, wrap
 from hookscope.tensors import as_call, map_tensors
@@ -49,13 +50,15 @@ class Prepared:
 
 
 def prepare(
-    model: str | os.PathLike[str] | nn.Module,
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram,
     input: Any,
     *,
     selection: Mapping[str, Any],
     recipe: Mapping[str, Any],
     weights: str | os.PathLike[str],
     model_args: Mapping[str, Any] | None,
+    method: str | None,
+    trust: bool,
     seed: int,
     dtype: str | None,
     device: str | None,
@@ -67,24 +70,28 @@ def prepare(
     reader of inputs. A live module stays where it is unless another device or dtype is asked for,
     and then a copy is moved.
     """
-    demand_module(model, str, os.PathLike)
+    demand_model(model, str, os.PathLike)
     _check_seed(seed)
-    if isinstance(model, nn.Module):
-        if weights != "random" or model_args:
+    live = not isinstance(model, str | os.PathLike)
+    if not isinstance(model, str | os.PathLike):
+        if weights != "random" or model_args or method:
             raise RequestError(
-                "weights and model_args belong to a model given by name.",
-                "Load the weights into the module before you pass it.",
+                "weights, model_args and method belong to a model given by name.",
+                "Load the weights into the module before you pass it; hookscope.record records"
+                " whatever method you call.",
             )
         loaded = wrap(model)
     else:
-        loaded = load(model, weights=weights, model_args=model_args, seed=seed)
+        loaded = load(
+            model, weights=weights, model_args=model_args, seed=seed, method=method, trust=trust
+        )
     refuse_lazy(loaded.module)
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
     batch = build(loaded, input, seed=seed, **recipe)
     log.info("%s", batch.note)
-    place = _choose_device(device, loaded.module, live=isinstance(model, nn.Module))
+    place = _choose_device(device, loaded.module, live=live)
     kind = _choose_dtype(dtype)
-    module = _moved(loaded.module, place, kind, live=isinstance(model, nn.Module))
+    module = _moved(loaded.module, place, kind, live=live)
     if module is not loaded.module:
         layers = select(module, **selection, word=loaded.word)
     kind = kind or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)

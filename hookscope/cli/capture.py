@@ -22,6 +22,10 @@ EXAMPLES = (
         "A trained model from a Python file.",
     ),
     Example(
+        'hookscope capture sample_models/digits_scripted.pt --layer "conv*"',
+        "The same from a scripted file, which needs no Python; .pt2 files work as well.",
+    ),
+    Example(
         'hookscope capture resnet18 --layer "*.conv?" --what output,input --shape 2x3x64x64',
         "What went in and came out, on noise.",
     ),

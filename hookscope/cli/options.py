@@ -51,6 +51,13 @@ def _read_assignments(
     return dict(parse_assignments(value))
 
 
+def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    """Whoever hands on a folder could put it beside the very file that it lets in."""
+    if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
+        raise click.UsageError("trust is not taken from a settings file; type --trust.", ctx)
+    return value
+
+
 model = together(
     click.argument(
         "model_word",
@@ -60,7 +67,8 @@ model = together(
         expose_value=False,
         callback=_keep_word,
         shell_complete=candidates.models,
-        help="A torchvision name ('hookscope models' lists them) or FILE.py:NAME.",
+        help="A torchvision name ('hookscope models' lists them), FILE.py:NAME, or a"
+        " scripted (.pt) or exported (.pt2) file.",
     ),
     option(
         "--model",
@@ -81,6 +89,18 @@ model = together(
         metavar="KEY=VALUE",
         callback=_read_assignments,
         help="An argument for the class or factory of a FILE.py model. Repeatable.",
+    ),
+    option(
+        "--method",
+        section="Model",
+        metavar="NAME",
+        help="Run this method of the model in place of forward.",
+    ),
+    flag(
+        "trust",
+        section="Model",
+        callback=_refuse_from_file,
+        help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
     ),
 )
 
@@ -182,8 +202,8 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
+    from hookscope.filekinds import refuse_other_than_image
     from hookscope.inputs.words import STDIN, expand
-    from hookscope.spec import refuse_other_than_image
 
     files = expand(value)
     for file in files:

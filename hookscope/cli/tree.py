@@ -18,6 +18,7 @@ EXAMPLES = (
     ),
     Example("hookscope tree vit_h_14 --depth 2", "A large model; no memory is taken for weights."),
     Example("hookscope tree sample_models/digits.py:trained", "A model from a Python file."),
+    Example("hookscope tree sample_models/digits_scripted.pt -v", "A file whose Python is lost."),
 )
 
 
@@ -62,4 +63,4 @@ def tree(ctx: click.Context, **values: Any) -> None:
     else:
         from hookscope.render.tree import tree_lines
 
-        out.result(tree_lines(result, out.width, out.ascii))
+        out.result(tree_lines(result, out.width, out.ascii, sources=out.verbose > 0))

@@ -96,12 +96,12 @@ def _are_words(value: Any) -> TypeGuard[Sequence[Word]]:
 def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Batch:
     if shape is None and loaded.own_example is not None:
         value = loaded.example(seed)
-        return Batch(value, _tensors(value, "example_input"), "input: example_input() of its file")
+        made = _tensors(value, loaded.example_word)
+        return Batch(value, made, f"input: {loaded.example_text}, {_shapes(made)}")
     value = loaded.example(seed) if shape is None else loaded.layout.noise(shape, seed)
     made = _tensors(value, "noise")
-    shapes = " and ".join(source["shape"] for source in made)
     _warn_if_small(loaded, made)
-    note = f"input: {loaded.layout.distribution} of {shapes} from seed {seed}"
+    note = f"input: {loaded.layout.distribution} of {_shapes(made)} from seed {seed}"
     return Batch(value, made, note)
 
 
@@ -228,6 +228,10 @@ def _tensors(value: Any, word: str, hashed: bool = False) -> tuple[dict[str, Any
         {**_describe(tensor), "word": word, "sha256": _hash(tensor) if hashed else None}
         for tensor in tensors
     )
+
+
+def _shapes(sources: Iterable[dict[str, Any]]) -> str:
+    return " and ".join(source["shape"] or "one number" for source in sources)
 
 
 def _warn_if_small(loaded: LoadedModel, sources: Iterable[dict[str, Any]]) -> None:

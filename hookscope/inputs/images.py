@@ -13,8 +13,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hookscope.errors import InputError
+from hookscope.filekinds import AGAIN, not_an_image
 from hookscope.inputs.words import STDIN
-from hookscope.spec import AGAIN, ended, not_an_image
+from hookscope.spec import ended
 
 
 def read_bytes(word: str) -> bytes:

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hookscope.errors import LossError
+from hookscope.filekinds import describe_file
 from hookscope.losses.formulas import TARGET_SUFFIXES, TARGETS, check_target, is_target_file
-from hookscope.spec import describe_file, ended
+from hookscope.spec import ended
 from hookscope.suggest import did_you_mean
 
 _FILES = f"A target file is {', '.join(TARGET_SUFFIXES[:-1])} or {TARGET_SUFFIXES[-1]}"

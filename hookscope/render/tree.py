@@ -24,50 +24,60 @@ SQUEEZE: tuple[Squeeze, ...] = (
     ("shorten", "type"),
     ("drop", "calls"),
     ("drop", "state"),
+    ("shorten", "source"),
     ("drop", "note"),
     ("drop", "parameters"),
+    ("drop", "source"),
     ("drop", "type"),
     ("drop", "FLOPs"),
     ("drop", "output"),
 )
 
 
-def tree_lines(tree: ModuleTree, width: int | None, ascii: bool = False) -> list[Text]:
+def tree_lines(
+    tree: ModuleTree, width: int | None, ascii: bool = False, sources: bool = False
+) -> list[Text]:
     """Return the tree and a line of totals.
 
     Args:
         tree: all modules or some of them; a module hangs under the nearest one that is there.
         width: cells of the terminal, None for a pipe.
         ascii: draw with ASCII characters alone.
+        sources: add the file and line of each module's code.
     """
     ran = any(node.run for node in tree.nodes)
     guides = _guides([node.name for node in tree.nodes], ASCII_BRANCHES if ascii else BRANCHES)
     rows = tuple(
         Row(
-            _cells(node, ran), _note(node), *drawn, gone=node.run is not None and not node.run.calls
+            _cells(node, ran, sources),
+            _note(node),
+            *drawn,
+            gone=bool(node.run and not node.run.calls),
         )
         for node, drawn in zip(tree.nodes, guides, strict=True)
     )
-    lines = lower(Table(_columns(ran), rows, SQUEEZE), width, ascii)
+    lines = lower(Table(_columns(ran, sources), rows, SQUEEZE), width, ascii)
     return [*lines, *sentence(_totals(tree), width, ascii, "bold")]
 
 
-def _columns(ran: bool) -> tuple[Column, ...]:
-    columns = (
+def _columns(ran: bool, sources: bool) -> tuple[Column, ...]:
+    columns: tuple[Column, ...] = (
         Column("module"),
         Column("type"),
         Column("own", right=True),
         Column("parameters", "params", right=True),
         Column("state", dull=True),
     )
+    if sources:
+        columns = (*columns, Column("source", dull=True))
     if not ran:
         return columns
     run = (Column("output"), Column("calls", right=True, dull=True), Column("FLOPs", right=True))
     return columns + run
 
 
-def _cells(node: ModuleNode, ran: bool) -> tuple[Cell, ...]:
-    cells = (
+def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
+    cells: tuple[Cell, ...] = (
         Cell(node.name),
         Cell(
             compact(node.type, node.arguments, ARGUMENTS),
@@ -79,6 +89,9 @@ def _cells(node: ModuleNode, ran: bool) -> tuple[Cell, ...]:
         _amount(node.parameters),
         _state(node),
     )
+    if sources:
+        brief = node.source.rpartition("site-packages/")[2]
+        cells = (*cells, Cell(brief, short=brief.rpartition("/")[2], full=node.source))
     if not ran:
         return cells
     if node.run is None or not node.run.calls:

@@ -148,9 +148,9 @@ def check_weights(spec: ModelSpec, word: str) -> None:
 
 
 def no_weights_by_name(word: str) -> RequestError:
-    """Return the error about a named set of weights for a model from a Python file."""
+    """Return the error about a named set of weights for a model from a file."""
     return RequestError(
-        f"A model from a Python file has no weights called {word!r}.", "Give --weights FILE."
+        f"A model from a file has no weights called {word!r}.", "Give --weights FILE."
     )
 
 

@@ -66,7 +66,7 @@ class LoadedModel:
         module: the model, in eval mode (a live module stays in the mode it was in).
         word: how it was named.
         name: a short name for it that can stand in a file's name.
-        source: ``torchvision``, ``file`` or ``live``.
+        source: ``torchvision``, ``file``, ``torchscript``, ``exported`` or ``live``.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``; empty where it is not known.
         categories: names of the classes by index; empty where they are not known.
@@ -76,6 +76,8 @@ class LoadedModel:
         layout: how tensors are put together to an input.
         min_size: smallest height and width of an image it is made for.
         own_example: makes an input the file itself offers; None where it offers none.
+        example_text: what ``own_example`` makes, for people.
+        example_word: what is recorded as the source of such an input.
     """
 
     module: nn.Module
@@ -90,6 +92,8 @@ class LoadedModel:
     layout: Layout = BATCH
     min_size: int = 1
     own_example: Callable[[], Any] | None = None
+    example_text: str = "example_input() of its file"
+    example_word: str = "example_input"
 
     @property
     def preprocess(self) -> Callable[[Image], Tensor] | None:

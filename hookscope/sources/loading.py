@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, cast
 
+import torch
 from torch import nn
 
+from hookscope.errors import ModelError
 from hookscope.sources import catalog
+from hookscope.sources.live import opened
 from hookscope.sources.loaded import LoadedModel, WeightsInfo
-from hookscope.spec import FILE, TORCHVISION
+from hookscope.spec import EXPORTED, FILE, TORCHSCRIPT, TORCHVISION
+from hookscope.suggest import did_you_mean
 
+FORWARD = "forward"
 LIVE = "live"  # the source of a module that was given and not loaded
 
-# Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel.
+# Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel; that of
+# TorchScript takes method as well, that of exported programs trust.
 _SOURCES = {
     TORCHVISION: "hookscope.sources.torchvision",
     FILE: "hookscope.sources.pyfile",
+    TORCHSCRIPT: "hookscope.sources.torchscript.source",
+    EXPORTED: "hookscope.sources.exported.source",
 }
 
 
@@ -29,21 +38,26 @@ def load(
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     meta: bool = False,
+    method: str | None = None,
+    trust: bool = False,
 ) -> LoadedModel:
     """Load the model that ``word`` names, in eval mode on the CPU.
 
     Args:
         word: a torchvision name, or ``FILE.py:NAME`` for what that file calls NAME: a subclass
-            of ``nn.Module``, a function that returns a model, or a model that is built already.
+            of ``nn.Module``, a function that returns a model, or a model that is built already; or
+            a file made by ``torch.jit.save`` or ``torch.export.save``.
         weights: ``random`` (from the seed), ``default`` or another name of torchvision's pretrained
             weights (downloaded unless cached), or a ``.safetensors``, ``.pth`` or ``.pt`` file.
         model_args: keyword arguments for the class or factory.
         seed: of the random weights. The global random state is left as it was.
         meta: build on the meta device, without memory for parameters and without weights, where
             the source can.
+        method: run this method of the model in place of ``forward``.
+        trust: open an exported program even if it carries pickles that run code.
 
     Raises:
-        ModelError: the word names no model, or the model cannot be built.
+        ModelError: the word names no model, or the model cannot be built, or has no such method.
         RequestError: a weights word names no file and no pretrained weights.
         WeightsError: the weights cannot be read or fetched, or do not fit.
         EnvironmentFault: torchvision is missing or does not match torch.
@@ -55,13 +69,37 @@ def load(
     word, weights = os.fspath(word), os.fspath(weights)
     spec = catalog.check(word)
     source = import_module(_SOURCES[spec.source])
+    more: dict[str, Any] = {}
+    if spec.source == TORCHSCRIPT:
+        more["method"] = method or FORWARD
+    elif spec.source == EXPORTED:
+        more["trust"] = trust
     loaded = source.load(
-        spec, weights=weights, model_args=dict(model_args or {}), seed=seed, meta=meta
+        spec, weights=weights, model_args=dict(model_args or {}), seed=seed, meta=meta, **more
     )
-    return cast(LoadedModel, loaded)
+    loaded = replace(cast(LoadedModel, loaded), module=opened(loaded.module))
+    if method not in (None, FORWARD):
+        _run_by(loaded.module, word, str(method))
+    return loaded
 
 
-def wrap(module: nn.Module) -> LoadedModel:
-    """Return a live module as a loaded model; it keeps its mode, weights and device."""
+def _run_by(module: nn.Module, word: str, method: str) -> None:
+    """Let a call of ``module`` run another method than ``forward``, hooks and all."""
+    kind = type(module)
+    own = [n for n in dir(kind) if not n.startswith("_") and not hasattr(nn.Module, n)]
+    methods = [name for name in own if callable(getattr(kind, name))]
+    if method not in methods:
+        near = did_you_mean(method, methods)
+        others = f"It has {', '.join(['forward', *methods])}." if methods else "It has forward."
+        raise ModelError(f"{word} has no method {method!r}.", f"{near} {others}".strip())
+    if hasattr(module, "_hookscope_method"):  # a scripted one, whose methods call each other
+        vars(module)["_hookscope_method"] = method
+    else:
+        module.__dict__[FORWARD] = getattr(module, method)
+
+
+def wrap(model: nn.Module | torch.export.ExportedProgram) -> LoadedModel:
+    """Return a live model as a loaded one; it keeps its mode, weights and device."""
+    module = opened(model)
     name = type(module).__name__
     return LoadedModel(module, name, name, LIVE, weights=WeightsInfo("as given"))

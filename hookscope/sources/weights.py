@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hookscope import spec
+from hookscope import filekinds, spec
 from hookscope.errors import WeightsError
 from hookscope.sources.loaded import WeightsInfo
 
@@ -28,12 +28,14 @@ _SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
 _KINDS = "Weights are read from a .safetensors, .pth or .pt file."
 # What the first bytes tell to be no weights, and what to do about it.
 _NO_WEIGHTS = {
-    spec.EMPTY: spec.AGAIN,
-    spec.CUT_OFF: spec.AGAIN,
-    spec.IMAGE: "Give it as the input: --input {0}",
-    spec.TORCHSCRIPT: f"This version does not read weights out of one. {_SAVE_THUS}",
-    spec.EXPORTED: f"This version does not read weights out of one. {_SAVE_THUS}",
-    spec.ONNX: f"This version does not read weights out of one. {_KINDS}",
+    filekinds.EMPTY: filekinds.AGAIN,
+    filekinds.CUT_OFF: filekinds.AGAIN,
+    filekinds.CUT_PICKLE: filekinds.AGAIN,
+    filekinds.CUT_SAFETENSORS: filekinds.AGAIN,
+    filekinds.IMAGE: "Give it as the input: --input {0}",
+    filekinds.SCRIPT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
+    filekinds.EXPORT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
+    filekinds.ONNX: f"This version does not read weights out of one. {_KINDS}",
 }
 
 
@@ -78,18 +80,18 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 
 
 def _read(path: str) -> dict[str, Tensor]:
-    kind, _ = spec.describe_file(path)
+    kind, _ = filekinds.describe_file(path)
     if kind in _NO_WEIGHTS:
         raise WeightsError(
             f"The file {path!r} is {kind}, not weights.", _NO_WEIGHTS[kind].format(path)
         )
-    if path.lower().endswith(".safetensors"):
+    if kind == filekinds.SAFETENSORS:
         try:
             return load_file(path)
         except (SafetensorError, OSError) as exc:
             raise WeightsError(
                 f"The file {path!r} is no sound safetensors file: {spec.ended(str(exc))}",
-                spec.AGAIN,
+                filekinds.AGAIN,
             ) from exc
     content = _read_pickled(path)
     while isinstance(content, Mapping):
@@ -113,10 +115,10 @@ def _read_pickled(path: str) -> Any:
         message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
         raise WeightsError(message, _SAVE_THUS) from exc
     except Exception as exc:  # of a damaged file the reader raises nearly anything
-        kind, _ = spec.describe_file(path)
+        kind, _ = filekinds.describe_file(path)
         raise WeightsError(
             f"The weights in {path!r} cannot be read: the file looks like {kind}.",
-            f"{spec.AGAIN} {_KINDS}",
+            f"{filekinds.AGAIN} {_KINDS}",
         ) from exc
 
 

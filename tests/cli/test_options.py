@@ -23,6 +23,8 @@ WITH_API = ("tree", "capture", "grads", "models")
 SAMPLES = {
     "model": ("alexnet", "alexnet"),
     "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
+    "method": ("encode", "encode"),
+    "trust": ("1", True),
     "layer": ("layer1.* fc", ("layer1.*", "fc")),
     "type": ("Conv2d", ("Conv2d",)),
     "depth": ("2", 2),

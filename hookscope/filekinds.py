@@ -1,0 +1,187 @@
+"""What kind of file it is, told from what is in it and never from its name.
+
+Torch-free and quick: the first bytes, a zip archive's list of names, and at most the instructions
+of one pickle are looked at. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import zipfile
+from fnmatch import fnmatchcase
+
+from hookscope.errors import InputError
+from hookscope.pickles import DamagedPickle, foreign, globals_in
+
+EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
+UNKNOWN = "a file of no kind that hookscope knows"
+CUT_OFF = "a damaged or cut-off zip archive"
+CUT_PICKLE = "a damaged or cut-off pickle"
+CUT_SAFETENSORS = "a safetensors file with a damaged or cut-off header"
+SCRIPT_ARCHIVE = "a TorchScript archive"
+EXPORT_ARCHIVE = "a program saved by torch.export (.pt2)"
+COMPILED = "a package compiled by AOTInductor"
+ONNX, CHECKPOINT = "an ONNX graph", "a pickled checkpoint"
+SAFETENSORS = "a safetensors file of weights"
+
+A_MODEL = (
+    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, or a scripted (.pt)"
+    " or exported (.pt2) file."
+)
+AGAIN = "Write or download it again."
+_USE_WEIGHTS = "Name its model and give the file as weights: hookscope capture MODEL --weights {0}"
+_USE_PATH = "Give it as the model, by its path: {0}"
+_USE_INPUT = "Give it as the input: hookscope capture MODEL --input {0}"
+_USE_SOURCE = "This version does not open such files; give the Python source: FILE.py:NAME."
+_USE_UNCOMPILED = "It holds machine code and no layers; give the model that it was compiled from."
+_WOULD_RUN_CODE = (
+    "Opening it would run code. Save model.state_dict() instead, script or export the model, or"
+    " give its source: FILE.py:NAME."
+)
+_READS_IMAGES = "Images are read as PNG, JPEG, WebP, GIF, BMP, TIFF and what else pillow knows."
+
+_HEAD = 256
+_IMAGES = re.compile(
+    rb"\x89PNG|\xff\xd8\xff|GIF8|BM....\0\0\0\0|II\*\0|MM\0\*|RIFF....WEBP", re.DOTALL
+)
+_TEXT_IMAGES = re.compile(rb"P[1-7Ff]\s|%!PS|/\* XPM|#define|Image type|SIMPLE")
+# The fields of an ONNX model that may follow its version: number and wire type in one byte or two.
+_ONNX_TEXTS = {0x12, 0x1A, 0x22, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA}
+_ONNX_NUMBERS = {0x28}
+
+
+def describe_file(path: str) -> tuple[str, str]:
+    """Say what the existing file ``path`` is, and how to use it where a model was asked for.
+
+    Example:
+        >>> import os, tempfile
+        >>> handle, path = tempfile.mkstemp()
+        >>> os.close(handle)
+        >>> describe_file(path)[0]
+        'an empty file'
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+        return _describe(path, head)
+    except OSError as exc:
+        return f"a file that cannot be read ({exc.strerror})", "Check its permissions."
+
+
+def refuse_other_than_image(path: str) -> None:
+    """Raise InputError if the first bytes of ``path`` are of another kind of file than an image.
+
+    Bytes that tell nothing are let pass, as the kinds of images are many; decoding judges them.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return
+    if not _TEXT_IMAGES.match(head) and describe_file(path)[0] not in (IMAGE, UNKNOWN):
+        raise not_an_image(f"The file {path!r}", path)
+
+
+def not_an_image(called: str, path: str = "") -> InputError:
+    """Return the error about input that no image can be read from; ``path`` is its file, if any."""
+    kind = f": it looks like {describe_file(path)[0]}" if path else ""
+    return InputError(f"{called} is not an image{kind}.", _READS_IMAGES)
+
+
+def _describe(path: str, head: bytes) -> tuple[str, str]:
+    if not head:
+        return EMPTY, AGAIN
+    if head.startswith(b"PK"):
+        return _describe_zip(path)
+    if _IMAGES.match(head):
+        return IMAGE, _USE_INPUT.format(path)
+    if head[8:9] == b"{" and head[4:8] == bytes(4):  # a header of less than 4 GB
+        return _describe_safetensors(path)
+    if head[:1] == b"\x80" and head[1:2] <= b"\x05":
+        return _describe_pickle(path)
+    if _is_onnx(head):
+        return ONNX, _USE_SOURCE
+    return TEXT if _is_text(head) else UNKNOWN, A_MODEL
+
+
+def _describe_zip(path: str) -> tuple[str, str]:
+    """What the names in a zip archive tell; TorchScript also holds a data.pkl, so it goes first."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return CUT_OFF, AGAIN
+
+    def holds(*patterns: str) -> bool:
+        every = (*patterns, *(f"*/{pattern}" for pattern in patterns))
+        return any(fnmatchcase(name, pattern) for name in names for pattern in every)
+
+    here = path if os.path.dirname(path) else os.path.join(".", path)
+    if holds("code/*") and holds("data.pkl"):
+        return SCRIPT_ARCHIVE, _USE_PATH.format(here)
+    old = holds("serialized_exported_program.json")
+    if old or (holds("models/*.json") and holds("version")):
+        return EXPORT_ARCHIVE, _USE_PATH.format(here)
+    if holds("data/aotinductor/*"):
+        return COMPILED, _USE_UNCOMPILED
+    if holds("data.pkl"):
+        return _describe_pickle(path, CUT_OFF)
+    return "a zip archive with no weights in it", A_MODEL
+
+
+def _describe_pickle(path: str, otherwise: str = CUT_PICKLE) -> tuple[str, str]:
+    """A checkpoint is built of tensors and plain containers; anything else is some object."""
+    try:
+        with open(path, "rb") as file:
+            objects = foreign(globals_in(file))
+    except DamagedPickle:
+        return otherwise, AGAIN
+    if objects:
+        return f"a pickled Python object ({objects[0]})", _WOULD_RUN_CODE
+    return CHECKPOINT, _USE_WEIGHTS.format(path)
+
+
+def _describe_safetensors(path: str) -> tuple[str, str]:
+    """Eight bytes tell the length of a header in JSON, which tells where the tensors lie."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length)
+    try:
+        sound = len(header) == length and isinstance(json.loads(header), dict)
+    except ValueError:
+        sound = False
+    return (SAFETENSORS, _USE_WEIGHTS.format(path)) if sound else (CUT_SAFETENSORS, AGAIN)
+
+
+def _is_onnx(head: bytes) -> bool:
+    """Whether these are protobuf fields of an ONNX model: its version, then others of its own."""
+    if len(head) < 4 or head[0] != 0x08 or not 0 < head[1] < 0x80:
+        return False
+    place = 2
+    while place + 1 < len(head):
+        tag, place = head[place], place + 1
+        if tag >= 0x80:  # a field numbered over 15: the second byte of its tag is 1
+            if head[place] != 1:
+                return False
+            place += 1
+        if tag not in _ONNX_TEXTS | _ONNX_NUMBERS:
+            return False
+        value, shift = 0, 0
+        while place < len(head):
+            byte, place = head[place], place + 1
+            value, shift = value | (byte & 0x7F) << shift, shift + 7
+            if byte < 0x80:
+                break
+        place += value if tag in _ONNX_TEXTS else 0
+    return True
+
+
+def _is_text(head: bytes) -> bool:
+    try:  # the last character may be cut
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return len(text) >= 4 and all(c.isprintable() or c in "\t\n\f\r" for c in text)

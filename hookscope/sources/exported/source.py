@@ -1,0 +1,132 @@
+"""Models saved by ``torch.export``: a file in, ordinary modules with their old names out."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import ModelError, RequestError
+from hookscope.sources.exported.archive import demand_operators, refuse_code, refuse_damage
+from hookscope.sources.exported.layers import build
+from hookscope.sources.loaded import LoadedModel, WeightsInfo
+from hookscope.sources.weights import sha256_of
+from hookscope.spec import EXPORTED, ModelSpec, ended
+from hookscope.tensors import map_tensors
+
+log = logging.getLogger("hookscope")
+
+_LOGGERS = (
+    *("torch.export", "torch.export.pt2_archive._package", "torch.export.unflatten"),
+    "torch._export.serde.serialize",
+)
+_LOGGED = "when deserializing the saved file"  # what torch says when it has logged the reason
+
+
+def load(
+    spec: ModelSpec,
+    *,
+    weights: str,
+    model_args: dict[str, Any],
+    seed: int,
+    meta: bool,
+    trust: bool,
+) -> LoadedModel:
+    """Open the file that ``spec`` names; see ``hookscope.sources.loading.load``.
+
+    ``seed`` and ``meta`` are not heeded: the file has its weights. Pickles that run code, and
+    compiled code, are refused unless ``trust`` is true.
+
+    Raises:
+        ModelError: the file is damaged, would run code, or needs operators that are not there.
+        RequestError: weights or arguments are given, and the file has its own.
+    """
+    if weights != "random" or model_args:
+        given = "--model-arg" if model_args else "--weights"
+        raise RequestError(
+            f"{spec.word!r} is an exported program, which holds its weights and is built already.",
+            f"Leave out {given}, or give the model's source: FILE.py:NAME.",
+        )
+    program = _open(spec.path, trust)
+    args, kwargs = program.example_inputs or ((), {})
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    alone = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
+    log.info("weights: as saved in %s", spec.path)
+    return LoadedModel(
+        module=adopt(program),
+        word=spec.word,
+        name=spec.name,
+        source=EXPORTED,
+        weights=WeightsInfo("as saved", sha256_of(spec.path)),
+        shape=tuple(alone.shape) if alone is not None else None,
+        own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
+        example_text="the inputs stored in the file",
+        example_word="example inputs",
+    )
+
+
+def adopt(program: torch.export.ExportedProgram) -> nn.Module:
+    """Return an exported program as a module whose layers can be hooked.
+
+    The layers have the names and the class names of the model that was exported. The weights are
+    copies. Called with inputs of another shape than it was exported for, it raises InputError; put
+    into training mode, RequestError.
+
+    Raises:
+        ModelError: the program cannot be taken apart into its layers.
+
+    Example:
+        >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))
+        >>> [type(layer).__name__ for layer in adopt(program).modules()]
+        ['Sequential', 'Linear']
+    """
+    with _aside():
+        return build(program)
+
+
+def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
+    with open(path, "rb") as file:
+        refuse_damage(file, path)
+        if not trust:
+            refuse_code(file, path)
+        demand_operators(file, path)
+        with _aside() as swallowed:
+            try:
+                return torch.export.load(file)
+            except Exception as exc:  # of a damaged or foreign program nearly anything is raised
+                told = _LOGGED not in str(exc) or not swallowed
+                cause = exc if told else swallowed[-1]
+                text = str(cause).strip().partition("\n")[0].partition(". ")[0]
+                raise ModelError(
+                    f"The program in {path!r} cannot be opened:"
+                    f" {ended(text or type(cause).__name__)}",
+                    f"Export it again, with torch {torch.__version__.partition('+')[0]}.",
+                ) from cause
+
+
+def _copies(value: Any) -> Any:
+    return map_tensors(value, lambda path, tensor: tensor.detach().clone())
+
+
+@contextmanager
+def _aside() -> Iterator[list[BaseException]]:
+    """Keep the warnings of torch.export to ourselves, and the errors that it logs and swallows."""
+    swallowed: list[BaseException] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1]:
+            swallowed.append(record.exc_info[1])
+        return False
+
+    with warnings.catch_warnings(), ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            logger.addFilter(keep)
+            stack.callback(logger.removeFilter, keep)
+        yield swallowed

@@ -1,0 +1,23 @@
+"""A model without values: what it does to shapes can be seen, and nothing weighs anything."""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain
+
+import torch
+from torch import nn
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of ``model`` on the meta device: shapes without values, and no memory for them.
+
+    Everything else is copied deeply, so that a pass through the copy leaves nothing in the model.
+    """
+    ghosts: dict[int, object] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        ghost = torch.empty_like(tensor, device="meta")
+        if isinstance(tensor, nn.Parameter):
+            ghost = nn.Parameter(ghost, requires_grad=tensor.requires_grad)
+        ghosts[id(tensor)] = ghost
+    return copy.deepcopy(model, ghosts)

@@ -1,0 +1,329 @@
+"""From the modules of a scripted or traced model to ordinary ones that run the same graphs.
+
+Every module becomes an ``nn.Module`` of the same name, with the same children and the very same
+tensors; each of its methods is compiled once from its graph. A call of a child goes through the
+child's ``__call__``, so hooks fire.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.sources.torchscript import admission, private, values
+from hookscope.sources.torchscript.archive import Archive, Record, TensorRecord
+from hookscope.sources.torchscript.emit import RUN, Emitter
+from hookscope.sources.torchscript.graph import Argument, EnumMember, Method, Node, Type
+from hookscope.sources.torchscript.nodes import NodeWriter
+from hookscope.sources.torchscript.place import Place
+from hookscope.sources.torchscript.runtime import FORWARD, forward_by_name, own_name
+from hookscope.sources.torchscript.steps import Steps
+
+CPU = torch.device("cpu")
+
+_NONES = (private.NONE,) * 3
+_CONTEXT = (("__enter__", ()), ("__exit__", _NONES))  # which no node calls by name
+
+# Made for pickling by the compiler; Python would take them for its own.
+_NOT_METHODS = {"__getstate__", "__setstate__"}
+
+
+class ScriptedModule(nn.Module):
+    """A module whose methods were compiled from a TorchScript graph.
+
+    Attributes:
+        _hookscope_source: where its ``forward`` stands in the code it was made from; empty where
+            the file does not tell.
+        _hookscope_signatures: the arguments of each method.
+        _hookscope_methods: the methods as functions.
+        _hookscope_outer: the same for callers from outside, whose arguments are converted.
+        _hookscope_method: the method that a call runs.
+        _hookscope_frozen: it had no modules inside, and operators stand in for them.
+        _hookscope_place: where its model is.
+    """
+
+    _hookscope_source: str = ""
+    _hookscope_signatures: Mapping[str, tuple[Argument, ...]] = MappingProxyType({})
+    _hookscope_methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    _hookscope_outer: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+    _hookscope_method = "forward"
+    _hookscope_frozen = False
+    _hookscope_place: Place | None = None
+
+    def _hookscope_methods_by_name(self) -> dict[str, Callable[..., Any]]:
+        """Its methods, less those by which it is called."""
+        names = (name for name in self._hookscope_methods if not FORWARD.fullmatch(name))
+        return {name: getattr(self, own_name(name)) for name in names}
+
+    def extra_repr(self) -> str:
+        """The shapes of its own parameters, as what it was built with is not in the file."""
+        own = self._parameters.items()
+        return ", ".join(f"{name}={_shape(tensor)}" for name, tensor in own if tensor is not None)
+
+
+def build(
+    root: private.ScriptObject,
+    *,
+    home: torch.device = CPU,
+    archive: Archive | None = None,
+) -> ScriptedModule:
+    """Return an ordinary module that does what ``root`` does and shares its tensors.
+
+    Args:
+        root: the object behind a scripted or traced module.
+        home: the device that a live module is on.
+        archive: the file that it was loaded from, asked for what PyTorch cannot make a Python
+            object of; None for a live module, whose classes Python knows, and whose parameters
+            stay the very tensors they are.
+    """
+    return Builder(archive).build(root, home)
+
+
+class Builder:
+    """Builds the modules of one model; each class is made once, each method compiled once."""
+
+    def __init__(self, archive: Archive | None) -> None:
+        self._archive = archive
+        self._enums = archive.enums() if archive else {}
+        self._steps: Steps | None = None
+        self._built: dict[private.ScriptObject, ScriptedModule] = {}
+        self._paths: dict[private.ScriptObject, tuple[str, ...]] = {}
+        self._classes: dict[str, type[ScriptedModule]] = {}
+        self._script_classes: dict[str, type[values.Instance]] = {}
+        self._parameters: dict[Tensor, nn.Parameter] = {}
+        self._class_types: dict[str, Type] = {}
+        self._called_on_interfaces: dict[str, tuple[Type, ...]] = {}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._attributes: dict[str, dict[str, Type]] = defaultdict(dict)
+        self._dispatched: set[str] = set()
+        self._code: dict[str, Any] = {}
+        self._placed = False  # whether any graph names a device or holds a tensor
+
+    def build(self, root: private.ScriptObject, home: torch.device) -> ScriptedModule:
+        """Build the module of ``root`` and all below it."""
+        module = self._module(root, ())
+        if len(self._built) == 1:
+            self._steps = Steps(module)
+        for given in self._built:
+            self._compile(given)
+        module._hookscope_frozen = bool(self._steps and module._modules)
+        for given, made in self._built.items():
+            self._fill(given, made)
+        for given, made in self._built.items():  # after all tensors, which lists may hold too
+            self._fill_attributes(given, made)
+        if self._archive and self._placed:
+            home = self._archive.home
+        place = Place(home, module)
+        for made in self._built.values():
+            made._hookscope_place = place
+        self._finish_classes(type(module), has_hooks=private.has_hooks(root))
+        module.__class__ = _for_callers(type(module))
+        return module
+
+    def built(self) -> Iterator[tuple[private.ScriptObject, ScriptedModule, list[str]]]:
+        """Each module that was built: its origin, itself, and the attributes that graphs read."""
+        for given, made in self._built.items():
+            yield given, made, list(self._attributes[private.type_name(given)])
+
+    def _finish_classes(self, outermost: type[ScriptedModule], *, has_hooks: bool) -> None:
+        """Give a ``forward`` that chooses to the classes whose modules run by several methods."""
+        for name, kind in self._classes.items():
+            methods = dict(kind._hookscope_methods)
+            if has_hooks and kind is outermost:
+                methods["forward"] = _refuses_hooks
+            kind._hookscope_methods = kind._hookscope_outer = methods
+            others = [other for other in methods if other != "forward"]
+            if (
+                name in self._dispatched
+                or any(map(FORWARD.fullmatch, others))
+                or (kind is outermost and (others or has_hooks))
+            ):
+                kind.forward = forward_by_name
+
+    def _module(self, given: private.ScriptObject, path: tuple[str, ...]) -> ScriptedModule:
+        """The module for a scripted one, with its children; the same for the same."""
+        if given not in self._built:
+            name = private.type_name(given)
+            if name not in self._classes:
+                self._classes[name] = type(private.class_name(given), (ScriptedModule,), {})
+            made = self._built[given] = self._classes[name]()
+            self._paths[given] = path
+            for child, below in private.children(given).items():
+                made._modules[child] = self._module(below, (*path, child))
+        return self._built[given]
+
+    def _compile(self, given: private.ScriptObject) -> None:
+        kind = self._classes[private.type_name(given)]
+        for name in private.method_names(given):
+            if name not in kind._hookscope_methods and name not in _NOT_METHODS:
+                method = private.method(given, name)
+                function = self.compiled(method, kind.__name__)
+                function.__name__, function.__qualname__ = name, f"{kind.__name__}.{name}"
+                setattr(kind, name if name == "forward" else own_name(name), function)
+                kind._hookscope_methods = {**kind._hookscope_methods, name: function}
+                kind._hookscope_signatures = {**kind._hookscope_signatures, name: method.arguments}
+                if name.startswith("forward") and not kind._hookscope_source:
+                    kind._hookscope_source = method.source
+
+    def _fill(self, given: private.ScriptObject, made: nn.Module) -> None:
+        """Put in the tensors."""
+        shared = self._parameters
+        for name, tensor in private.parameters(given).items():
+            if self._archive and tensor not in shared:
+                shared[tensor] = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
+            # A live model keeps its own tensors, parameters or not, so that gradients reach them.
+            made._parameters[name] = shared.get(tensor, cast(nn.Parameter, tensor))
+        made._buffers.update(private.buffers(given))
+        if private.has_attribute(given, "training"):
+            made.training = private.attribute(given, "training")
+
+    def _fill_attributes(self, given: private.ScriptObject, made: nn.Module) -> None:
+        """Put in the other attributes that any graph reads."""
+        for name, static in self._attributes[private.type_name(given)].items():
+            known = (made._parameters, made._buffers, made._modules)
+            if not any(name in held for held in known):
+                made.__dict__[own_name(name)] = self._attribute(given, name, static)
+
+    def _attribute(self, given: private.ScriptObject, name: str, static: Type) -> Any:
+        try:
+            found = private.attribute(given, name)
+        except RuntimeError:  # a member of an enum, or an instance, of a class not at hand
+            if self._archive is None:
+                raise
+            found = self._archive.attribute(self._paths[given], name)
+        return self._adopted(found, static)
+
+    def _adopted(self, value: Any, static: Type) -> Any:
+        """The value with instances of script classes, and what a record stands for, made ours."""
+        kind, inner = static.kind, static.inner
+        if isinstance(value, TensorRecord):
+            assert self._archive is not None
+            return self._archive.tensor(value)
+        if isinstance(value, Tensor):  # a parameter, as in the list of weights of an LSTM
+            return self._parameters.get(value, value)
+        if value is None or kind == "Any":
+            return value
+        if kind == "Optional":
+            return self._adopted(value, inner[0])
+        if kind == "List":
+            return [self._adopted(item, inner[0]) for item in value]
+        if kind == "Dict":
+            return {key: self._adopted(item, inner[1]) for key, item in value.items()}
+        if kind == "Tuple":
+            items = value.args if isinstance(value, Record) else value
+            parts = [self._adopted(item, one) for item, one in zip(items, inner, strict=True)]
+            name, fields = static.name, static.fields
+            return values.tuple_type(name, fields)(*parts) if fields else tuple(parts)
+        if kind == "Enum" and isinstance(value, Record):
+            return self._enums[static.text](*value.args)
+        if kind == "Class" and not static.text.startswith(private.CUSTOM):
+            made = values.new(self.script_class(static))
+            for name, one in self._attributes[static.text].items():
+                held = value.state[name] if isinstance(value, Record) else getattr(value, name)
+                setattr(made, own_name(name), self._adopted(held, one))
+            return made
+        return value
+
+    # What nodes name
+
+    def is_module(self, static: Type) -> bool:
+        """Whether values of this type are modules."""
+        return static.text in self._classes or static.kind == "Interface"
+
+    def module_class(self, static: Type) -> type[nn.Module] | None:
+        """The class of the modules of a type; None for an interface, which several may have."""
+        return self._classes.get(static.text)
+
+    def compiled(self, method: Method, owner: str = "") -> Callable[..., Any]:
+        """A method or function as a Python function; equal sources share their code."""
+        where = f"{owner}.{method.name}" if owner else method.name
+        writer = NodeWriter(self, where, self._steps)
+        source = Emitter(method, writer).source()
+        self._placed |= writer.placed
+        if source not in self._code:
+            self._code[source] = compile(source, f"<TorchScript {where}>", "exec")
+        exec(self._code[source], writer.names)
+        function: Callable[..., Any] = writer.names[RUN]
+        return function
+
+    def function(self, node: Node) -> Callable[..., Any]:
+        """The function that a ``CallFunction`` node calls."""
+        types = (value.type.text for value in node.inputs)  # a parameter may be any number
+        key = " ".join((node.attributes["name"], *types, str(self._steps is None)))
+        if key not in self._functions:
+            self._functions[key] = self.compiled(private.called(node))
+        return self._functions[key]
+
+    def script_class(self, static: Type) -> type[values.Instance]:
+        """The Python class for a script class."""
+        if static.text not in self._script_classes:
+            made = type(static.name, (values.Instance,), {"script_name": static.text})
+            self._script_classes[static.text] = made
+            self._class_types[static.text] = static
+            for name, given in (*_CONTEXT, *self._called_on_interfaces.items()):
+                if name in private.methods_of(static):
+                    self.class_method(static, name, given)
+        return self._script_classes[static.text]
+
+    def class_method(self, static: Type, name: str, given: tuple[Type, ...]) -> None:
+        """See to it that a script class has a method, for arguments of these types."""
+        kind = self.script_class(static)
+        if name not in vars(kind):
+            setattr(kind, name, None)  # so that one that calls itself is not compiled for ever
+            steps, self._steps = self._steps, None  # its ``self`` is no module that could hold any
+            method = private.class_method(static, name, given)
+            setattr(kind, name, self.compiled(method, kind.__name__))
+            self._steps = steps
+
+    def interface_method(self, name: str, given: tuple[Type, ...]) -> None:
+        """See to it that every script class that has the method has it."""
+        self._called_on_interfaces[name] = given
+        for static in list(self._class_types.values()):
+            if name in private.methods_of(static):
+                self.class_method(static, name, given)
+
+    def enum_member(self, member: EnumMember) -> Any:
+        """A member of an enum that the archive defines."""
+        return self._enums[member.type][member.name]
+
+    def dispatches(self, static: Type) -> None:
+        """Note that modules of this type are called by another method than ``forward``."""
+        self._dispatched.add(static.text)
+
+    def reads(self, owner: Type, name: str, static: Type) -> None:
+        """Note that what is of type ``owner`` has an attribute of this name and type."""
+        self._attributes[owner.text][name] = static
+
+
+def _refuses_hooks(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Stands for a ``forward`` that has scripted hooks around it, which no graph calls."""
+    raise NotImplementedError(
+        f"{type(self).__name__}.forward cannot be interpreted:"
+        " the outermost module has scripted hooks"
+    )
+
+
+def _for_callers(kind: type[ScriptedModule]) -> type[ScriptedModule]:
+    """The class of the outermost module, which takes arguments as TorchScript does."""
+    outer = {
+        name: admission.admitting(function, kind._hookscope_signatures[name])
+        for name, function in kind._hookscope_methods.items()
+        if function is not _refuses_hooks
+    }
+    changed = {n: made for n, made in outer.items() if made is not kind._hookscope_methods[n]}
+    if not changed:
+        return kind
+    members: dict[str, Any] = {own_name(n): m for n, m in changed.items() if n != "forward"}
+    if "forward" in changed and kind.forward is not forward_by_name:
+        members["forward"] = changed["forward"]
+    members["_hookscope_outer"] = {**kind._hookscope_methods, **outer}
+    return type(kind.__name__, (kind,), members)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "1"

@@ -1,0 +1,190 @@
+"""What generated functions call: the parts of TorchScript's language that Python has otherwise."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import threading
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.sources.torchscript import values
+from hookscope.sources.torchscript.operators import LEAST
+
+FORWARD = re.compile(r"forward(\d+|__\d+)?")  # the methods by which a module is called
+
+# What modules have by themselves, so that an attribute or method of that name goes by another.
+_TAKEN = frozenset(dir(nn.Module())) - {"training"}
+
+
+def own_name(name: str) -> str:
+    """The name under which a module has an attribute or a method that its file calls ``name``.
+
+    >>> own_name("scale"), own_name("type")
+    ('scale', '_hookscope_own_type')
+    """
+    special = name.startswith("__") and name not in ("__len__", "__contains__")
+    return f"_hookscope_own_{name}" if name in _TAKEN or special else name
+
+
+def wrap(number: int) -> int:
+    """The 64-bit integer that has the same low bits.
+
+    >>> wrap(2**63), wrap(-(2**63) - 1)
+    (-9223372036854775808, 9223372036854775807)
+    """
+    return (number - LEAST) % 2**64 + LEAST
+
+
+def unwrap_optional(value: Any) -> Any:
+    """The value, which must not be None."""
+    if value is None:
+        raise RuntimeError("Unwrapping null optional")
+    return value
+
+
+def pop_first(mapping: dict[Any, Any]) -> tuple[Any, Any]:
+    """Take the first item out of a dict, as TorchScript's ``popitem`` does."""
+    key = next(iter(mapping))
+    return key, mapping.pop(key)
+
+
+def concat_in_place(first: list[Any], second: list[Any]) -> list[Any]:
+    """``first += second``; the list itself grows, whoever else holds it."""
+    first.extend(second)
+    return first
+
+
+def repeated(items: list[Any], times: int) -> list[Any]:
+    """``items * times``, which TorchScript refuses for a negative number."""
+    if times < 0:
+        raise ValueError(f"a list cannot be repeated {times} times")
+    return items * times
+
+
+def holds(items: list[Any], sought: Any) -> bool:
+    """Whether a list has an equal item; NaN equals nothing, though Python's ``in`` finds it."""
+    return any(item == sought for item in items)
+
+
+def remove(items: list[Any], sought: Any) -> None:
+    """Take the first equal item out of a list."""
+    place = next((place for place, item in enumerate(items) if item == sought), None)
+    if place is None:
+        raise ValueError("list.remove(x): x not in list")
+    del items[place]
+
+
+def same_lists(first: list[Any], second: list[Any]) -> bool:
+    """Whether two lists are one, or have equal items: those are not asked what they are."""
+    if first is second:
+        return True
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(bool(one == other) for one, other in pairs)
+
+
+def to_list(tensor: Tensor, depth: int, kind: int) -> Any:
+    """The tensor as nested lists; as deep as the script says, and of the type it says."""
+    if tensor.dtype not in _LISTED[kind] or tensor.ndim != depth:
+        raise TypeError(
+            f"Output annotation of tolist() does not match: a tensor of {tensor.dtype}"
+            f" with {tensor.ndim} dimensions"
+        )
+    return tensor.tolist()
+
+
+# By the numbers that stand for the types of elements in a graph.
+_LISTED: dict[int, tuple[torch.dtype, ...]] = {
+    0: (torch.int64,),
+    1: (torch.float32, torch.float64),
+    2: (torch.bool,),
+    3: (torch.complex64, torch.complex128),
+}
+
+
+def module_at(container: Any, index: int | str) -> Any:
+    """An element of a ModuleList by its index, or of a ModuleDict by its key."""
+    modules = container._modules
+    if isinstance(index, str):
+        return modules[index]
+    if index < 0:  # as TorchScript has it, for modules alone
+        raise IndexError(f"there is no module {index}")
+    return list(modules.values())[index]
+
+
+def uninterpretable(text: str) -> None:
+    """Stop where the graph does what hookscope cannot do."""
+    raise NotImplementedError(text)
+
+
+def raise_error(message: str, kind: str | None = None) -> None:
+    """Raise what a script raises: Python's own exception where it names one."""
+    if kind is None and message.startswith("AssertionError: "):  # of an assert with a message
+        raise AssertionError(message.removeprefix("AssertionError: "))
+    found = getattr(builtins, (kind or "").removeprefix("builtins."), None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        raise found(message)
+    raise RuntimeError(f"{kind}: {message}" if kind else message)
+
+
+class _Due(threading.local):
+    """The method that the next call of a module is to run, by the module's id; one set a thread."""
+
+    def __init__(self) -> None:
+        self.methods: dict[int, str] = {}
+
+
+_due = _Due()
+
+
+def call_as(module: Any, name: str, *args: Any) -> Any:
+    """Call a module, hooks and all, with another of its methods in place of ``forward``.
+
+    A module that a traced model calls twice has ``forward1`` for the second call, one with an
+    overloaded ``forward`` has ``forward__0``; both are calls of the module.
+    """
+    _due.methods[id(module)] = name
+    try:
+        return module(*args)
+    finally:
+        _due.methods.pop(id(module), None)
+
+
+def forward_by_name(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The ``forward`` of a module with several: the one that the call is to run, else its own."""
+    name = _due.methods.pop(id(self), None)
+    if name is not None:
+        return self._hookscope_methods[name](self, *args)
+    own = self._hookscope_outer.get(self._hookscope_method)
+    if own is None:
+        others = ", ".join(self._hookscope_methods)
+        raise NotImplementedError(f"it has no forward of its own, but {others or 'no method'}")
+    return own(self, *args, **kwargs)
+
+
+def warn(text: str, stacklevel: int = 2) -> None:
+    """``warnings.warn`` from a script."""
+    warnings.warn(text, stacklevel=stacklevel + 1)
+
+
+def placed(module: Any, constant: torch.device | Tensor) -> torch.device | Tensor:
+    """A device that a file names, or a tensor that it holds, where the model is now."""
+    place = getattr(module, "_hookscope_place", None)
+    if place is None:
+        return constant
+    there: torch.device | Tensor = place.at_home(constant)
+    return there
+
+
+# Under these names the texts of operators and nodes call them.
+HELPERS: dict[str, Any] = {
+    made.__name__: made
+    for made in (
+        *(values.new, values.is_instance, wrap, unwrap_optional, pop_first, concat_in_place),
+        *(repeated, holds, remove, same_lists, to_list, module_at),
+        *(uninterpretable, raise_error, call_as, warn, placed),
+    )
+}

@@ -1,0 +1,142 @@
+"""TorchScript files as a source of models, and live scripted modules as ordinary ones."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.sources import weights as weight_files
+from hookscope.sources.catalog import no_weights_by_name
+from hookscope.sources.loaded import LoadedModel, WeightsInfo
+from hookscope.sources.torchscript import private
+from hookscope.sources.torchscript.archive import Archive
+from hookscope.sources.torchscript.build import ScriptedModule, build
+from hookscope.sources.torchscript.examples import example_of
+from hookscope.spec import TORCHSCRIPT, ModelSpec, ended, is_weights_file
+
+log = logging.getLogger("hookscope")
+
+CPU = torch.device("cpu")
+_AGAIN = "Save it again with torch.jit.save, from the release of torch that made it."
+
+
+def load(
+    spec: ModelSpec,
+    *,
+    weights: str,
+    model_args: dict[str, Any],
+    seed: int,
+    meta: bool,
+    method: str,
+) -> LoadedModel:
+    """Open the file that ``spec`` names; see ``hookscope.sources.loading.load``.
+
+    Tensors that lay on another device are brought to the CPU. ``meta`` is not heeded: the values
+    come with the file.
+    """
+    if model_args:
+        raise RequestError(
+            f"{spec.word!r} holds a model that is built already and takes no arguments.",
+            "Leave out --model-arg.",
+        )
+    archive, module = _open(spec.path)
+    _tell(spec, archive, module)
+    info = WeightsInfo("as saved", weight_files.sha256_of(spec.path))
+    if weights != "random":
+        if not is_weights_file(weights):
+            raise no_weights_by_name(weights)
+        info = weight_files.load_file_into(module, weights)
+    example = example_of(module, archive, spec.word, method)
+    return LoadedModel(
+        module=module.eval(),
+        word=spec.word,
+        name=spec.name,
+        source=TORCHSCRIPT,
+        weights=info,
+        shape=example.shape,
+        layout=example.layout,
+        own_example=example.make,
+        example_text=example.text,
+        example_word="noise",
+    )
+
+
+def _open(path: str) -> tuple[Archive, ScriptedModule]:
+    try:
+        archive = Archive(path)
+        if archive.mentions("ConstantMKLDNNTensor"):
+            raise ModelError(
+                f"{path!r} was saved after torch.jit.optimize_for_inference, which leaves the"
+                " weights out of the file: no program can run it.",
+                "Save the model before it is optimized, frozen or not.",
+            )
+        if archive.mentions("ops.torchvision."):
+            _register_torchvision(path)
+        with warnings.catch_warnings(), _room_for_nesting():
+            warnings.simplefilter("ignore")  # on TorchScript being old; the user knows
+            return archive, build(private.open_archive(path, CPU), archive=archive)
+    except RecursionError as error:
+        raise ModelError(
+            f"{path!r} cannot be opened: its code is nested too deeply.",
+            "Split the function with the many branches, and save the model again.",
+        ) from error
+    except RuntimeError as error:
+        first = ended(_gist(error))
+        raise ModelError(f"{path!r} cannot be opened: {first}", _repair(first)) from error
+    except (zipfile.BadZipFile, KeyError, ValueError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{path!r} is damaged: {ended(str(error))}", _AGAIN) from error
+
+
+@contextmanager
+def _room_for_nesting() -> Iterator[None]:
+    """Let functions call each other deeper than Python does by itself, as deep as branches nest."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 5000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _gist(error: RuntimeError) -> str:
+    """What an error of the loader says, without the code it quotes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _repair(text: str) -> str:
+    if "Unknown builtin op" in text or "Unknown type name" in text:
+        return "A library that adds operators to PyTorch made it: that library is needed too."
+    return _AGAIN
+
+
+def _register_torchvision(path: str) -> None:
+    """Import torchvision for the operators that it registers."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        raise EnvironmentFault(
+            f"{path!r} uses operators of torchvision, which cannot be imported: {error}",
+            "Install it: pip install torchvision.",
+        ) from error
+
+
+def _tell(spec: ModelSpec, archive: Archive, module: ScriptedModule) -> None:
+    log.info("weights: as saved in %s", spec.path)
+    if archive.extra:
+        log.info("extra files in %s: %s", spec.path, ", ".join(archive.extra))
+    if module._hookscope_frozen:
+        log.info(
+            "%s has no modules inside it, as after torch.jit.freeze: the operators of its graph"
+            " stand in for them, named by kind and order, as conv2d_1",
+            spec.path,
+        )

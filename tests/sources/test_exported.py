@@ -1,0 +1,389 @@
+"""Programs of torch.export as ordinary modules: names, calls, values and gradients of the model."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+from torchvision import models
+
+from hookscope.errors import InputError, ModelError, RequestError
+from hookscope.hooks import Recorder
+from hookscope.modules import layers_of
+from hookscope.sources.exported.source import adopt, load
+from hookscope.sources.ghosts import meta_copy
+from hookscope.sources.loaded import LoadedModel
+from hookscope.spec import parse_model
+from hookscope.tensors import as_call
+
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm")
+
+
+def opened(path: Path, *, trust: bool = False, **given: Any) -> LoadedModel:
+    options: dict[str, Any] = {"weights": "random", "model_args": {}, "seed": 0, "meta": False}
+    return load(parse_model(str(path)), **options | given, trust=trust)
+
+
+def built(name: str) -> nn.Module:
+    """A torchvision model with weights that keep values apart from one another."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plain = {"googlenet": {"init_weights": False, "aux_logits": False}}
+        model = models.get_model(name, weights=None, **plain.get(name, {})).eval()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                nn.init.uniform_(parameter, 0.5, 1.5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
+    """The model and the file that it was exported to."""
+    model, path = built("resnet18"), tmp_path_factory.mktemp("exported") / "resnet 18.pt2"
+    model.conv1.weight.requires_grad_(False)
+    torch.export.save(torch.export.export(model, (torch.randn(1, 3, 64, 64),)), path)
+    return model, path
+
+
+def by_hand(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, list[Tensor]]:
+    """Every output of every call, as clones, and under the name with ``.grad`` its gradient."""
+    found: dict[str, list[Tensor]] = {}
+
+    def keep(name: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            def keep_one(tensor: Any) -> Any:
+                if not isinstance(tensor, Tensor):
+                    return tensor
+                found.setdefault(name, []).append(tensor.detach().clone())
+                if not tensor.requires_grad:
+                    return tensor
+                clone = tensor.clone()
+                clone.register_hook(lambda g: found.setdefault(f"{name}.grad", []).append(g))
+                return clone
+
+            return pytree.tree_map(keep_one, output)
+
+        return hook
+
+    handles = [m.register_forward_hook(keep(name)) for name, m in model.named_modules()]
+    try:
+        outputs = pytree.tree_leaves(model(*args, **kwargs))
+        sum(out.sum() for out in outputs if isinstance(out, Tensor)).backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def check_agreement(model: nn.Module, exported: nn.Module, *args: Any, **kwargs: Any) -> None:
+    eager, ours = (by_hand(m, *args, **kwargs) for m in (model, exported))
+    assert eager.keys() == ours.keys()
+    for name, tensors in eager.items():
+        assert len(tensors) == len(ours[name]), name
+        assert all(map(torch.equal, tensors, ours[name])), name
+    parameters = dict(exported.named_parameters())
+    for name, parameter in model.named_parameters():
+        theirs = parameters.pop(name)
+        assert parameter.requires_grad == theirs.requires_grad
+        assert (parameter.grad is None) == (theirs.grad is None)
+        assert parameter.grad is None or torch.equal(parameter.grad, theirs.grad)
+    assert not parameters
+    assert [n for n, _ in model.named_buffers()] == [n for n, _ in exported.named_buffers()]
+
+
+def kinds(model: nn.Module) -> list[tuple[str, str]]:
+    return [(name, type(module).__name__) for name, module in model.named_modules()]
+
+
+def test_a_residual_net_has_its_names_classes_calls_values_and_gradients(
+    resnet: tuple[nn.Module, Path],
+) -> None:
+    model, path = resnet
+    loaded = opened(path)
+    assert kinds(loaded.module) == kinds(model)
+    check_agreement(model, loaded.module, *loaded.example(0)[0])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "googlenet", "vit_b_16", "densenet121"])
+def test_other_architectures_agree_as_well(tmp_path: Path, name: str) -> None:
+    model, path = built(name), tmp_path / "net.pt2"
+    side = 224 if name.startswith("vit") else 64
+    torch.export.save(torch.export.export(model, (torch.randn(1, 3, side, side),)), path)
+    loaded = opened(path)
+    theirs, ours = dict(kinds(model)), dict(kinds(loaded.module))
+    assert list(theirs) == list(ours)
+    assert {name for name in ours if ours[name] not in (theirs[name], "Module")} == set()
+    check_agreement(model, loaded.module, *loaded.example(0)[0])
+
+
+def test_both_calls_of_a_module_are_recorded_under_one_name(resnet: tuple[nn.Module, Path]) -> None:
+    loaded = opened(resnet[1])
+    layers = [layer for layer in layers_of(loaded.module) if layer.name.startswith("layer3.0.relu")]
+    with Recorder(loaded.module, layers, ["output"]) as capture, torch.no_grad():
+        loaded.module(*loaded.example(0)[0])
+    assert [(r.key, r.type) for r in capture.records] == [
+        ("layer3.0.relu/output", "ReLU"),
+        ("layer3.0.relu:2/output", "ReLU"),
+    ]
+
+
+def test_what_is_known_of_a_file_is_told(
+    resnet: tuple[nn.Module, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "hookscope"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = opened(resnet[1])
+    assert (loaded.name, loaded.source, loaded.shape) == ("resnet_18", "exported", (1, 3, 64, 64))
+    assert loaded.weights.word == "as saved"
+    assert loaded.weights.sha256 == hashlib.sha256(resnet[1].read_bytes()).hexdigest()
+    mine = [record.message for record in caplog.records]
+    assert mine == [f"weights: as saved in {resnet[1]}"]
+
+
+def test_the_input_of_the_export_is_handed_out_as_a_copy(resnet: tuple[nn.Module, Path]) -> None:
+    loaded = opened(resnet[1])
+    [first], _ = as_call(loaded.example(0))
+    kept = first.clone()
+    first.zero_()
+    [second], kwargs = as_call(loaded.example(1))
+    assert torch.equal(second, kept)
+    assert not kwargs
+
+
+def test_copies_and_moved_models_run(resnet: tuple[nn.Module, Path]) -> None:
+    module = opened(resnet[1]).module
+    x = torch.randn(1, 3, 64, 64)
+    expected = module(x)
+    assert torch.equal(copy.deepcopy(module)(x), expected)
+    ghost = meta_copy(module)
+    assert all(p.is_meta for p in ghost.parameters())
+    assert ghost(x.to("meta")).shape == expected.shape
+    wide = copy.deepcopy(module).to(torch.float64)
+    torch.testing.assert_close(wide(x.double()), expected.double(), atol=1e-3, rtol=1e-3)
+
+
+def test_weights_and_arguments_are_refused(resnet: tuple[nn.Module, Path]) -> None:
+    for given in ({"weights": "default"}, {"model_args": {"width": "8"}}):
+        with pytest.raises(RequestError, match="holds its weights"):
+            opened(resnet[1], **given)
+
+
+def test_training_mode_is_refused_and_eval_is_not(resnet: tuple[nn.Module, Path]) -> None:
+    module = opened(resnet[1]).module
+    module.eval()
+    with pytest.raises(RequestError, match="keeps the mode it was exported in") as caught:
+        module.train()
+    assert "--train" in caught.value.hint
+    assert not any(m.training for m in module.modules())
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = nn.Linear(4, 4)  # a name that the modules of hookscope might want
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return self.act(self.calls(self.act(x))) * scale
+
+
+class Many(nn.Module):
+    """Called twice and differently; a list; constants; a keyword; outputs in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.each = nn.ModuleList([nn.Linear(4, 4)])
+        self.tied = nn.Linear(4, 4)
+        self.tied.weight = self.each[0].weight
+        self.register_buffer("seen", torch.zeros(1))
+        self.shift = torch.arange(4.0)
+
+    def forward(self, x: Tensor, *, index: Tensor) -> dict[str, Tensor]:
+        self.seen.add_(1)
+        y = self.block(x) + self.block(x.relu(), scale=2.0) + self.shift
+        y = self.tied(self.each[0](y)) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return {"out": y[index], "ones": torch.ones(y.shape[0], device=y.device)}
+
+
+def test_a_model_of_many_ways_agrees_call_by_call(tmp_path: Path) -> None:
+    model, path = Many().eval(), tmp_path / "many.pt2"
+    x, index = torch.randn(3, 4), torch.tensor([2, 0])
+    torch.export.save(torch.export.export(model, (x,), {"index": index}), path)
+    loaded = opened(path)
+    model.seen.zero_()
+    check_agreement(model, loaded.module, x, index=index)
+    assert len(by_hand(loaded.module, x, index=index)["block.act"]) == 4
+    assert loaded.shape is None
+    args, kwargs = as_call(loaded.example(0))
+    assert torch.equal(args[0], x)
+    assert torch.equal(kwargs["index"], index)
+    tied = [loaded.module.get_parameter(name) for name in ("tied.weight", "each.0.weight")]
+    assert tied[0] is tied[1]
+    assert int(loaded.module.get_buffer("seen")) == 2
+    assert dict(kinds(loaded.module))["each"] == "Module"  # containers do nothing, and leave none
+    ghost = meta_copy(loaded.module)(x.to("meta"), index=index.to("meta"))
+    assert {name: tensor.device.type for name, tensor in ghost.items()} == {
+        "out": "meta",
+        "ones": "meta",
+    }
+
+
+class Frozen(nn.Module):
+    """Modules under ``no_grad``, one of which is called outside as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.back = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.act = nn.ReLU()
+        self.head = nn.Linear(4, 5)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            y = self.act(self.back(x))[index]
+            self.seen.add_(1)
+        return self.act(self.head(y)), y
+
+
+def test_modules_under_no_grad_are_layers_too(tmp_path: Path) -> None:
+    model, path = Frozen(), tmp_path / "net.pt2"
+    x, index = torch.randn(2, 4), torch.tensor([0, 1])
+    torch.export.save(torch.export.export(model, (x, index)), path)
+    exported = opened(path).module
+    model.seen.zero_()
+    check_agreement(model, exported, x, index)
+    assert kinds(exported) == kinds(model)
+    assert torch.equal(model.seen, exported.get_buffer("seen"))
+    with pytest.raises(IndexError):
+        exported(x, index + 9)
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        exported(x, index)
+        assert not torch.is_grad_enabled()
+
+
+class Nested(nn.Sequential):
+    """Autograd off, and on again inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = self[1](self[0](x))
+            with torch.enable_grad():
+                x = self[3](self[2](x))
+        return x
+
+
+def test_modules_in_nested_blocks_are_layers_too() -> None:
+    model = Nested(*(nn.Linear(4, 4) for _ in range(4)))
+    # From a file it would not come back: torch 2.15 cannot load what it saves of nested blocks.
+    exported = adopt(torch.export.export(model, (torch.ones(1, 4),)))
+    check_agreement(model, exported, torch.randn(1, 4))
+
+
+def test_a_live_program_is_adopted_with_weights_of_its_own() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    program = torch.export.export(model, (torch.ones(1, 4),))
+    module = adopt(program)
+    assert kinds(module) == [("", "Sequential"), ("0", "Linear"), ("1", "ReLU")]
+    nn.init.zeros_(module.get_parameter("0.weight"))
+    assert program.state_dict["0.weight"].any()
+    assert "weight=2x4" in repr(module)
+
+
+def test_a_program_exported_in_training_mode_trains_its_statistics() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3))
+    x = torch.randn(4, 3)
+    module = adopt(torch.export.export(model, (x,)))
+    assert torch.equal(module(x), model(x))
+    assert torch.equal(module.get_buffer("0.running_mean"), model[0].running_mean)
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor, y: Tensor, times: int = 1) -> Tensor:
+        return x.sum(1) + y.reshape(-1, 2).sum(1) * times
+
+
+@pytest.fixture(scope="module")
+def free() -> nn.Module:
+    """A program of x (N x M x 3) and y (2 N), N from 2 to 8 and M from 4."""
+    n, m = Dim("n", min=2, max=8), Dim("m", min=4)
+    shapes = ({0: n, 1: m}, {0: 2 * n}, None)
+    given = (torch.ones(3, 5), torch.ones(6), 2)
+    return adopt(torch.export.export(Pair(), given, dynamic_shapes=shapes))
+
+
+def test_lengths_that_were_left_free_may_vary(free: nn.Module) -> None:
+    x, y = torch.randn(7, 9), torch.randn(14)
+    assert torch.equal(free(x, y, 2), Pair()(x, y, 2))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ((9, 5), (18,), "an input x of shape NxM (N from 2 to 8, M 4 or more), and got 9x5."),
+        ((3, 3), (6,), "and got 3x3."),
+        ((3,), (6,), "and got 3."),
+        ((3, 5), (8,), "an input y of shape (2*N) (N from 2 to 8), and got 8."),
+    ],
+)
+def test_a_free_length_out_of_its_limits_is_refused(
+    free: nn.Module, x: tuple[int, ...], y: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        free(torch.ones(x), torch.ones(y), 2)
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "hint"),
+    [
+        ((torch.ones(1, 3, 9, 9),), "of shape 1x3x64x64, and got 1x3x9x9.", "--shape 1x3x64x64"),
+        ((torch.ones(3, 64, 64),), "and got 3x64x64.", "dynamic_shapes"),
+        ((torch.ones(1, 3, 64, 64).long(),), "is of float32, and got int64.", "--input"),
+        ((torch.ones(1), 3), "for the inputs (x), and got (tensor of 1, int).", "its file holds"),
+        ((3,), "Input x of the program is a tensor, and got int.", "1x3x64x64"),
+        ((), "for the inputs (x), and got ().", "its file holds"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_refused_in_one_sentence(
+    resnet: tuple[nn.Module, Path],
+    capsys: pytest.CaptureFixture[str],
+    given: tuple[Any, ...],
+    message: str,
+    hint: str,
+) -> None:
+    with pytest.raises(InputError) as caught:
+        opened(resnet[1]).module(*given)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert capsys.readouterr().out == ""
+
+
+def test_a_plain_value_is_the_one_of_the_export(free: nn.Module) -> None:
+    with pytest.raises(InputError, match="exported with times = 2, and got 3"):
+        free(torch.ones(3, 5), torch.ones(6), 3)
+
+
+def test_a_program_that_was_differentiated_cannot_be_taken_apart() -> None:
+    with pytest.raises(ModelError, match="cannot be taken apart"):
+        adopt(_joint_program())
+
+
+def _joint_program() -> torch.export.ExportedProgram:
+    program = torch.export.export(nn.Linear(2, 1), (torch.ones(1, 2),))
+    program.graph_signature.output_specs[
+        0
+    ].kind = torch.export.graph_signature.OutputKind.LOSS_OUTPUT
+    return program

@@ -1,0 +1,188 @@
+"""What kind of file it is: told from the content, quickly, and without running any of it."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from hookscope.errors import InputError
+from hookscope.filekinds import describe_file, refuse_other_than_image
+from hookscope.pickles import DamagedPickle, globals_in
+
+Write = Callable[[Path], object]
+STATE = {"fc.weight": torch.ones(2, 2), "fc.bias": torch.zeros(2)}
+
+
+class Marked:
+    """An object whose unpickling would leave a file behind."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return open, ("ran", "w")
+
+
+def saved(content: object, **options: Any) -> Write:
+    return lambda path: torch.save(content, path, **options)
+
+
+def holding(data: bytes) -> Write:
+    return lambda path: path.write_bytes(data)
+
+
+def cut(write: Write, length: int) -> Write:
+    def write_part(path: Path) -> None:
+        write(path)
+        path.write_bytes(path.read_bytes()[:length])
+
+    return write_part
+
+
+def zipped(*names: str) -> Write:
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, "x")
+
+    return write
+
+
+def varint(value: int) -> bytes:
+    low = bytes([value & 0x7F | (0x80 if value > 0x7F else 0)])
+    return low + varint(value >> 7) if value > 0x7F else low
+
+
+def onnx(producer: bytes = b"pytorch") -> bytes:
+    """An ONNX model as protobuf: version 9, who made it, a graph, an operator set."""
+    graph = b"\x12\x04main" + bytes(300)
+    texts = ((0x12, producer), (0x1A, b"2.15"), (0x3A, graph), (0x42, b"\x10\x14"))
+    return b"\x08\x09" + b"".join(bytes([tag]) + varint(len(t)) + t for tag, t in texts)
+
+
+ONNX = onnx()
+OLD = {"_use_new_zipfile_serialization": False}
+HEADER = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+
+KINDS: list[tuple[str, Write, str, str]] = [
+    ("empty", holding(b""), "an empty file", "again"),
+    ("state dict", saved(STATE), "a pickled checkpoint", "--weights"),
+    ("old state dict", saved(STATE, **OLD), "a pickled checkpoint", "--weights"),
+    ("nested", saved({"epoch": 1, "state_dict": STATE}), "a pickled checkpoint", "--weights"),
+    ("numpy", saved({"a": np.ones(3), "b": np.float64(2)}), "a pickled checkpoint", "--weights"),
+    ("parameter", saved(torch.nn.Parameter(torch.ones(2))), "a pickled checkpoint", "--weights"),
+    ("plain pickle", holding(pickle.dumps({"a": 1})), "a pickled checkpoint", "--weights"),
+    ("module", saved(torch.nn.Linear(2, 2)), "(torch.nn.modules.linear.Linear)", "would run code"),
+    ("old module", saved(torch.nn.ReLU(), **OLD), "activation.ReLU)", "FILE.py:NAME"),
+    ("new pickle", saved(torch.nn.ReLU(), pickle_protocol=4), "activation.ReLU)", "would run code"),
+    ("arguments", saved({"args": argparse.Namespace()}), "(argparse.Namespace)", "state_dict()"),
+    ("code", saved(Marked()), "a pickled Python object (io.open)", "would run code"),
+    ("cut zip", cut(saved(STATE), 300), "damaged or cut-off zip", "again"),
+    ("cut old", cut(saved(STATE, **OLD), 150), "damaged or cut-off pickle", "again"),
+    ("safetensors", lambda path: save_file(STATE, path), "a safetensors file of", "--weights"),
+    ("cut safetensors", holding(struct.pack("<Q", 900) + HEADER), "cut-off header", "again"),
+    ("torn safetensors", holding(struct.pack("<Q", 9) + HEADER), "damaged or cut-off", "again"),
+    ("onnx", holding(ONNX), "an ONNX graph", "does not open such files"),
+    ("long onnx", holding(onnx(b"p" * 200)), "an ONNX graph", "FILE.py:NAME"),
+    ("no onnx", holding(b"\x08\x09\xff\xff" + ONNX[4:]), "no kind that hookscope", "FILE.py:NAME"),
+    ("image", lambda path: Image.new("RGB", (2, 2)).save(path, "PNG"), "an image", "--input"),
+    ("bitmap", lambda path: Image.new("RGB", (2, 2)).save(path, "BMP"), "an image", "--input"),
+    ("webp", lambda path: Image.new("RGB", (2, 2)).save(path, "WEBP"), "an image", "--input"),
+    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "no kind that hookscope", "FILE.py:NAME"),
+    ("text", holding(b"BMW and other words"), "a text file", "FILE.py:NAME"),
+    ("long text", holding("né à la forêt ".encode() * 90), "a text file", "FILE.py:NAME"),
+    ("bytes", holding(b"\1\2"), "no kind that hookscope knows", "FILE.py:NAME"),
+    ("zip", zipped("notes.txt"), "no weights in it", "FILE.py:NAME"),
+    ("script", zipped("net/data.pkl", "net/code/net.py"), "a TorchScript archive", "as the model"),
+    (
+        "program",
+        zipped("net/models/model.json", "net/version"),
+        "saved by torch.export",
+        "as the model",
+    ),
+    ("a project", zipped("net/models/a.json", "net/code/a.py"), "no weights in it", "FILE.py"),
+    ("old program", zipped("serialized_exported_program.json"), "torch.export", "as the model"),
+    ("compiled", zipped("net/data/aotinductor/model/a.so"), "AOTInductor", "compiled from"),
+]
+
+
+@pytest.mark.parametrize("ending", [".bin", ".png"])
+@pytest.mark.parametrize(("write", "kind", "repair"), [row[1:] for row in KINDS],
+                         ids=[row[0] for row in KINDS])  # fmt: skip
+def test_a_file_is_told_for_what_it_is_under_any_name(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Write,
+    kind: str,
+    repair: str,
+    ending: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"file{ending}")
+    write(path)
+    told, advice = describe_file(str(path))
+    assert kind in told
+    assert repair in advice
+    assert not Path("ran").exists()
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    told, advice = describe_file(str(tmp_path))  # a folder, as nothing is kept from root
+    assert "cannot be read" in told
+    assert "permissions" in advice
+
+
+def test_looking_reads_no_weights(tmp_path: Path) -> None:
+    path = tmp_path / "big.pt"
+    torch.save({"a": torch.zeros(2**20)}, path)
+    with path.open("r+b") as file:  # what lies in the middle is the tensor
+        file.seek(2**20)
+        file.write(b"damaged")
+    assert describe_file(str(path))[0] == "a pickled checkpoint"
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_the_names_that_a_pickle_calls_are_read_off_every_protocol(protocol: int) -> None:
+    data = pickle.dumps([Marked(), argparse.Namespace(a=Marked())], protocol)
+    assert globals_in(io.BytesIO(data))[0] in ("io.open", "_io.open", "__builtin__.open")
+    assert "argparse.Namespace" in globals_in(io.BytesIO(data))
+
+
+def test_what_is_no_pickle_is_no_list_of_names() -> None:
+    with pytest.raises(DamagedPickle):
+        globals_in(io.BytesIO(b"\x80\x04no pickle"))
+
+
+@pytest.mark.parametrize(
+    ("file", "data", "refused"),
+    [
+        ("notes.png", b"just some words", True),
+        ("w.pth", b"\x80\x02}q\0", True),
+        ("a.zip", b"PK\x05\x06" + bytes(18), True),
+        ("a.png", b"\x89PNG\r\n", False),
+        ("a.png", b"P3\n2 2\n255\n", False),
+        ("a.xbm", b"#define im_width 3", False),
+        ("a.avif", b"\0\0\0 ftypavif", False),
+    ],
+)
+def test_a_file_that_begins_as_no_image_is_refused(
+    tmp_path: Path, file: str, data: bytes, refused: bool
+) -> None:
+    path = tmp_path / file
+    path.write_bytes(data)
+    if not refused:
+        refuse_other_than_image(str(path))
+        return
+    with pytest.raises(InputError, match="is not an image") as caught:
+        refuse_other_than_image(str(path))
+    assert "PNG" in caught.value.hint
