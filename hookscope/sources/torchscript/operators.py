@@ -102,6 +102,7 @@ def _table() -> dict[str, str]:
         texts[f"aten::remove.{kind}"] = "{0}.remove({1})"
         texts[f"aten::sort.{kind}"] = "{0}.sort(reverse={1})"
         texts[f"aten::__contains__.{kind}_list"] = "{1} in {0}"
+    texts["aten::sort.float"] = "sort_floats({0}, {1})"
     for kind in _KEYS:
         texts |= {
             f"aten::len.Dict_{kind}": "len({0})",

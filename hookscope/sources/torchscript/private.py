@@ -329,5 +329,16 @@ def one_node(kind: str, inputs: Sequence[Type], output: Type) -> Callable[..., A
     return made
 
 
+@cache
+def sort_floats() -> Callable[[list[float], bool], list[float]]:
+    """TorchScript's sort of floats as a function; as an operator it can only sort in place."""
+    graph = _C.parse_ir(
+        "graph(%items : float[], %reverse : bool):\n  aten::sort(%items, %reverse)\n"
+        "  return (%items)"
+    )
+    made: Callable[..., list[float]] = _C._create_function_from_graph("hookscope_sort", graph)
+    return made
+
+
 STR = _type(_C.StringType.get())
 NONE = _type(_C.NoneType.get())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.sources.torchscript import values
+from hookscope.sources.torchscript import private, values
 from hookscope.sources.torchscript.operators import LEAST
 
 FORWARD = re.compile(r"forward(\d+|__\d+)?")  # the methods by which a module is called
@@ -76,6 +76,11 @@ def remove(items: list[Any], sought: Any) -> None:
     if place is None:
         raise ValueError("list.remove(x): x not in list")
     del items[place]
+
+
+def sort_floats(items: list[float], reverse: bool) -> None:
+    """Sort in place as PyTorch does, which puts NaN and the two zeros where Python does not."""
+    items[:] = private.sort_floats()(items, reverse)
 
 
 def same_lists(first: list[Any], second: list[Any]) -> bool:
@@ -184,7 +189,7 @@ HELPERS: dict[str, Any] = {
     made.__name__: made
     for made in (
         *(values.new, values.is_instance, wrap, unwrap_optional, pop_first, concat_in_place),
-        *(repeated, holds, remove, same_lists, to_list, module_at),
+        *(repeated, holds, remove, sort_floats, same_lists, to_list, module_at),
         *(uninterpretable, raise_error, call_as, warn, placed),
     )
 }

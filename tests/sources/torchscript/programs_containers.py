@@ -67,11 +67,19 @@ def list_sort_of_strings(self, items: list[str]):
     return items, other, "a" in items, items.index("a"), items.count("b")
 
 
-@CONTAINERS.function(([1.5, -0.0, 0.0, -2.0, math.inf],), ([0.0, -0.0],))
+@CONTAINERS.function(
+    ([1.5, -0.0, 0.0, -2.0, math.inf],),
+    ([0.0, -0.0],),
+    ([0.5, math.nan, -0.0],),
+    ([math.nan, 2.0, math.nan, -1.0],),
+    ([float(i * 7 % 5) * (-1) ** i for i in range(40)],),  # where PyTorch's sort is not stable
+)
 def list_sort_of_floats(self, items: list[float]):
     other = sorted(items)
+    down = items.copy()
+    down.sort(reverse=True)
     items.sort()
-    return items, other, min(items), max(items), sum(items)
+    return items, other, down, min(items), max(items), sum(items)
 
 
 @CONTAINERS.function(([True, False, True],))
