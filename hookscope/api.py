@@ -11,32 +11,28 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from hookscope.choices import DEFAULT_MODEL
+from hookscope.edits.effect import describe_edits
+from hookscope.edits.plan import bind
+from hookscope.edits.words import read_edits, refuse_idle_comparison
 from hookscope.errors import RequestError
-from hookscope.execute import (
-    announce_size,
-    backward,
-    demand_all_ran,
-    demand_unchanged,
-    forward,
-    untouched,
-)
+from hookscope.execute import announce_size, demand_all_ran, demand_unchanged
 from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
-from hookscope.losses.compute import compute
 from hookscope.modules import ModuleTree, describe, refuse_lazy
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
+from hookscope.runs import run_backward, run_forward
 from hookscope.select import select
 from hookscope.sources import loading
 from hookscope.sources.live import demand_model, hookable
-from hookscope.tensors import map_tensors
 
 log = logging.getLogger("hookscope")
 
@@ -127,6 +123,8 @@ def capture(
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
+    edits: str | Iterable[str] = (),
+    compare: bool = False,
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
@@ -156,13 +154,18 @@ def capture(
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
         train: run in train mode; buffers are put back afterwards.
-        verify: run again without hooks and demand a bit-equal output.
+        edits: changes to activations on their way, each ``GLOB=OP:ARG`` (see docs/edits.md), in the
+            order given. The value before goes to ``<module>/output.unedited``, and the model runs
+            once more without edits: ``metadata["effect"]`` tells what they did to its output.
+        compare: record that run too and tell how far every later layer moved.
+        verify: run again without hooks, but with the edits, and demand a bit-equal output.
         strict: demand that every matched layer ran.
         max_bytes: stop rather than record more.
 
     Raises:
         ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
         ForwardError: the model itself raised; names the layer.
+        EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
 
     Example:
@@ -176,13 +179,15 @@ def capture(
     kinds = _kinds(what, VALUES)
     prepared = _prepared(given)
     announce_size(prepared, kinds, max_bytes)
-    recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
-    with untouched(prepared.module, train=train, seed=seed), torch.no_grad(), recorder as shot:
-        shot.output = forward(prepared, recorder.capture)
+    run = run_forward(prepared, kinds, max_bytes)
+    shot = run.capture
     if verify:
         with torch.no_grad():
             demand_unchanged(prepared, shot.output)
     shot.metadata = describe_run("capture", prepared, options)
+    if prepared.plan:
+        again = partial(run_forward, kinds=kinds) if compare else None
+        shot.metadata |= describe_edits(prepared, run, again)
     if verify:
         shot.metadata["verified"] = True
     if top := top_classes(prepared, shot.output):
@@ -218,6 +223,9 @@ def grads(
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
+    edits: str | Iterable[str] = (),
+    grad_edits: str | Iterable[str] = (),
+    compare: bool = False,
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
@@ -239,9 +247,14 @@ def grads(
         raw: the loss straight on the model's output, without softmax or sigmoid.
         what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
             through that module to its input) and ``param``.
+        grad_edits: changes to the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also
+            reach all that lies further back. ``<module>/output.grad`` is the edited one, and
+            ``<module>/output.grad.unedited`` what had arrived.
+        compare: run once more without edits and tell how far every recorded gradient moved.
 
     Raises:
         LossError: the loss or its target does not fit the output.
+        EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         ForwardError: the model raised, forward or backward.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
 
@@ -256,26 +269,17 @@ def grads(
     kinds = _kinds(what, GRADIENTS)
     prepared = _prepared(given)
     announce_size(prepared, kinds, max_bytes)
-    recorder = Recorder(
-        prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
+    differentiate = partial(
+        run_backward, kinds=kinds, loss=loss, target=target, reduction=reduction, raw=raw
     )
-    guard = untouched(prepared.module, train=train, seed=seed)
-    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as found:
-        found.output = forward(prepared, recorder.capture)
-        measured = compute(
-            loss,
-            found.output,
-            target,
-            reduction=reduction,
-            raw=raw,
-            categories=prepared.loaded.categories,
-        )
-        backward(prepared, measured.value, recorder.capture)
-        recorder.ran_backward = True
-    found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
+    run = differentiate(prepared, max_bytes=max_bytes)
+    found, measured = run.capture, run.loss
+    assert measured is not None
     with torch.enable_grad():
         demand_unchanged(prepared, found.output, excuse_noise=not verify)
     found.metadata = describe_run("grads", prepared, options)
+    if prepared.plan:
+        found.metadata |= describe_edits(prepared, run, differentiate if compare else None)
     found.metadata["loss"] = {
         "name": measured.name,
         "formula": measured.formula,
@@ -354,16 +358,21 @@ def _kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
 
 def _prepared(given: Mapping[str, Any]) -> Prepared:
     """Make ready what the keywords of ``capture`` and ``grads`` name."""
+    values = read_edits(given["edits"])
+    gradients = read_edits(given.get("grad_edits", ()), gradients=True)
+    refuse_idle_comparison(given["compare"], values, gradients)
     selection = {name: _several(given[name]) for name in ("layers", "types")}
     recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
     run = ("weights", "model_args", "method", "trust", "seed", "dtype", "device", "train")
-    return prepare(
+    prepared = prepare(
         given["model"],
         given["input"],
         selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
         recipe=recipe,
         **{name: given[name] for name in run},
     )
+    word = prepared.loaded.word
+    return replace(prepared, plan=bind(prepared.module, values, gradients, word))
 
 
 def _several(words: str | Iterable[str]) -> list[str]:

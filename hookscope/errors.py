@@ -48,6 +48,10 @@ class InputError(RequestError):
     """An input file, shape or preprocessing choice cannot be used."""
 
 
+class EditError(RequestError):
+    """An edit cannot be read, or does not fit the layer that it names."""
+
+
 class LossError(RequestError):
     """The loss or its target does not fit the model's output."""
 

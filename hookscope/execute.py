@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hookscope.edits.editor import Editor
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
 from hookscope.hooks import Recorder
 from hookscope.modules import ROOT, layers_of, module_running
@@ -162,7 +163,7 @@ def model_failed(
 
 
 def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = False) -> None:
-    """Run the model again without hooks and demand the very same bits.
+    """Run the model again with no hooks but those of its edits, and demand the very same bits.
 
     With ``excuse_noise`` a model that is not deterministic by itself, which a further run without
     hooks tells, gets a warning.
@@ -188,8 +189,9 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
 
 
 def run_bare(prepared: Prepared) -> Any:
-    """Run the model without hooks from the same seed, and leave it as it was."""
-    with untouched(prepared.module, train=prepared.train, seed=prepared.seed):
+    """Run the model from the same seed with no hooks but those of its edits; leave it as it was."""
+    guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
+    with guard, Editor(prepared.plan.values, prepared.seed):
         return forward(prepared)
 
 

@@ -13,7 +13,7 @@ module alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
-from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD, UNEDITED
 from hookscope.lending import Lent, give_back, memory_of, shared_memory
 from hookscope.modules import ROOT, Layer, layers_of
 from hookscope.records import Absent, Capture
@@ -151,10 +151,7 @@ class Recorder:
     def _attach(self, layer: Layer, kinds: frozenset[str]) -> None:
         module = layer.module
         before, after = (partial(hook, layer, kinds) for hook in (self._before, self._after))
-        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        self._handles.append(
-            module.register_forward_hook(after, with_kwargs=True, always_call=True)
-        )
+        self._handles += attach(module, before, after)
 
     def _attach_parameters(self) -> None:
         """Listen to each distinct parameter of the chosen layers, under the first of its names."""
@@ -177,7 +174,7 @@ class Recorder:
             names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]
             aliases = tuple(f"{module}/{n}" for module, n in names)
             hook = partial(self._parameter_arrived, slot, parameter, aliases)
-            self._handles.append(parameter.register_hook(hook))
+            self._handles.append(listen(parameter, hook))
             self._waiting[slot] = None
 
     def _detach(self) -> None:
@@ -198,7 +195,7 @@ class Recorder:
             return None
         module = layer.module  # which it is not in a replica of the model
         running = self._running.setdefault(module, [])
-        if _inside_backward():  # activation checkpointing runs a forward pass again: not a new call
+        if inside_backward():  # activation checkpointing runs a forward pass again: not a new call
             running.append(Call(0, []))
             return None
         number = self._calls[module] = self._calls.get(module, 0) + 1
@@ -247,7 +244,7 @@ class Recorder:
     def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
         """Record a clone of every tensor in ``value``."""
         for path, tensor in walk(value):
-            slot = Slot(layer, call, _what(kind, path), kind)
+            slot = Slot(layer, call, what_of(kind, path), kind)
             if _escapes(tensor):
                 self._miss(slot, ESCAPES)
                 continue
@@ -255,6 +252,22 @@ class Recorder:
             self._count(layer, clone)
             self._put(slot, clone)
         self._tell_closed(layer, call, kind, kind, value)
+
+    def keep_edited(
+        self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor
+    ) -> None:
+        """Record a tensor as it was before an edit, and what went on where nothing else does."""
+        kept = [(UNEDITED, before)]
+        if kind not in dict(self._wanted()).get(layer, ()):
+            kept.append(("", after))
+        for mark, tensor in kept:
+            slot = Slot(layer, call, what + mark, kind + mark)
+            if _escapes(tensor):
+                self._miss(slot, ESCAPES)
+                continue
+            clone = tensor.detach().clone()
+            self._count(layer, clone)
+            self._put(slot, clone)
 
     def _tell_closed(self, layer: Layer, call: int, what: str, kind: str, value: Any) -> None:
         """Name what holds tensors out of reach, and an output without any tensor."""
@@ -293,7 +306,7 @@ class Recorder:
     def _lend(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
         """The module's own clone of an input, listened to."""
         kind = INPUT_GRAD
-        slot = Slot(layer, call.number, f"{_what(INPUT, path)}.grad", kind)
+        slot = Slot(layer, call.number, f"{what_of(INPUT, path)}.grad", kind)
         original = tensor
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
             own = tensor.detach()  # the caller's tensor stays as it is
@@ -308,7 +321,7 @@ class Recorder:
     ) -> Tensor:
         """A clone of an output, listened to."""
         kind = OUTPUT_GRAD
-        slot = Slot(layer, call.number, f"{_what(OUTPUT, path)}.grad", kind)
+        slot = Slot(layer, call.number, f"{what_of(OUTPUT, path)}.grad", kind)
         clone = self._listen(slot, tensor)
         if clone is not tensor and memory_of(tensor) in older:
             self._passed_on.append((layer.name, clone.detach(), clone._version))
@@ -322,7 +335,7 @@ class Recorder:
         """
         first: dict[int, str] = {}
         for path, tensor in walk(value):
-            what = _what(kind, path)
+            what = what_of(kind, path)
             if first.setdefault(id(tensor), what) != what:
                 reason = f"the same tensor as {first[id(tensor)]}"
                 self._miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
@@ -342,7 +355,7 @@ class Recorder:
             self._miss(slot, "nothing before it requires grad")
             return tensor
         clone = tensor.clone()
-        clone.register_hook(partial(self._arrived, slot))
+        listen(clone, partial(self._arrived, slot))
         self._waiting[slot] = None
         return clone
 
@@ -380,7 +393,28 @@ class Recorder:
         return any(record.kind.endswith(".grad") for record in self.capture.records)
 
 
-def _what(kind: str, path: Path) -> str:
+def attach(
+    module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
+) -> list[RemovableHandle]:
+    """At each call run ``before(module, args, kwargs)``, ``after(module, args, kwargs, output)``.
+
+    What they return replaces the arguments ``(args, kwargs)`` or the output; None leaves them.
+    ``after`` is called with None for an output if the module raises.
+    """
+    return [
+        module.register_forward_pre_hook(before, with_kwargs=True),
+        module.register_forward_hook(after, with_kwargs=True, always_call=True),
+    ]
+
+
+def listen(tensor: Tensor, arrived: Callable[[Tensor | None], Any]) -> RemovableHandle:
+    """Call ``arrived`` with the gradient of ``tensor``; what it returns flows on in its place."""
+    handle: RemovableHandle = tensor.register_hook(arrived)
+    return handle
+
+
+def what_of(kind: str, path: Path) -> str:
+    """Name a tensor in the output or input of a call: ``output.1.0``, ``input.mask``."""
     # An input's path begins with 0 for positional and 1 for keyword arguments.
     return ".".join((kind, *(path[1:] if kind == INPUT else path)))
 
@@ -397,5 +431,6 @@ def _escapes(tensor: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _inside_backward() -> bool:
+def inside_backward() -> bool:
+    """Whether a backward pass is under way, in which checkpointing runs modules again."""
     return torch._C._current_graph_task_id() != -1

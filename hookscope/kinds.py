@@ -5,6 +5,9 @@ from __future__ import annotations
 OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
 
+# Added to a kind and to the name of a tensor: as it was before an edit.
+UNEDITED = ".unedited"
+
 # What a user chooses, and which kind that is: of a forward pass, and of a backward pass.
 VALUES = {"output": OUTPUT, "input": INPUT}
 GRADIENTS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}

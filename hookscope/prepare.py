@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.choices import DTYPES
+from hookscope.edits.plan import Plan
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.inputs.batch import build
 from hookscope.modules import Layer, refuse_lazy
@@ -30,7 +31,7 @@ class Prepared:
     """A model, the layers chosen in it, and what it is going to be called with.
 
     ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
-    both, or the one argument.
+    both, or the one argument. ``plan`` holds what is to be edited on the way.
     """
 
     loaded: LoadedModel
@@ -42,6 +43,7 @@ class Prepared:
     device: torch.device
     dtype: str
     train: bool
+    plan: Plan = Plan()  # noqa: RUF009 - it is frozen
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments that the model may change in place: every tensor is a copy."""

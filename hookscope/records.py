@@ -19,6 +19,16 @@ from hookscope.errors import StoreError
 from hookscope.stats import Stats, summarize
 
 
+def key_of(module: str, call: int, what: str) -> str:
+    """Return the key of a tensor that has none before it of the same name.
+
+    >>> key_of("layer3.0.relu", 1, "output"), key_of("layer3.0.relu", 2, "output")
+    ('layer3.0.relu/output', 'layer3.0.relu:2/output')
+    """
+    prefix = module if call == 1 else f"{module}:{call}"
+    return f"{prefix}/{what.encode('utf-8', 'backslashreplace').decode()}"
+
+
 @dataclass(frozen=True)
 class Record:
     """One recorded tensor.
@@ -30,7 +40,8 @@ class Record:
         call: which call of the module it was, from 1. For a parameter's gradient: which backward.
         what: the part of the key behind the slash: ``output``, ``output.1.0``, ``input.mask``,
             ``output.grad``, ``weight.grad``.
-        kind: ``output``, ``input``, ``output.grad``, ``input.grad`` or ``param.grad``.
+        kind: ``output``, ``input``, ``output.grad``, ``input.grad`` or ``param.grad``; with
+            ``.unedited`` behind it for a tensor as it was before an edit.
         shape: lengths of the dimensions.
         dtype: name of the tensor's dtype as recorded, ``float32``.
         device: where it was computed.
@@ -185,17 +196,16 @@ class Capture(Mapping[str, Tensor]):
         weight_norm: float | None = None,
     ) -> Record:
         """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it."""
-        prefix = module if call == 1 else f"{module}:{call}"
-        what = what.encode("utf-8", "backslashreplace").decode()
-        key, again = f"{prefix}/{what}", 2
+        key = first = key_of(module, call, what)
+        again = 2
         while key in self._records:  # the dict keys 1 and "1", say, give one name
-            key, again = f"{prefix}/{what}~{again}", again + 1
+            key, again = f"{first}~{again}", again + 1
         record = Record(
             key=key,
             module=module,
             type=type,
             call=call,
-            what=key.removeprefix(f"{prefix}/"),
+            what=key.removeprefix(key_of(module, call, "")),
             kind=kind,
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),

@@ -29,7 +29,15 @@ EXAMPLES = (
         'hookscope capture resnet18 --layer "*.conv?" --what output,input --shape 2x3x64x64',
         "What went in and came out, on noise.",
     ),
+    Example(
+        'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
+        "The same digit with two channels knocked out, and how far every later layer moves.",
+    ),
 )
+
+
+def _notes() -> dict[str, list[tuple[str, str]]]:
+    return options.operations("--edit")
 
 
 @command(
@@ -38,12 +46,15 @@ EXAMPLES = (
     options.layers,
     options.what("output", "output", "input"),
     options.inputs,
+    options.edits,
+    options.compare,
     options.run,
     options.checks,
     options.output,
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
+    notes=_notes,
 )
 def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
     """Run a model and record the tensors at its layers.

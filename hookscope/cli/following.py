@@ -30,6 +30,8 @@ def next_command(ctx: click.Context, capture: Capture) -> str:
     other = group.commands[verb]
     assert isinstance(ctx.command, Command) and isinstance(other, Command)
     shared = {option.key for option in other.options() if option.expose_value} - _OWN
+    if not ctx.params["edits"]:  # nothing that both commands have could be compared
+        shared.discard("compare")
     for option in ctx.command.options():
         if option.key in shared and option.was_chosen(ctx):
             words += _words(option, option.given(ctx), ctx)

@@ -26,6 +26,10 @@ EXAMPLES = (
         "hookscope grads sample_models/two_steps.py:TwoSteps --loss sum --what output,input,param",
         "A model small enough to check by hand.",
     ),
+    Example(
+        'hookscope grads sample_models/digits.py:trained --grad-edit "relu2=clip:0.01"',
+        "The gradient clipped at one layer, and what of it reaches those before.",
+    ),
 )
 
 
@@ -37,6 +41,10 @@ def _losses() -> dict[str, list[tuple[str, str]]]:
         reduction = f" [{loss.reduction}]" if loss.reduction else ""
         rows.append((loss.name, f"{loss.formula}{reduction}{raw}"))
     return {"Losses (x: output, t: target, c: classes, y: the target's class)": rows}
+
+
+def _notes() -> dict[str, list[tuple[str, str]]]:
+    return _losses() | options.operations("--edit", "--grad-edit")
 
 
 loss = together(
@@ -77,13 +85,16 @@ loss = together(
     options.layers,
     options.what("output,param", "output", "input", "param"),
     options.inputs,
+    options.edits,
+    options.grad_edits,
+    options.compare,
     options.run,
     options.checks,
     options.output,
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
-    notes=_losses,
+    notes=_notes,
 )
 def grads(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
     """Run a model backward and record the gradients.

@@ -121,6 +121,7 @@ def _refuse_misfits(values: dict[str, Any]) -> None:
     """Refuse options that do not go together, before anything heavy is imported to use them."""
     if "weights" not in values:
         return
+    from hookscope.edits.words import refuse_idle_comparison
     from hookscope.inputs.words import NO_IMAGE, refuse_unused
     from hookscope.losses.formulas import FORMULAS, check_reduction, check_target
     from hookscope.sources.catalog import check_weights
@@ -129,6 +130,7 @@ def _refuse_misfits(values: dict[str, Any]) -> None:
     check_weights(parse_model(values["model"]), values["weights"])
     if not values["input"]:
         refuse_unused(values, NO_IMAGE)
+    refuse_idle_comparison(values["compare"], values["edits"], values.get("grad_edits", ()))
     if "loss" in values:
         check_reduction(FORMULAS[values["loss"]], values["reduction"])
         check_target(values["target"])
@@ -293,7 +295,7 @@ checks = together(
     flag(
         "verify",
         section="Checks",
-        help="Run again without hooks and demand a bit-equal output.",
+        help="Run again without hooks but those of the edits, and demand a bit-equal output.",
     ),
     flag("strict", section="Checks", help="Fail (exit 1) if a chosen layer never runs."),
     option(
@@ -303,6 +305,63 @@ checks = together(
         help="Refuse to record more than this: 500MB, 2GB, 1GiB.",
     ),
 )
+
+
+# What is changed on the way
+
+
+def _check_edits(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    if value and not ctx.resilient_parsing:
+        from hookscope.edits.words import read_edits
+
+        read_edits(value, gradients=param.name == "grad_edits")
+    return value
+
+
+edits = option(
+    "--edit",
+    "edits",
+    section="Edits",
+    multiple=True,
+    metavar="GLOB=OP",
+    callback=_check_edits,
+    shell_complete=candidates.layers,
+    help="Change a layer's output on its way, such as 'layer1.*=scale:0.5', 'conv1[3,7-9]=zero',"
+    " 'relu:2=...' (one call) or 'input:GLOB=...'. Repeatable, applied in order.",
+)
+
+grad_edits = option(
+    "--grad-edit",
+    "grad_edits",
+    section="Edits",
+    multiple=True,
+    metavar="GLOB=OP",
+    callback=_check_edits,
+    shell_complete=candidates.layers,
+    help="Change the gradient at a layer's output, and so all that flows further back."
+    " Repeatable, applied in order.",
+)
+
+compare = flag(
+    "compare",
+    section="Edits",
+    help="Record a run without the edits too, and show how far every later layer moved.",
+)
+
+
+def operations(*names: str) -> dict[str, list[tuple[str, str]]]:
+    """The operations of ``--edit``, or ``--grad-edit``, for the help."""
+    from hookscope.edits.formulas import GRADIENTS, VALUES
+
+    tables = {"--edit": ("x: activation", VALUES), "--grad-edit": ("g: gradient", GRADIENTS)}
+    notes = {}
+    for name in names:
+        symbol, table = tables[name]
+        rows = [(entry.form, entry.formula) for entry in table.values()]
+        notes[f"Operations of {name} ({symbol})"] = rows
+    return notes
 
 
 def what(default: str, *choices: str) -> Callable[[Any], Any]:

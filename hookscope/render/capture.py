@@ -8,19 +8,20 @@ from rich.text import Text
 
 from hookscope.records import Capture, Record
 from hookscope.render.coverage import coverage_lines
+from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.lower import blocks, lower, sentence
 from hookscope.render.marks import not_finite
 from hookscope.render.records import (
-    LOUD,
     ORIGIN,
+    label_cell,
     missing_rows,
     note_cell,
     number_cell,
     origin_cells,
+    probability_cell,
 )
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import full, per_cent
-from hookscope.strict_json import number
 
 NUMBERS = ("mean", "std", "min", "max")
 COLUMNS = (*ORIGIN, *(Column(title, right=True) for title in (*NUMBERS, "zeros")))
@@ -34,32 +35,38 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def capture_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the whole summary: table, verification, coverage, top classes.
+    """Return the whole summary: table, drift, what edits did, verification, coverage, top classes.
 
     Args:
         capture: what was recorded; statistics are computed here if they have not been before.
         width: cells of the terminal, None for a pipe.
         ascii: write everything outside ASCII as an escape.
     """
-    told = verified_lines(capture, width, ascii) + coverage_lines(capture.coverage, width, ascii)
-    top = top_lines(capture.metadata, width, ascii)
-    return blocks(capture_table(capture, width, ascii), told, top, width=width)
+    told = [
+        *effect_lines(capture, width, ascii),
+        *verified_lines(capture, width, ascii),
+        *coverage_lines(capture.coverage, width, ascii),
+    ]
+    moved = top_change_lines(capture.metadata, width, ascii)
+    top = moved or top_lines(capture.metadata, width, ascii)
+    drift = drift_lines(capture, width, ascii)
+    return blocks(capture_table(capture, width, ascii), drift, told, top, width=width)
 
 
 def capture_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each recorded tensor, in execution order, then what never ran."""
-    rows = [_row(record) for record in capture.records]
+    rows = [_row(record, edit_note(record, capture.metadata)) for record in capture.records]
     rows += missing_rows(capture, len(COLUMNS))
     return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
-def _row(record: Record) -> Row:
+def _row(record: Record, edited: str) -> Row:
     stats = record.stats
     numbers = [number_cell(value) for value in (stats.mean, stats.std, stats.min, stats.max)]
     zeros = (
         Cell(per_cent(stats.zero_share), full=full(stats.zero_share)) if stats.numel else Cell("-")
     )
-    note = note_cell(record, not_finite(stats), "" if stats.numel else "empty")
+    note = note_cell(record, not_finite(stats), edited or ("" if stats.numel else "empty"))
     return Row((*origin_cells(record), *numbers, zeros), note)
 
 
@@ -67,7 +74,9 @@ def verified_lines(capture: Capture, width: int | None, ascii: bool = False) -> 
     """Return the line that says the output was checked against a run with no hooks, if it was."""
     if not capture.metadata.get("verified"):
         return []
-    return sentence("Verified: the output is bit-equal without hooks.", width, ascii, "green")
+    edited = " but those of the edits" if capture.metadata.get("edits") else ""
+    text = f"Verified: the output is bit-equal without hooks{edited}."
+    return sentence(text, width, ascii, "green")
 
 
 def top_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
@@ -79,7 +88,7 @@ def top_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) 
     if len(words) != len(images):
         words = [str(n + 1) for n in range(len(images))]
     rows = [
-        Row((Cell(_label(entry)), Cell(str(entry["index"])), _probability(entry), Cell(word)))
+        Row((label_cell(entry), Cell(str(entry["index"])), probability_cell(entry), Cell(word)))
         for word, entries in zip(words, images, strict=True)
         for entry in entries
     ]
@@ -91,14 +100,3 @@ def top_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) 
     )
     squeeze: tuple[Squeeze, ...] = (("drop", "class"), ("shorten", "probability"))
     return lower(Table(columns, tuple(rows), squeeze, note=""), width, ascii)
-
-
-def _label(entry: dict[str, Any]) -> str:
-    return str(entry.get("label") or f"class {entry['index']}")
-
-
-def _probability(entry: dict[str, Any]) -> Cell:
-    value = number(entry["probability"])
-    if value is None or value != value:
-        return Cell("NaN!", style=LOUD)
-    return Cell(f"{value:.1%}", full=full(value))

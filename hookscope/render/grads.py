@@ -10,6 +10,7 @@ from hookscope.kinds import PARAM_GRAD
 from hookscope.records import Capture, Record
 from hookscope.render.capture import verified_lines
 from hookscope.render.coverage import coverage_lines
+from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.lower import blocks, lower, sentence
 from hookscope.render.marks import LEGEND, VANISHING, gradient_marks, not_finite
 from hookscope.render.records import ORIGIN, missing_rows, note_cell, number_cell, origin_cells
@@ -31,7 +32,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def grads_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the whole summary: loss, table, verification, coverage.
+    """Return the whole summary: loss, table, drift, what edits did, verification, coverage.
 
     Args:
         capture: the recorded gradients.
@@ -41,11 +42,14 @@ def grads_lines(capture: Capture, width: int | None, ascii: bool = False) -> lis
     marks = gradient_marks(capture.records)
     told = [
         *(sentence(LEGEND, width, ascii, "dim") if marks else []),
+        *effect_lines(capture, width, ascii),
         *verified_lines(capture, width, ascii),
         *coverage_lines(capture.coverage, width, ascii),
     ]
     loss = loss_lines(capture.metadata, width, ascii)
-    return blocks(loss, grads_table(capture, width, ascii), told, width=width)
+    drift = drift_lines(capture, width, ascii)
+    top = top_change_lines(capture.metadata, width, ascii)
+    return blocks(loss, grads_table(capture, width, ascii), drift, told, top, width=width)
 
 
 def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
@@ -65,15 +69,19 @@ def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False)
 def grads_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each gradient in recorded order, then those that do not exist, and why."""
     marks = gradient_marks(capture.records)
-    rows = [_row(record, marks.get(record.key, "")) for record in capture.records]
+    rows = [
+        _row(record, marks.get(record.key, ""), edit_note(record, capture.metadata))
+        for record in capture.records
+    ]
     rows += missing_rows(capture, len(COLUMNS))
     return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
-def _row(record: Record, mark: str) -> Row:
+def _row(record: Record, mark: str, edited: str) -> Row:
     stats = record.stats
     values = (stats.norm if stats.absmax is not None else None, stats.absmax, stats.mean, stats.std)
     ratio = number_cell(record.ratio) if record.kind == PARAM_GRAD else Cell()
     loud = [word for word in (not_finite(stats), mark) if word and word != VANISHING]
-    note = note_cell(record, ", ".join(loud), mark if mark == VANISHING else "")
+    quiet = [word for word in (edited, mark if mark == VANISHING else "") if word]
+    note = note_cell(record, ", ".join(loud), ", ".join(quiet))
     return Row((*origin_cells(record), *map(number_cell, values), ratio), note)

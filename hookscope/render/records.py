@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hookscope.records import Absent, Capture, Record, Silent
 from hookscope.render.table import Cell, Column, Row
 from hookscope.render.text import DIGITS, full, real, shape_text
+from hookscope.strict_json import number
 
 LOUD = "bold red"
 QUIET = "yellow"
@@ -36,6 +38,19 @@ def origin_cells(record: Record) -> tuple[Cell, ...]:
 def number_cell(value: float | None) -> Cell:
     """Return a number with four digits, three where there is little room, and nine in a pipe."""
     return Cell(real(value), short=real(value, DIGITS - 1), full=full(value))
+
+
+def label_cell(entry: dict[str, Any]) -> Cell:
+    """Return the name of one of a classifier's likeliest classes."""
+    return Cell(str(entry.get("label") or f"class {entry['index']}"))
+
+
+def probability_cell(entry: dict[str, Any]) -> Cell:
+    """Return the probability of one of a classifier's likeliest classes."""
+    value = number(entry["probability"])
+    if value is None or value != value:
+        return Cell("NaN!", style=LOUD)
+    return Cell(f"{value:.1%}", full=full(value))
 
 
 def note_cell(record: Record, loud: str = "", quiet: str = "") -> Cell:

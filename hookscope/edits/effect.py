@@ -1,0 +1,110 @@
+"""What edits did: how far the output and every layer moved from where they are without edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.edits.editor import Editor
+from hookscope.edits.plan import Bound, Plan
+from hookscope.execute import run_bare
+from hookscope.kinds import UNEDITED
+from hookscope.prepare import Prepared
+from hookscope.provenance import top_classes
+from hookscope.records import Capture
+from hookscope.runs import Run
+from hookscope.tensors import walk
+
+
+def describe_edits(
+    prepared: Prepared, run: Run, again: Callable[[Prepared], Run] | None
+) -> dict[str, Any]:
+    """Return what a file tells of an edited run: ``edits``, ``grad_edits`` and ``effect``.
+
+    For each edit there is its ``edit`` (the word) and what it ``changed`` (keys). ``effect`` comes
+    from a run of the same model without edits, and holds
+
+    - ``output``: how far each tensor of the model's output moved (see ``change``),
+    - ``top``: for a classifier with named classes, the likeliest of each image, ``unedited`` and
+      ``edited``,
+    - ``drift``: with ``again``, which records such a run, how far each recorded tensor moved. Of a
+      capture only what was recorded from the first edited tensor on can have.
+    """
+    told = {
+        "edits": _told(prepared.plan.values, run.values),
+        "grad_edits": _told(prepared.plan.gradients, run.gradients),
+    }
+    bounds = prepared.plan.values + prepared.plan.gradients
+    # A layer that is edited is recorded in the one run, so it has to be in the other.
+    layers = tuple(dict.fromkeys((*prepared.layers, *(bound.layer for bound in bounds))))
+    clean = replace(prepared, plan=Plan(), layers=layers)
+    effect: dict[str, Any] = {}
+    with torch.set_grad_enabled(run.loss is not None):
+        other = again(clean).capture if again else None
+        if prepared.plan.values:  # edited gradients leave the output where it is
+            output = other.output if other else run_bare(clean)
+            effect |= _at_the_output(prepared, run.capture.output, output)
+    if other:
+        entries = drift(run.capture, other)
+        changed = {key for entry in told["edits"] for key in entry["changed"]}
+        at = [n for n, entry in enumerate(entries) if entry["key"] in changed]
+        effect["drift"] = entries[at[0] if at and run.loss is None else 0 :]
+    return {name: value for name, value in (told | {"effect": effect}).items() if value}
+
+
+def _told(bounds: Sequence[Bound], editor: Editor) -> list[dict[str, Any]]:
+    words = {bound.position: bound.edit.word for bound in bounds}
+    return [{"edit": words[n], "changed": editor.changed[n]} for n in words]
+
+
+def _at_the_output(prepared: Prepared, edited: Any, clean: Any) -> dict[str, Any]:
+    old = {".".join(("output", *path)): tensor for path, tensor in walk(clean)}
+    new = {".".join(("output", *path)): tensor for path, tensor in walk(edited)}
+    moved = [{"name": name, **change(old.get(name), tensor)} for name, tensor in new.items()]
+    before, after = (top_classes(prepared, value) for value in (clean, edited))
+    top = {"top": {"unedited": before, "edited": after}} if before and after else {}
+    return {"output": moved, **top}
+
+
+def drift(edited: Capture, clean: Capture) -> list[dict[str, Any]]:
+    """Return how far each recorded tensor moved, by ``key``, in the order of the edited run."""
+    return [
+        {"key": record.key, **change(clean.get(record.key), edited[record.key])}
+        for record in edited.records
+        if not record.kind.endswith(UNEDITED)
+    ]
+
+
+def change(before: Tensor | None, after: Tensor) -> Mapping[str, float | None]:
+    """Return how far ``after`` is from ``before``, computed in float64.
+
+    ``largest`` is the largest absolute difference of two entries, ``relative`` the Euclidean norm
+    of the difference over that of ``before``. Entries that are the same, NaN among them, differ by
+    0. Both are None where there is nothing to compare with: no such tensor, or another shape.
+
+    Example:
+        >>> change(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0]))
+        {'largest': 1.0, 'relative': 0.2}
+    """
+    if before is None or before.shape != after.shape:
+        return {"largest": None, "relative": None}
+    wide = torch.complex128 if before.is_complex() or after.is_complex() else torch.float64
+    a, b = (_dense(t).to(wide) for t in (before, after))
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = torch.where(same, 0, b - a).abs()
+    if not gap.numel() or not bool(gap.any()):
+        return {"largest": 0.0, "relative": 0.0}
+    size = float(torch.linalg.vector_norm(a))
+    distance = float(torch.linalg.vector_norm(gap))
+    return {"largest": float(gap.max()), "relative": distance / size if size else float("inf")}
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()

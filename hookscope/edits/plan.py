@@ -1,0 +1,192 @@
+"""From edits as asked for to edits of particular layers; and one carried out on a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from hookscope import store
+from hookscope.edits.operations import OPERATIONS, Site, seed_of
+from hookscope.edits.words import Edit
+from hookscope.errors import EditError, HookscopeError
+from hookscope.modules import Layer
+from hookscope.select import select
+from hookscope.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One edit at one layer that it matches.
+
+    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file.
+    """
+
+    edit: Edit
+    position: int
+    layer: Layer
+    stored: Mapping[str, Tensor] = field(repr=False)
+
+    def concerns(self, kind: str, call: int) -> bool:
+        """Whether it changes values of this kind at this call of its layer."""
+        return self.edit.kind == kind and self.edit.call in (None, call)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All edits of a run: of what goes forward, and of the gradients that come back."""
+
+    values: tuple[Bound, ...] = ()
+    gradients: tuple[Bound, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.gradients)
+
+
+def bind(
+    model: nn.Module, values: tuple[Edit, ...], gradients: tuple[Edit, ...], word: str = "MODEL"
+) -> Plan:
+    """Find the layers that edits mean in ``model``, and read the files that they name.
+
+    Raises:
+        LayerError: a pattern matches nothing.
+        StoreError: a file cannot be read.
+        EditError: a file holds nothing under the key that is to be added.
+    """
+    files: dict[str, Mapping[str, Tensor]] = {}
+
+    def of(edits: tuple[Edit, ...]) -> tuple[Bound, ...]:
+        return tuple(
+            Bound(edit, position, layer, _stored(edit, files))
+            for position, edit in enumerate(edits)
+            for layer in select(model, [edit.pattern], word=word)
+        )
+
+    return Plan(of(values), of(gradients))
+
+
+def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    if edit.name not in ("add", "patch"):
+        return {}
+    path, key = edit.argument if edit.name == "add" else (edit.argument, None)
+    if path not in files:
+        files[path], _ = store.read(path)
+    if key is not None:
+        _demand_key(edit, path, key, files[path])
+    return files[path]
+
+
+def _demand_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
+    if key not in stored:
+        near = did_you_mean(key, stored) or f"It holds {', '.join(list(stored)[:5])}."
+        raise EditError(f"{edit.word!r}: there is no {key!r} in {path}.", near)
+
+
+def carry_out(
+    bound: Bound, tensor: Tensor, key: str, seed: int, activation: Tensor | None = None
+) -> Tensor:
+    """Return ``tensor`` as the edit leaves it: a new tensor of the same shape and dtype.
+
+    A subset of channels is cut out, edited on its own, and put back: it knows nothing of the other
+    channels, and they keep their bits.
+
+    Args:
+        bound: the edit and its layer.
+        tensor: what is edited, any shape.
+        key: the tensor's name in a capture.
+        seed: the run's.
+        activation: for a gradient, the value that it belongs to, of the same shape.
+
+    Raises:
+        EditError: the operation does not suit the tensor; names the layer.
+    """
+    edit, dim = bound.edit, channel_dim(bound.layer, tensor)
+    try:
+        index = _index_of(bound, tensor, dim)
+        whole = (tensor, _other(bound, tensor, key), activation)
+        part, stored, active = (
+            t if index is None or t is None else t.index_select(dim, index) for t in whole
+        )
+        assert part is not None
+        site = Site(key, seed_of(seed, bound.position, key), dim, stored, active)
+        new = OPERATIONS[edit.name](part, edit.argument, site)
+        if new.shape != part.shape or new.dtype != part.dtype:
+            raise ValueError(f"{_looks(part)} became {_looks(new)}")
+        return new if index is None else tensor.index_copy(dim, index, new)
+    except HookscopeError:
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise EditError(
+            f"The edit {edit.word!r} cannot be made at layer {bound.layer.name}"
+            f" ({bound.layer.type}): {str(error).splitlines()[0].rstrip('.')}.",
+            "Choose another operation, or fewer layers.",
+        ) from error
+
+
+def is_editable(bound: Bound, tensor: Tensor) -> bool:
+    """Whether the edit concerns a tensor of this dtype.
+
+    Indices and masks are not values that can be scaled or made noisy, so only ``patch`` touches
+    integers and bools.
+
+    Raises:
+        EditError: the tensor is nested, sparse or quantized.
+    """
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise EditError(
+            f"The edit {bound.edit.word!r} cannot be made at layer {bound.layer.name}"
+            f" ({bound.layer.type}): its tensor is nested, sparse or quantized.",
+            "Edit a layer before or after it.",
+        )
+    return bound.edit.name == "patch" or tensor.is_floating_point() or tensor.is_complex()
+
+
+def channel_dim(layer: Layer, tensor: Tensor) -> int:
+    """Return the dimension along which the channels of a layer's tensor lie.
+
+    That is 1 for ``(N, C)`` and for images and volumes ``(N, C, H, W)``, the last for tokens
+    ``(N, L, C)`` and for a vector ``(C,)``; for three dimensions at a module whose class name ends
+    in ``1d`` (``Conv1d``, ``BatchNorm1d``) they are ``(N, C, L)``, and it is 1.
+    """
+    if tensor.ndim == 3 and not layer.type.endswith("1d"):
+        return 2
+    return min(1, max(tensor.ndim - 1, 0))
+
+
+def _index_of(bound: Bound, tensor: Tensor, dim: int) -> Tensor | None:
+    """The chosen channels as an index, None where all are meant."""
+    channels = bound.edit.channels
+    if channels is None:
+        return None
+    if not tensor.ndim:
+        raise ValueError("a single number has no channels")
+    if channels[-1] >= tensor.shape[dim]:
+        raise ValueError(
+            f"channel {channels[-1]} does not exist: dimension {dim} of {_looks(tensor)} has"
+            f" channels 0 to {tensor.shape[dim] - 1}"
+        )
+    return torch.tensor(channels, device=tensor.device)
+
+
+def _other(bound: Bound, tensor: Tensor, key: str) -> Tensor | None:
+    """The tensor from a file that the edit takes, of exactly the shape and dtype of ``tensor``."""
+    edit = bound.edit
+    if edit.name == "add":
+        path, wanted = edit.argument
+    elif edit.name == "patch":
+        path, wanted = edit.argument, key
+        _demand_key(edit, path, key, bound.stored)
+    else:
+        return None
+    other = bound.stored[wanted]
+    if other.shape != tensor.shape or other.dtype != tensor.dtype:
+        raise ValueError(f"{wanted} in {path} is {_looks(other)}, and here is {_looks(tensor)}")
+    return other.to(tensor.device)
+
+
+def _looks(tensor: Tensor) -> str:
+    """Shape and dtype in words: ``1x16x8x8 float32``."""
+    shape = "x".join(map(str, tensor.shape)) or "a single number"
+    return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"
