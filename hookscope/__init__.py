@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.api import capture, grads, load, load_model, record, tree
+    from hookscope.api import capture, gradcheck, grads, load, load_model, record, step, tree
     from hookscope.errors import HookscopeError
     from hookscope.records import Capture
     from hookscope.sources.catalog import models
 
+_VERBS = ("capture", "gradcheck", "grads", "load", "load_model", "record", "step", "tree")
 _HOMES = {
-    **dict.fromkeys(("capture", "grads", "load", "load_model", "record", "tree"), "hookscope.api"),
+    **dict.fromkeys(_VERBS, "hookscope.api"),
     "models": "hookscope.sources.catalog",
     "Capture": "hookscope.records",
     "HookscopeError": "hookscope.errors",
@@ -29,11 +30,13 @@ __all__ = [
     "HookscopeError",
     "__version__",
     "capture",
+    "gradcheck",
     "grads",
     "load",
     "load_model",
     "models",
     "record",
+    "step",
     "tree",
 ]
 

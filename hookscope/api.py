@@ -17,22 +17,36 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookscope.agreement import GradCheck
 from hookscope.choices import DEFAULT_MODEL
 from hookscope.edits.effect import describe_edits
 from hookscope.edits.plan import bind
 from hookscope.edits.words import read_edits, refuse_idle_comparison
 from hookscope.errors import RequestError
 from hookscope.execute import announce_size, demand_all_ran, demand_unchanged
+from hookscope.differentiate import differentiate, settle_loss
+from hookscope.errors import RequestError
+from hookscope.execute import (
+    announce_size,
+    demand_all_ran,
+    demand_unchanged,
+    forward,
+    untouched,
+)
 from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.modules import ModuleTree, describe, refuse_lazy
+from hookscope.numerical import compare
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
 from hookscope.runs import run_backward, run_forward
 from hookscope.select import select
 from hookscope.sources import loading
+from hookscope.sources.functions import Applied, is_function
 from hookscope.sources.live import demand_model, hookable
+from hookscope.stepping import settle_rule, take_step
+from hookscope.tensors import map_tensors
 
 log = logging.getLogger("hookscope")
 
@@ -200,10 +214,11 @@ def capture(
 def grads(
     model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
     *,
-    loss: str = "ce",
+    loss: str | Callable[..., Any] | None = None,
     target: Any = "argmax",
     reduction: str | None = None,
     raw: bool = False,
+    penalty: str | None = None,
     layers: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
     depth: int | None = None,
@@ -240,11 +255,18 @@ def grads(
     Args:
         model: a model's word, or a live module.
         loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum``
-            or ``norm``.
+            or ``norm``; or a function of your own, as ``FILE.py:FUNCTION`` or the function itself,
+            that takes the output, the output and the target, or parameters named ``output``,
+            ``target`` and ``input``, and returns a tensor of one number. None: ``ce``, and ``sum``
+            with ``penalty``.
         target: a class index, several for a batch, a label, ``argmax`` (the class that the model
             itself prefers), ``uniform``, or a tensor file.
         reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
         raw: the loss straight on the model's output, without softmax or sigmoid.
+        penalty: ``gp`` for the gradients of the gradient penalty (Gulrajani et al., 2017) in place
+            of those of the loss: the mean over the batch of (norm - 1)^2, where norm is that of the
+            gradient at one sample's input of the score, which is the loss summed over the batch.
+            That first gradient is in the capture too, as ``./input.0.score.grad``.
         what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
             through that module to its input) and ``param``.
         grad_edits: changes to the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also
@@ -267,6 +289,7 @@ def grads(
     given = locals()
     options = _chosen(given, grads)
     kinds = _kinds(what, GRADIENTS)
+    measure = settle_loss(loss, target, reduction, raw, penalty)
     prepared = _prepared(given)
     announce_size(prepared, kinds, max_bytes)
     differentiate = partial(
@@ -288,11 +311,168 @@ def grads(
         "target": measured.target,
         "value": float(measured.value.detach()),
     }
+    guard = untouched(prepared.module, train=train, seed=seed)
+    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as found:
+        described = differentiate(prepared, recorder, measure)
+    found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
+    with torch.enable_grad():
+        demand_unchanged(prepared, found.output, excuse_noise=not verify)
+    found.metadata = describe_run("grads", prepared, options) | described
     if verify:
         found.metadata["verified"] = True
     if strict:
         demand_all_ran(found)
     return found
+
+
+def step(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    optimizer: str = "sgd",
+    lr: float | None = None,
+    opt_args: Mapping[str, Any] | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Make one step of an optimizer; return each parameter's gradient and its update.
+
+    Forward, the loss backward, and ``torch.optim``'s own step, from a fresh state: no momentum has
+    been gathered before. Every parameter that requires grad is stepped; recorded are those of the
+    chosen layers, ``fc/weight.grad`` and ``fc/weight.update``, the value after the step minus the
+    one before. A live model is put back as it was, parameters, buffers and gradients. Keywords that
+    ``grads`` has too mean the same here.
+
+    Args:
+        optimizer: ``sgd``, ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, ``adadelta``, ``adamax``,
+            ``adafactor``, ``asgd``, ``nadam``, ``radam`` or ``rprop``.
+        lr: the learning rate; None for the optimizer's own.
+        opt_args: further arguments of its class in ``torch.optim``, such as ``momentum``.
+
+    Raises:
+        RequestError: there is no such optimizer or argument, or no parameter requires grad.
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+        CheckFailed: ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Linear(4, 1)
+        >>> made = hookscope.step(net, input=torch.ones(2, 4), loss="sum", lr=0.5)
+        >>> made["./weight.grad"]
+        tensor([[2., 2., 2., 2.]])
+        >>> [record.key for record in made.records if record.kind == "param.update"]
+        ['./bias.update', './weight.update']
+    """
+    given = locals()
+    options = _chosen(given, step)
+    rule = settle_rule(optimizer, lr, opt_args)
+    measure = settle_loss(loss, target, reduction, raw)
+    prepared = _prepared(given)
+    announce_size(prepared, {PARAM_GRAD}, max_bytes)
+    recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, max_bytes=max_bytes)
+    guard = untouched(prepared.module, train=train, seed=seed)
+    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as made:
+        described = take_step(prepared, recorder, measure, rule)
+    made.output = map_tensors(made.output, lambda path, tensor: tensor.detach())
+    made.metadata = describe_run("step", prepared, options) | described
+    if strict:
+        demand_all_ran(made)
+    return made
+
+
+def gradcheck(
+    model: str
+    | os.PathLike[str]
+    | nn.Module
+    | torch.export.ExportedProgram
+    | type[torch.autograd.Function] = DEFAULT_MODEL,
+    *,
+    input: Any = None,
+    shape: Sequence[Sequence[int]] | Sequence[int] = (),
+    weights: str | os.PathLike[str] = "random",
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+) -> GradCheck:
+    """Compare a backward with numerical gradients, and say where they part.
+
+    The model, or a copy of a live one, runs in float64 and eval mode. Every entry of every floating
+    input is moved by ``eps`` to either side; each derivative of each output that the central
+    difference gives is held against the one of a backward pass. Inputs at a kink (0 for a ReLU)
+    have no derivative to agree on. Parameters are not varied.
+
+    Args:
+        model: as for ``capture``, or a class derived from ``torch.autograd.Function``, itself or as
+            ``FILE.py:NAME``.
+        input: as for ``capture``.
+        shape: of the one input, or a list of a shape for each; they are filled with seeded noise.
+        eps: half the width of the central difference.
+        atol: differences up to ``atol + rtol * |numerical|`` are none, as for
+            ``torch.autograd.gradcheck``, whose defaults these are.
+        rtol: the relative part of it.
+
+    Raises:
+        ModelError, InputError, RequestError: a word, a shape or a tolerance is wrong, or there is
+            nothing to check.
+        ForwardError: the model raised, forward or backward.
+
+    Example:
+        >>> import torch, hookscope
+        >>> hookscope.gradcheck(torch.nn.Tanh(), shape=(2, 3)).ok
+        True
+    """
+    given = locals()
+    options = _chosen(given, gradcheck)
+    applied: Any = Applied(model) if is_function(model) else model
+    shapes: list[Any] = [shape] if shape and isinstance(shape[0], int) else list(shape)
+    if len(shapes) > 1 and input is None:
+        source = torch.Generator().manual_seed(seed)
+        input = tuple(torch.randn(*each, generator=source) for each in shapes)
+        shapes = []
+    prepared = prepare(
+        applied,
+        input,
+        selection={},
+        recipe={"shape": shapes[0] if shapes else None},
+        weights=weights,
+        model_args=model_args,
+        method=method,
+        trust=trust,
+        seed=seed,
+        dtype="float64",
+        device="cpu",
+        train=False,
+    )
+    with untouched(prepared.module, train=False, seed=seed), torch.inference_mode(False):
+        found = tuple(compare(prepared, eps, atol, rtol))
+    run = describe_run("gradcheck", prepared, options)
+    return GradCheck(found, eps, atol, rtol, run)
 
 
 @contextmanager

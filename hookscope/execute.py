@@ -99,14 +99,18 @@ def seeded(module: nn.Module, seed: int) -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def forward(prepared: Prepared, capture: Capture | None = None) -> Any:
-    """Call the model once.
+def forward(
+    prepared: Prepared,
+    capture: Capture | None = None,
+    call: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+) -> Any:
+    """Call the model once, with the arguments in ``call`` or, by default, with fresh ones.
 
     Raises:
         ForwardError: the model raised; names the module that was running and how far the recording
             in ``capture`` had come.
     """
-    args, kwargs = prepared.fresh_call()
+    args, kwargs = call or prepared.fresh_call()
     try:
         return prepared.module(*args, **kwargs)
     except HookscopeError:

@@ -13,8 +13,8 @@ module alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -98,6 +98,7 @@ class Recorder:
         self._arrivals: dict[Slot, list[Tensor]] = {}
         self._stance = ExitStack()
         self.ran_backward = False
+        self.outside = "outside the loss"  # why no gradient came after a backward pass
         self._own = {layer.module for layer in self.layers} | {model}
         self._noticed: list[str] = []
         self._open = False
@@ -128,7 +129,7 @@ class Recorder:
     ) -> None:
         self._detach()
         ran = self.ran_backward or self._any_gradient()
-        reason = "outside the loss" if ran else "backward() did not run"
+        reason = self.outside if ran else "backward() did not run"
         for slot in self._waiting:
             self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
         self.capture.absent = tuple(self._absent)
@@ -139,6 +140,15 @@ class Recorder:
         """Modules of which a tensor was changed in place that shares memory with another one."""
         changed = [name for name, clone, version in self._passed_on if clone._version != version]
         return list(dict.fromkeys((*changed, *self._noticed)))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing within the block: its backward passes belong to something else."""
+        self._open = False
+        try:
+            yield
+        finally:
+            self._open = True
 
     def _wanted(self) -> list[tuple[Layer, frozenset[str]]]:
         """The layers to hook and what to keep of each."""
@@ -411,6 +421,28 @@ def listen(tensor: Tensor, arrived: Callable[[Tensor | None], Any]) -> Removable
     """Call ``arrived`` with the gradient of ``tensor``; what it returns flows on in its place."""
     handle: RemovableHandle = tensor.register_hook(arrived)
     return handle
+
+
+@contextmanager
+def around_step(
+    optimizer: torch.optim.Optimizer,
+    before: Callable[[], None],
+    after: Callable[[], None],
+) -> Iterator[None]:
+    """Within the block, call ``before`` and ``after`` around every step that ``optimizer`` makes.
+
+    They are the optimizer's own step hooks: what runs between the two is the step alone, whatever
+    the caller does besides.
+    """
+    handles = [
+        optimizer.register_step_pre_hook(lambda *_: before()),
+        optimizer.register_step_post_hook(lambda *_: after()),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def what_of(kind: str, path: Path) -> str:

@@ -84,6 +84,27 @@ def parse_model(word: str) -> ModelSpec:
     return ModelSpec(TORCHVISION, word, "", word)
 
 
+def parse_function(word: str) -> tuple[str, str] | None:
+    """Take ``FILE.py:FUNCTION`` apart; None for a word that names no Python file.
+
+    Raises:
+        RequestError: the file is missing, or no name stands behind it.
+
+    >>> parse_function("kl") is None
+    True
+    """
+    found = _PYTHON_FILE.fullmatch(word)
+    if found is None:
+        return None
+    path, name = found["path"], found["name"]
+    if not Path(path).is_file():
+        near = _near_file(path, "Check the name and the folder.")
+        raise RequestError(f"There is no file {path!r}.", near)
+    if not name or not name.isidentifier():
+        raise RequestError(f"{word!r} names no function.", f"Write {path}:FUNCTION.")
+    return path, name
+
+
 def refuse_path(word: str) -> None:
     """Raise ModelError, saying what it is, if ``word`` is an existing file or folder."""
     if Path(word).is_dir():

@@ -27,14 +27,16 @@ FLOORS = (
     ("sources.catalog", "edits.words"),
     ("tensors", "stats", "lending"),
     ("sources", "losses", "store"),
-    ("inputs",),
-    ("modules", "records"),
+    ("inputs", "losses.custom"),
+    ("agreement", "modules", "records"),
     ("select", "coverage"),
     ("hooks",),
     ("edits",),
     ("prepare",),
     ("execute", "provenance"),
-    ("layer_runs", "runs"),
+    ("layer_runs", "penalties"),
+    ("differentiate", "numerical"),
+    ("runs", "stepping"),
     ("edits.effect",),
     ("api", "render"),
     ("cli",),
@@ -45,9 +47,10 @@ TORCH_FREE = [name for names in FLOORS[:4] for name in names]
 
 # render sees values and never a model, whatever its height would let it reach.
 SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}
-SEEN_BY_RENDER |= {"sources.catalog", "stats", "modules", "records", "render"}
+SEEN_BY_RENDER |= {"sources.catalog", "stats", "agreement", "modules", "records", "render"}
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
+PUBLIC_VERBS |= {"gradcheck", "step"}
 
 Rule = Callable[[Path], list[str]]
 

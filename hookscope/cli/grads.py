@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli import options
-from hookscope.cli.command import Example, command, flag, option, together
+from hookscope.choices import PENALTIES
+from hookscope.cli import losses, options
+from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
-from hookscope.cli.values import FileName
-from hookscope.losses.formulas import FORMULAS, REDUCTIONS
 
 EXAMPLES = (
     Example(
@@ -30,58 +29,36 @@ EXAMPLES = (
         'hookscope grads sample_models/digits.py:trained --grad-edit "relu2=clip:0.01"',
         "The gradient clipped at one layer, and what of it reaches those before.",
     ),
+    Example(
+        "hookscope grads sample_models/digits.py:trained"
+        " --loss sample_models/margin.py:margin --target 5",
+        "A loss of one's own.",
+    ),
+    Example(
+        "hookscope grads sample_models/two_steps.py:TwoSteps --penalty gp",
+        "The gradient penalty of Wasserstein GANs; the norm is 4 here, the penalty 9.",
+    ),
 )
 
 
-def _losses() -> dict[str, list[tuple[str, str]]]:
-    """The formulas, for the help: x is the output, t the target, y its class."""
-    rows = []
-    for loss in FORMULAS.values():
-        raw = f"; with --raw: {loss.raw_formula}" if loss.raw_formula != loss.formula else ""
-        reduction = f" [{loss.reduction}]" if loss.reduction else ""
-        rows.append((loss.name, f"{loss.formula}{reduction}{raw}"))
-    return {"Losses (x: output, t: target, c: classes, y: the target's class)": rows}
-
-
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return _losses() | options.operations("--edit", "--grad-edit")
+    return losses.formulas() | options.operations("--edit", "--grad-edit")
 
 
-loss = together(
-    option(
-        "--loss",
-        section="Loss",
-        default="ce",
-        type=click.Choice(list(FORMULAS)),
-        metavar="NAME",
-        help="What is differentiated; the formulas are below.",
-    ),
-    option(
-        "--target",
-        section="Loss",
-        default="argmax",
-        type=FileName("target"),
-        help="A class index, a list such as 3,7 for a batch, a label name, argmax, uniform, or a"
-        " tensor FILE (.npy, .safetensors, .pt).",
-    ),
-    option(
-        "--reduction",
-        section="Loss",
-        type=click.Choice(REDUCTIONS),
-        help="How the terms become one number; the loss's own way if not given.",
-    ),
-    flag(
-        "raw",
-        section="Loss",
-        help="Put the loss straight on the model's output, without softmax or sigmoid.",
-    ),
+penalty = option(
+    "--penalty",
+    section="Loss",
+    type=click.Choice(PENALTIES),
+    help="Differentiate the gradient penalty in place of the loss: how far the norm of the gradient"
+    " at the input is from 1.",
 )
 
 
 @command(
     "grads",
     options.model,
-    loss,
+    losses.loss,
+    penalty,
     options.layers,
     options.what("output,param", "output", "input", "param"),
     options.inputs,
@@ -102,5 +79,9 @@ def grads(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     Writes the gradient of a loss at each layer's output, at each parameter and at the model's
     input to a safetensors file, and prints how the gradient flows. A gradient that does not exist
     is named with its reason and is never a zero.
+
+    With --penalty gp the score is the loss summed over the batch (--loss sum, all outputs, unless
+    another is given), and the gradients are those of the mean over the batch of (norm - 1)^2, where
+    norm is that of the score's gradient at one sample's input (Gulrajani et al., 2017).
     """
     record(ctx, output, force, values)

@@ -41,9 +41,10 @@ def _choose_model(ctx: click.Context, param: click.Parameter, value: str) -> str
     return word
 
 
-def _read_assignments(
+def read_assignments(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, Any] | None:
+    """Return the ``KEY=VALUE`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
     from hookscope.spec import parse_assignments
@@ -87,7 +88,7 @@ model = together(
         section="Model",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=_read_assignments,
+        callback=read_assignments,
         help="An argument for the class or factory of a FILE.py model. Repeatable.",
     ),
     option(
@@ -123,16 +124,20 @@ def _refuse_misfits(values: dict[str, Any]) -> None:
         return
     from hookscope.edits.words import refuse_idle_comparison
     from hookscope.inputs.words import NO_IMAGE, refuse_unused
-    from hookscope.losses.formulas import FORMULAS, check_reduction, check_target
+    from hookscope.losses.formulas import FORMULAS, check_reduction, check_target, refuse_choices
     from hookscope.sources.catalog import check_weights
     from hookscope.spec import parse_model
 
     check_weights(parse_model(values["model"]), values["weights"])
     if not values["input"]:
         refuse_unused(values, NO_IMAGE)
-    refuse_idle_comparison(values["compare"], values["edits"], values.get("grad_edits", ()))
+    refuse_idle_comparison(values.get("compare", False), values["edits"], values.get("grad_edits", ()))
     if "loss" in values:
-        check_reduction(FORMULAS[values["loss"]], values["reduction"])
+        loss = values["loss"] or "ce"
+        if loss in FORMULAS:
+            check_reduction(FORMULAS[loss], values["reduction"])
+        else:
+            refuse_choices(loss, values["reduction"], values["raw"])
         check_target(values["target"])
 
 
@@ -214,17 +219,19 @@ def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return files
 
 
+input = option(
+    "--input",
+    "-i",
+    section="Input",
+    multiple=True,
+    type=FileName("file"),
+    callback=_expand,
+    help="An image, a folder or a glob of images, or - for standard input. Several make a batch;"
+    " seeded noise if not given.",
+)
+
 inputs = together(
-    option(
-        "--input",
-        "-i",
-        section="Input",
-        multiple=True,
-        type=FileName("file"),
-        callback=_expand,
-        help="An image, a folder or a glob of images, or - for standard input. Several make a"
-        " batch; seeded noise if not given.",
-    ),
+    input,
     shape,
     option(
         "--preprocess",
@@ -255,25 +262,29 @@ inputs = together(
 
 # How it runs
 
+weights = option(
+    "--weights",
+    section="Run",
+    default="random",
+    type=FileName("weights"),
+    shell_complete=candidates.weights,
+    help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or a"
+    " .safetensors or .pth FILE.",
+)
+
+seed = option(
+    "--seed",
+    section="Run",
+    shared_env="HOOKSCOPE_SEED",
+    default=0,
+    type=int,
+    metavar="N",
+    help="Seeds weights, noise and dropout.",
+)
+
 run = together(
-    option(
-        "--weights",
-        section="Run",
-        default="random",
-        type=FileName("weights"),
-        shell_complete=candidates.weights,
-        help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
-        " a .safetensors or .pth FILE.",
-    ),
-    option(
-        "--seed",
-        section="Run",
-        shared_env="HOOKSCOPE_SEED",
-        default=0,
-        type=int,
-        metavar="N",
-        help="Seeds weights, noise and dropout.",
-    ),
+    weights,
+    seed,
     option(
         "--dtype",
         section="Run",
@@ -291,12 +302,7 @@ run = together(
     flag("train", section="Run", help="Run in training mode; buffers are put back afterwards."),
 )
 
-checks = together(
-    flag(
-        "verify",
-        section="Checks",
-        help="Run again without hooks but those of the edits, and demand a bit-equal output.",
-    ),
+limits = together(
     flag("strict", section="Checks", help="Fail (exit 1) if a chosen layer never runs."),
     option(
         "--max-bytes",
@@ -304,6 +310,15 @@ checks = together(
         type=Parsed("bytes", byte_count),
         help="Refuse to record more than this: 500MB, 2GB, 1GiB.",
     ),
+)
+
+checks = together(
+    flag(
+        "verify",
+        section="Checks",
+        help="Run again without hooks but those of the edits, and demand a bit-equal output.",
+    ),
+    limits,
 )
 
 

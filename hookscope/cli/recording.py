@@ -1,4 +1,4 @@
-"""What ``capture`` and ``grads`` have in common: check, record, save, show, say what came of it."""
+"""What ``capture``, ``grads`` and ``step`` have in common: check, record, save, show, tell."""
 
 from __future__ import annotations
 
@@ -54,6 +54,10 @@ def _lines(verb: str) -> Callable[[Capture, int | None, bool], list[Text]]:
         from hookscope.render.grads import grads_lines
 
         return grads_lines
+    if verb == "step":
+        from hookscope.render.step import step_lines
+
+        return step_lines
     from hookscope.render.capture import capture_lines
 
     return capture_lines

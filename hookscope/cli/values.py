@@ -87,6 +87,21 @@ class Several(Parsed):
         return [CompletionItem(done + comma + c) for c in self.choices if c.startswith(last)]
 
 
+class ChoiceOrFunction(click.Choice[str]):
+    """One of a few words, or ``FILE.py:FUNCTION``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word, or fail with a usage error."""
+        from hookscope.spec import parse_function
+
+        try:
+            if parse_function(str(value)):
+                return str(value)
+        except HookscopeError as error:
+            self.fail(f"{error.message} {error.hint}".strip(), param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def byte_count(value: Any) -> int:
     """Read a number of bytes: k, M, G are powers of 1000, Ki, Mi, Gi powers of 1024.
 

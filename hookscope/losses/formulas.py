@@ -100,6 +100,17 @@ def check_reduction(formula: Formula, asked: str | None) -> None:
         )
 
 
+def refuse_choices(name: str, reduction: str | None, raw: bool) -> None:
+    """Raise LossError if a loss of the user's own is to be reduced, or taken raw, by us."""
+    for given, option in ((reduction is not None, "--reduction"), (raw, "--raw")):
+        if given:
+            raise LossError(
+                f"{option} is for the losses with a name, and {name} is a function of your own.",
+                f"Leave out {option}: the function is called on the model's output as it is, and"
+                " what it returns is the loss.",
+            )
+
+
 def is_target_file(word: object) -> bool:
     """Whether a target's word means a file of a tensor."""
     return isinstance(word, str) and word.lower().endswith(TARGET_SUFFIXES)

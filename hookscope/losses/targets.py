@@ -85,6 +85,43 @@ def resolve(target: Any, logits: Tensor, categories: Sequence[str] = ()) -> Targ
     return Target(", ".join(_label(index, categories) for index in indices), classes=spread)
 
 
+def hand_over(target: Any, categories: Sequence[str] = ()) -> tuple[Any, str]:
+    """Return ``target`` as a function of the user's own gets it, and what it is in words.
+
+    An index or a label becomes an int, several of them a tensor of int64, the word of a file the
+    tensor in it. ``argmax``, the default, becomes None. Whatever else was given from Python, and a
+    word that is nothing of all that for a model without named classes, is handed over as it is.
+
+    Raises:
+        LossError: a file cannot be read, or a label is no class of the model.
+
+    Example:
+        >>> hand_over("3"), hand_over("dog", ["cat", "dog"]), hand_over("argmax")
+        ((3, '3'), (1, '1 (dog)'), (None, ''))
+    """
+    if isinstance(target, os.PathLike) or is_target_file(target):
+        path = os.fspath(target)
+        tensor = read(path)
+        return tensor, f"{path} ({'x'.join(map(str, tensor.shape)) or 'one number'})"
+    if isinstance(target, str) and target == "argmax":
+        return None, ""
+    if not isinstance(target, str):
+        plain = isinstance(target, int | float | None)
+        return target, str(target) if plain else f"given {type(target).__name__}"
+    words = _split(target, categories)
+    numeric = all(word.lstrip("+-").isdecimal() for word in words)
+    if target == "uniform" or not (numeric or categories):
+        return target, target
+    indices = [
+        int(word)
+        if word.lstrip("+-").isdecimal()
+        else _index_of_label(word, len(categories), categories)
+        for word in words
+    ]
+    text = ", ".join(_label(index, categories) for index in indices)
+    return (indices[0] if len(indices) == 1 else torch.tensor(indices)), text
+
+
 def read(path: str) -> Tensor:
     """Read the one tensor in a ``.npy``, ``.safetensors``, ``.pt`` or ``.pth`` file.
 

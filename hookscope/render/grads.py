@@ -22,6 +22,8 @@ NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
 COLUMNS = (*ORIGIN, *(Column(title, SHORT.get(title), right=True) for title in NUMBERS))
 
+NORMS = 8  # so many of a batch are told on a terminal
+
 SQUEEZE: tuple[Squeeze, ...] = (
     ("shorten", "mean"),
     ("shorten", "std"),
@@ -63,7 +65,23 @@ def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False)
     ]
     parts += [f"reduction {loss['reduction']}"] if loss.get("reduction") else []
     parts += [f"target {loss['target']}"] if loss.get("target") else []
-    return sentence("; ".join(parts), width, ascii, "bold")
+    lines = sentence("; ".join(parts), width, ascii, "bold")
+    penalty = metadata.get("penalty")
+    return [*lines, *_penalty_lines(penalty, width, ascii)] if penalty else lines
+
+
+def _penalty_lines(penalty: dict[str, Any], width: int | None, ascii: bool) -> list[Text]:
+    """The penalty, and the norms it is made of: on a terminal the first few of them."""
+    norms = [real(number(norm)) for norm in penalty["norms"]]
+    shown = norms if width is None else norms[:NORMS]
+    more = f" and {len(norms) - len(shown)} more" if len(norms) > len(shown) else ""
+    told = [
+        f"Penalty {penalty['name']} = {real(number(penalty['value']), 6)}",
+        f"formula {penalty['formula']}",
+        f"norms {', '.join(shown)}{more}",
+        "the gradients below are the penalty's",
+    ]
+    return sentence("; ".join(told), width, ascii, "bold")
 
 
 def grads_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:

@@ -1,4 +1,4 @@
-"""Models from a user's Python file: a class, a factory or an instance in it."""
+"""Models from a user's Python file: a class, a factory, an instance or an autograd function."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
 from hookscope.sources.catalog import no_weights_by_name
+from hookscope.sources.functions import Applied, is_function
 from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo
 from hookscope.sources.userfile import guarded, run_file
 from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
@@ -100,6 +101,8 @@ def _build(spec: ModelSpec, name: str, found: Any, model_args: dict[str, Any]) -
                 "Name its class or a function that builds it, or leave out --model-arg.",
             )
         return found
+    if is_function(found):
+        return Applied(found)
     if not callable(found):
         raise ModelError(
             f"{name} in {spec.path!r} is of type {type(found).__name__}, not a model.",

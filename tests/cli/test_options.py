@@ -17,7 +17,7 @@ PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "out
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "models")
+WITH_API = ("tree", "capture", "grads", "step", "gradcheck", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -54,6 +54,14 @@ SAMPLES = {
     "target": ("3,7", "3,7"),
     "reduction": ("sum", "sum"),
     "raw": ("1", True),
+    "penalty": ("gp", "gp"),
+    "optimizer": ("adam", "adam"),
+    "lr": ("0.5", 0.5),
+    "opt-arg": ("momentum=0.9 nesterov=1", {"momentum": "0.9", "nesterov": "1"}),
+    "eps": ("1e-5", 1e-5),
+    "atol": ("1e-4", 1e-4),
+    "rtol": ("0.01", 0.01),
+    "gradcheck shape": ("2x3 3", ((2, 3), (3,))),
     "task": ("optical flow", "optical flow"),
     "quiet": ("1", True),
     "verbose": ("2", 2),
@@ -80,7 +88,7 @@ def value_of(context: click.Context, option) -> object:
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_option_has_its_variable(parse, monkeypatch, name, option) -> None:
-    word, value = SAMPLES[option.key]
+    word, value = SAMPLES.get(f"{name} {option.key}") or SAMPLES[option.key]
     Path("one.png").write_bytes(PNG)
     needed = ["bash"] if name == "completion" else []
     assert value_of(parse(name, *needed), option) != value

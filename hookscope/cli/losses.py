@@ -1,0 +1,51 @@
+"""The options that choose a loss, and the formulas for the help."""
+
+from __future__ import annotations
+
+import click
+
+from hookscope.cli.command import flag, option, together
+from hookscope.cli.values import ChoiceOrFunction, FileName
+from hookscope.losses.formulas import FORMULAS, REDUCTIONS
+
+
+def formulas() -> dict[str, list[tuple[str, str]]]:
+    """Return the formulas for the help: x is the output, t the target, y its class."""
+    rows = []
+    for loss in FORMULAS.values():
+        raw = f"; with --raw: {loss.raw_formula}" if loss.raw_formula != loss.formula else ""
+        reduction = f" [{loss.reduction}]" if loss.reduction else ""
+        rows.append((loss.name, f"{loss.formula}{reduction}{raw}"))
+    return {"Losses (x: output, t: target, c: classes, y: the target's class)": rows}
+
+
+loss = together(
+    option(
+        "--loss",
+        section="Loss",
+        type=ChoiceOrFunction(list(FORMULAS)),
+        metavar="NAME",
+        show_default="ce",
+        help="What is differentiated: a name of those below, or FILE.py:FUNCTION for a function of"
+        " your own, of the output, of output and target, or of output, target, input by name.",
+    ),
+    option(
+        "--target",
+        section="Loss",
+        default="argmax",
+        type=FileName("target"),
+        help="A class index, a list such as 3,7 for a batch, a label name, argmax, uniform, or a"
+        " tensor FILE (.npy, .safetensors, .pt).",
+    ),
+    option(
+        "--reduction",
+        section="Loss",
+        type=click.Choice(REDUCTIONS),
+        help="How the terms become one number; the loss's own way if not given.",
+    ),
+    flag(
+        "raw",
+        section="Loss",
+        help="Put the loss straight on the model's output, without softmax or sigmoid.",
+    ),
+)

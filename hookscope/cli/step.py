@@ -1,0 +1,81 @@
+"""``hookscope step``: one step of an optimizer, and what it does to every parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.choices import OPTIMIZERS
+from hookscope.cli import losses, options
+from hookscope.cli.command import Example, command, option, together
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.recording import record
+
+EXAMPLES = (
+    Example(
+        "hookscope step sample_models/digits.py:trained --target 3 --optimizer adam --lr 0.001",
+        "How far Adam's first step moves each parameter of a trained model.",
+    ),
+    Example(
+        "hookscope step sample_models/two_steps.py:TwoSteps --loss sum --lr 0.1"
+        " --opt-arg weight_decay=0.5",
+        "Plain gradient descent with weight decay, small enough to check by hand.",
+    ),
+    Example(
+        "hookscope step sample_models/digits_exported.pt2 --optimizer rmsprop --layer fc",
+        "Of a file; every parameter is stepped, those of one layer are shown.",
+    ),
+)
+
+optimizer = together(
+    option(
+        "--optimizer",
+        section="Optimizer",
+        default="sgd",
+        type=click.Choice(list(OPTIMIZERS)),
+        metavar="NAME",
+        help=f"Whose step it is: {', '.join(OPTIMIZERS)}.",
+    ),
+    option(
+        "--lr",
+        section="Optimizer",
+        type=float,
+        metavar="X",
+        help="The learning rate; the optimizer's own if not given.",
+    ),
+    option(
+        "--opt-arg",
+        "opt_args",
+        section="Optimizer",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=options.read_assignments,
+        help="A further argument of the optimizer, such as momentum=0.9. Repeatable.",
+    ),
+)
+
+
+@command(
+    "step",
+    options.model,
+    optimizer,
+    losses.loss,
+    options.layers,
+    options.inputs,
+    options.run,
+    options.limits,
+    options.output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+    notes=losses.formulas,
+)
+def step(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
+    """Make one step of an optimizer and record what it changes.
+
+    Runs the model forward, the loss backward, and torch's own optimizer, from a fresh state. Writes
+    the gradient and the update (value after minus value before) of each parameter of the chosen
+    layers to a safetensors file, and prints their norms and the update's over the weight's.
+    """
+    record(ctx, output, force, values)

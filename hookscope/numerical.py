@@ -1,0 +1,183 @@
+"""A model's backward against numbers: central differences, entry by entry.
+
+For f from R^n to R^m, column j of the Jacobian is (f(x + eps e_j) - f(x - eps e_j)) / (2 eps), with
+an error of the order of eps^2 where f is smooth; row k comes from a backward pass with a one at
+output k. The two agree where |a - n| <= atol + rtol |n|, the rule of ``torch.autograd.gradcheck``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.agreement import Comparison, Entry
+from hookscope.errors import LossError, RequestError
+from hookscope.execute import forward, model_failed
+from hookscope.prepare import Prepared
+from hookscope.tensors import Path, as_call, map_tensors, walk
+
+LARGEST = 10_000_000  # entries of a Jacobian: 80 MB, and twice that is held
+FARTHEST = 5  # so many entries are told of where the two part
+
+
+def compare(prepared: Prepared, eps: float, atol: float, rtol: float) -> Iterator[Comparison]:
+    """Yield how the analytical and the numerical Jacobians of a model in float64 compare.
+
+    Raises:
+        RequestError: a tolerance is no positive number, no input is of a floating-point type, or
+            the Jacobian is too large.
+        LossError: no output is of a floating-point type.
+        ForwardError: the model raised, forward or backward.
+    """
+    if not eps > 0 or not atol >= 0 or not rtol >= 0:
+        raise RequestError(
+            f"eps {eps}, atol {atol}, rtol {rtol}: they cannot be negative, nor eps zero.",
+            "torch.autograd.gradcheck takes 1e-6, 1e-5 and 1e-3 unless told otherwise.",
+        )
+    given = dict(_floating(as_call(prepared.value)))
+    if not given:
+        raise RequestError(
+            f"{prepared.loaded.word} takes no tensor of a floating-point type.",
+            "Give --shape, once for each input.",
+        )
+    analytical, outputs = _analytical(prepared, given)
+    numerical = {path: _numerical(prepared, path, given[path], eps, outputs) for path in given}
+    for path, tensor in given.items():
+        for place, (name, shape) in enumerate(outputs):
+            rows = analytical[path][place]
+            yield _compared(
+                _named("input", path[1:]),
+                _named("output", name),
+                (tuple(tensor.shape), shape),
+                (rows, numerical[path][place]),
+                (atol, rtol),
+            )
+
+
+Outputs = list[tuple[Path, tuple[int, ...]]]
+
+
+def _analytical(
+    prepared: Prepared, given: dict[Path, Tensor]
+) -> tuple[dict[Path, list[Tensor | None]], Outputs]:
+    """For each input and each output the Jacobian by backward passes; None where none came."""
+    leaves = {path: x.detach().clone().requires_grad_() for path, x in given.items()}
+    with torch.enable_grad():
+        results = _evaluate(prepared, {path: x.clone() for path, x in leaves.items()})
+    if not results:
+        raise LossError(
+            f"{prepared.loaded.word} returns no tensor of a floating-point type.",
+            "Nothing in it has a gradient.",
+        )
+    numel_in = sum(x.numel() for x in given.values())
+    numel_out = sum(result.numel() for _, result in results)
+    if numel_in * numel_out > LARGEST:
+        raise RequestError(
+            f"{numel_in:,} numbers go in and {numel_out:,} come out, which makes"
+            f" {numel_in * numel_out:,} derivatives; at most {LARGEST:,} are checked.",
+            "Give a smaller --shape, or check the layer that you doubt by itself.",
+        )
+    found: dict[Path, list[Tensor | None]] = {path: [] for path in leaves}
+    for _, result in results:
+        rows = [_row(prepared, result, k, leaves) for k in range(result.numel())]
+        for place, path in enumerate(leaves):
+            column = [row[place] for row in rows]
+            known = [grad for grad in column if grad is not None]
+            zero = torch.zeros_like(leaves[path])
+            filled = [zero if grad is None else grad for grad in column]
+            jacobian = torch.stack([grad.reshape(-1) for grad in filled]) if known else None
+            found[path].append(jacobian)
+    return found, [(path, tuple(result.shape)) for path, result in results]
+
+
+def _row(
+    prepared: Prepared, result: Tensor, k: int, leaves: dict[Path, Tensor]
+) -> tuple[Tensor | None, ...]:
+    if not result.requires_grad:
+        return (None,) * len(leaves)
+    one = torch.zeros_like(result)
+    one.reshape(-1)[k] = 1
+    try:
+        return torch.autograd.grad(
+            result, list(leaves.values()), one, retain_graph=True, allow_unused=True
+        )
+    except Exception as error:
+        raise model_failed(prepared.module, prepared.value, error, during="backward") from error
+
+
+def _numerical(
+    prepared: Prepared, path: Path, x: Tensor, eps: float, outputs: Outputs
+) -> list[Tensor]:
+    """For each output its Jacobian by the input at ``path``, by central differences."""
+    columns: list[list[Tensor]] = [[] for _ in outputs]
+    for j in range(x.numel()):
+        sides = []
+        for step in (eps, -eps):
+            moved = x.detach().clone()
+            moved.view(-1)[j] += step
+            with torch.no_grad():
+                sides.append(_evaluate(prepared, {path: moved}))
+        for column, (_, above), (_, below) in zip(columns, *sides, strict=True):
+            column.append(((above - below) / (2 * eps)).reshape(-1))
+    return [torch.stack(column, dim=1) for column in columns]
+
+
+def _evaluate(prepared: Prepared, changed: dict[Path, Tensor]) -> list[tuple[Path, Tensor]]:
+    """The floating outputs of the model with some inputs changed, always from the same seed."""
+    torch.default_generator.manual_seed(prepared.seed)
+    call = map_tensors(
+        as_call(prepared.value),
+        lambda path, tensor: changed[path] if path in changed else tensor.detach().clone(),
+    )
+    return list(_floating(forward(prepared, call=call)))
+
+
+def _floating(value: Any) -> Iterator[tuple[Path, Tensor]]:
+    return ((path, tensor) for path, tensor in walk(value) if tensor.is_floating_point())
+
+
+def _compared(
+    input: str,
+    output: str,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    jacobians: tuple[Tensor | None, Tensor],
+    tolerances: tuple[float, float],
+) -> Comparison:
+    analytical, numerical = jacobians
+    note = ""
+    if analytical is None:
+        analytical = torch.zeros_like(numerical)
+        note = "no gradient came back" if bool(numerical.any()) else "the output is independent"
+    difference = (analytical - numerical).abs()
+    fine = torch.isclose(analytical, numerical, rtol=tolerances[1], atol=tolerances[0])
+    wrong = int((~fine).sum())
+    # NaN is farther than anything; what agrees does not come before what does not.
+    distance = difference.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    distance = torch.where(fine & (wrong > 0), -1.0, distance).reshape(-1)
+    places = distance.argsort(descending=True, stable=True)[: min(max(wrong, 1), FARTHEST)]
+    entries = []
+    for place in places.tolist():
+        k, j = divmod(place, numerical.shape[1])
+        a, n = float(analytical[k, j]), float(numerical[k, j])
+        entries.append(Entry(_index(j, shapes[0]), _index(k, shapes[1]), a, n, abs(a - n)))
+    return Comparison(input, output, *shapes, numerical.numel(), wrong, tuple(entries), note)
+
+
+def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of an entry from its place in row-major order.
+
+    >>> _index(5, (2, 3))
+    (1, 2)
+    """
+    index: list[int] = []
+    for length in reversed(shape):
+        place, rest = divmod(place, length)
+        index.insert(0, rest)
+    return tuple(index)
+
+
+def _named(kind: str, path: Path) -> str:
+    return ".".join((kind, *path))
