@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.api import capture, grads, load, load_model, record, tree
+    from hookscope.api import capture, grads, load, load_model, record, trace, tree
+    from hookscope.emission import emit
     from hookscope.errors import HookscopeError
     from hookscope.records import Capture
     from hookscope.sources.catalog import models
+    from hookscope.wrapping import wrap
 
 _HOMES = {
-    **dict.fromkeys(("capture", "grads", "load", "load_model", "record", "tree"), "hookscope.api"),
+    **dict.fromkeys(("capture", "grads", "load", "load_model"), "hookscope.api"),
+    **dict.fromkeys(("record", "trace", "tree"), "hookscope.api"),
     "models": "hookscope.sources.catalog",
+    "emit": "hookscope.emission",
+    "wrap": "hookscope.wrapping",
     "Capture": "hookscope.records",
     "HookscopeError": "hookscope.errors",
 }
@@ -29,12 +34,15 @@ __all__ = [
     "HookscopeError",
     "__version__",
     "capture",
+    "emit",
     "grads",
     "load",
     "load_model",
     "models",
     "record",
+    "trace",
     "tree",
+    "wrap",
 ]
 
 

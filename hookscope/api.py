@@ -11,13 +11,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from hookscope.binding import Hooks, OwnHook, bind
 from hookscope.choices import DEFAULT_MODEL
 from hookscope.errors import RequestError
+from hookscope.events import Trace
 from hookscope.execute import (
     announce_size,
     backward,
@@ -28,8 +31,9 @@ from hookscope.execute import (
 )
 from hookscope.hooks import Recorder
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
-from hookscope.losses.compute import compute
+from hookscope.losses.compute import Loss, compute
 from hookscope.modules import ModuleTree, describe, refuse_lazy
+from hookscope.own_hooks import carrying, gradients_changed, values_changed
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run, top_classes, versions
 from hookscope.records import Capture
@@ -37,6 +41,7 @@ from hookscope.select import select
 from hookscope.sources import loading
 from hookscope.sources.live import demand_model, hookable
 from hookscope.tensors import map_tensors
+from hookscope.tracing import Tracer
 
 log = logging.getLogger("hookscope")
 
@@ -130,6 +135,9 @@ def capture(
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
 ) -> Capture:
     """Run a model once and return what the chosen layers took and gave.
 
@@ -159,8 +167,15 @@ def capture(
         verify: run again without hooks and demand a bit-equal output.
         strict: demand that every matched layer ran.
         max_bytes: stop rather than record more.
+        hooks: hooks of your own: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
+            functions, or a dict from globs to either. One without a glob goes to the chosen layers.
+        hook_args: further arguments, for every hook that has a parameter of the name.
+        hook_kind: ``forward`` or ``forward_pre``; one for all hooks or one for each. None given
+            means ``forward``: ``hook(module, input, output)``, and what it returns, unless None,
+            replaces the output.
 
     Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
         ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
         ForwardError: the model itself raised; names the layer.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
@@ -175,14 +190,18 @@ def capture(
     options = _chosen(given, capture)
     kinds = _kinds(what, VALUES)
     prepared = _prepared(given)
+    own = _own_hooks(given, prepared, backward=False)
+    changed = partial(values_changed, prepared.module, own)
     announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
-    with untouched(prepared.module, train=train, seed=seed), torch.no_grad(), recorder as shot:
-        shot.output = forward(prepared, recorder.capture)
-    if verify:
-        with torch.no_grad():
-            demand_unchanged(prepared, shot.output)
-    shot.metadata = describe_run("capture", prepared, options)
+    origin = partial(describe_run, "capture", prepared, options, own)
+    guard = untouched(prepared.module, train=train, seed=seed)
+    with carrying(recorder.capture, origin), torch.no_grad():
+        with guard, changed(recorder), recorder as shot:
+            shot.output = forward(prepared, recorder.capture)
+        if verify:
+            demand_unchanged(prepared, shot.output, around=changed)
+    shot.metadata = origin()
     if verify:
         shot.metadata["verified"] = True
     if top := top_classes(prepared, shot.output):
@@ -221,6 +240,9 @@ def grads(
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
 ) -> Capture:
     """Run a model forward and a loss backward; return the gradients at the chosen layers.
 
@@ -239,8 +261,13 @@ def grads(
         raw: the loss straight on the model's output, without softmax or sigmoid.
         what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
             through that module to its input) and ``param``.
+        hook_kind: besides ``forward`` and ``forward_pre``: ``backward``, called with
+            ``(module, grad_input, grad_output)``, whose result replaces the gradient at the
+            module's inputs; ``backward_pre``, ``(module, grad_output)``, the one at its outputs;
+            ``tensor``, ``(grad)``, the same for one output tensor at a time.
 
     Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
         LossError: the loss or its target does not fit the output.
         ForwardError: the model raised, forward or backward.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
@@ -255,40 +282,92 @@ def grads(
     options = _chosen(given, grads)
     kinds = _kinds(what, GRADIENTS)
     prepared = _prepared(given)
+    own = _own_hooks(given, prepared, backward=True)
+    changed = partial(values_changed, prepared.module, own)
     announce_size(prepared, kinds, max_bytes)
     recorder = Recorder(
         prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
     )
+    origin = partial(describe_run, "grads", prepared, options, own)
     guard = untouched(prepared.module, train=train, seed=seed)
-    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as found:
-        found.output = forward(prepared, recorder.capture)
-        measured = compute(
-            loss,
-            found.output,
-            target,
-            reduction=reduction,
-            raw=raw,
-            categories=prepared.loaded.categories,
-        )
-        backward(prepared, measured.value, recorder.capture)
-        recorder.ran_backward = True
-    found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
-    with torch.enable_grad():
-        demand_unchanged(prepared, found.output, excuse_noise=not verify)
-    found.metadata = describe_run("grads", prepared, options)
-    found.metadata["loss"] = {
-        "name": measured.name,
-        "formula": measured.formula,
-        "reduction": measured.reduction,
-        "raw": raw,
-        "target": measured.target,
-        "value": float(measured.value.detach()),
-    }
+    back = gradients_changed(prepared.module, own, recorder)
+    with carrying(recorder.capture, origin), torch.inference_mode(False), torch.enable_grad():
+        with guard, changed(recorder), recorder as found, back:
+            found.output = forward(prepared, recorder.capture)
+            measured = _measure(given, prepared, found.output)
+            backward(prepared, measured.value, recorder.capture)
+            recorder.ran_backward = True
+        found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
+        demand_unchanged(prepared, found.output, excuse_noise=not verify, around=changed)
+    found.metadata = origin()
+    found.metadata["loss"] = _describe_loss(measured, raw)
     if verify:
         found.metadata["verified"] = True
     if strict:
         demand_all_ran(found)
     return found
+
+
+def trace(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    forward_only: bool = False,
+    loss: str = "ce",
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+) -> Trace:
+    """Run a model forward and a loss backward; return which layers fired, in order.
+
+    Times are those of one run, by the wall clock, with what hookscope's own hooks took out of them;
+    of a GPU, after waiting for it at every hook. Keywords of ``grads`` mean the same here.
+
+    Args:
+        forward_only: run no backward pass, and nothing of autograd.
+
+    Raises:
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.trace("resnet18", layers=["layer4.1.*"], shape=(1, 3, 64, 64))
+        >>> [event.module for event in found.events if event.direction == "backward"][:3]
+        ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
+    """
+    given = locals()
+    options = _chosen(given, trace)
+    prepared = _prepared(given)
+    metadata = describe_run("trace", prepared, options)
+    guard = untouched(prepared.module, train=train, seed=seed)
+    autograd = torch.set_grad_enabled(not forward_only)
+    watch = partial(Tracer, prepared.module, prepared.layers, prepared.device)
+    with torch.inference_mode(False), autograd, guard, watch(backward=not forward_only) as tracer:
+        output = forward(prepared)
+        if not forward_only:
+            measured = _measure(given, prepared, output)
+            backward(prepared, measured.value, Capture())
+            metadata["loss"] = _describe_loss(measured, raw)
+    output = map_tensors(output, lambda path, tensor: tensor.detach())
+    return tracer.trace(metadata, output)
 
 
 @contextmanager
@@ -364,6 +443,44 @@ def _prepared(given: Mapping[str, Any]) -> Prepared:
         recipe=recipe,
         **{name: given[name] for name in run},
     )
+
+
+def _own_hooks(
+    given: Mapping[str, Any], prepared: Prepared, *, backward: bool
+) -> tuple[OwnHook, ...]:
+    """The hooks that the keywords name, at layers of the model that is going to run."""
+    return bind(
+        given["hooks"],
+        given["hook_kind"],
+        given["hook_args"] or {},
+        model=prepared.module,
+        layers=prepared.layers,
+        word=prepared.loaded.word,
+        backward=backward,
+    )
+
+
+def _measure(given: Mapping[str, Any], prepared: Prepared, output: Any) -> Loss:
+    """The loss that the keywords name, of the model's output."""
+    return compute(
+        given["loss"],
+        output,
+        given["target"],
+        reduction=given["reduction"],
+        raw=given["raw"],
+        categories=prepared.loaded.categories,
+    )
+
+
+def _describe_loss(measured: Loss, raw: bool) -> dict[str, Any]:
+    return {
+        "name": measured.name,
+        "formula": measured.formula,
+        "reduction": measured.reduction,
+        "raw": raw,
+        "target": measured.target,
+        "value": float(measured.value.detach()),
+    }
 
 
 def _several(words: str | Iterable[str]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,8 @@ from hookscope.sources.loading import LIVE
 from hookscope.tensors import as_call, map_tensors, walk
 
 log = logging.getLogger("hookscope")
+
+Around = Callable[[], AbstractContextManager[None]]
 
 LARGE = 10**9  # bytes from which a recording is announced before it is made
 
@@ -161,8 +163,12 @@ def model_failed(
     )
 
 
-def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = False) -> None:
-    """Run the model again without hooks and demand the very same bits.
+def demand_unchanged(
+    prepared: Prepared, output: Any, *, excuse_noise: bool = False, around: Around = nullcontext
+) -> None:
+    """Run the model again without recording hooks and demand the very same bits.
+
+    What the user has done to the model on purpose is done ``around`` that run too.
 
     With ``excuse_noise`` a model that is not deterministic by itself, which a further run without
     hooks tells, gets a warning.
@@ -170,11 +176,11 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
     Raises:
         CheckFailed: some tensor of the output differs.
     """
-    bare = run_bare(prepared)
+    bare = run_bare(prepared, around)
     different = first_difference(output, bare)
     if not different:
         return
-    if excuse_noise and first_difference(bare, run_bare(prepared)):
+    if excuse_noise and first_difference(bare, run_bare(prepared, around)):
         log.warning(
             "two runs of the model without hooks differ, so it cannot be told whether hooks change"
             " its output"
@@ -187,9 +193,9 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
     )
 
 
-def run_bare(prepared: Prepared) -> Any:
-    """Run the model without hooks from the same seed, and leave it as it was."""
-    with untouched(prepared.module, train=prepared.train, seed=prepared.seed):
+def run_bare(prepared: Prepared, around: Around = nullcontext) -> Any:
+    """Run the model without recording hooks from the same seed, and leave it as it was."""
+    with untouched(prepared.module, train=prepared.train, seed=prepared.seed), around():
         return forward(prepared)
 
 

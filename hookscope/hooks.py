@@ -13,9 +13,10 @@ module alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -26,7 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
-from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.kinds import EMITTED, INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.lending import Lent, give_back, memory_of, shared_memory
 from hookscope.modules import ROOT, Layer, layers_of
 from hookscope.records import Absent, Capture
@@ -34,6 +35,7 @@ from hookscope.tensors import Path, closed_types, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 
+UNFINISHED = "the run ended before it"
 ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
 
 
@@ -101,14 +103,16 @@ class Recorder:
         self._own = {layer.module for layer in self.layers} | {model}
         self._noticed: list[str] = []
         self._open = False
+        self._handled: BaseException | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         return self  # the hooks of a model's copy are this recorder's, which knows them as foreign
 
     def __enter__(self) -> Capture:
         self._open = True
+        self._handled = sys.exc_info()[1]
         try:
-            if any(_is_compiled(layer.module) for layer in layers_of(self.model)):
+            if any(is_compiled(layer.module) for layer in layers_of(self.model)):
                 log.info("torch.compile: run without compiled code, in which no hook would fire")
                 self._stance.enter_context(torch.compiler.set_stance("force_eager"))
             for layer, kinds in self._wanted():
@@ -129,10 +133,25 @@ class Recorder:
         self._detach()
         ran = self.ran_backward or self._any_gradient()
         reason = "outside the loss" if ran else "backward() did not run"
+        reason = reason if error is None else UNFINISHED
         for slot in self._waiting:
             self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
         self.capture.absent = tuple(self._absent)
-        self.capture.coverage = summarize_coverage(self.model, self.layers, self._calls)
+        coverage = summarize_coverage(self.model, self.layers, self._calls)
+        if error is not None:
+            silent = tuple(replace(one, reason=UNFINISHED) for one in coverage.silent)
+            coverage = replace(coverage, silent=silent)
+        self.capture.coverage = coverage
+
+    def emit(self, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
+        """Record a clone of what a hook of the user's own found at ``layer`` in its ``call``."""
+        slot = Slot(layer, call, name, EMITTED)
+        if _escapes(tensor):
+            self._miss(slot, ESCAPES)
+            return
+        clone = tensor.detach().clone()
+        self._count(layer, clone)
+        self._put(slot, clone)
 
     @property
     def doubts(self) -> list[str]:
@@ -198,7 +217,7 @@ class Recorder:
             return None
         module = layer.module  # which it is not in a replica of the model
         running = self._running.setdefault(module, [])
-        if _inside_backward():  # activation checkpointing runs a forward pass again: not a new call
+        if inside_backward():  # activation checkpointing runs a forward pass again: not a new call
             running.append(Call(0, []))
             return None
         number = self._calls[module] = self._calls.get(module, 0) + 1
@@ -232,6 +251,9 @@ class Recorder:
         for lent in call.lent:
             if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):
                 self._noticed.append(layer.name)
+        if output is None and sys.exc_info()[1] is not self._handled:
+            self._miss(Slot(layer, call.number, OUTPUT, OUTPUT), "an error ended its call")
+            return None
         if OUTPUT in kinds:
             self._keep(layer, call.number, OUTPUT, output)
         if OUTPUT_GRAD not in kinds:
@@ -268,6 +290,7 @@ class Recorder:
     def _count(self, layer: Layer, tensor: Tensor) -> None:
         self._bytes += tensor.numel() * tensor.element_size()
         if self.max_bytes is not None and self._bytes > self.max_bytes:
+            self._open = False  # the hooks that PyTorch calls even now would stop once more
             raise CheckFailed(
                 f"Stopped at {layer.name}: more than {self.max_bytes:,} bytes would be recorded.",
                 "Choose fewer layers with --layer, or raise --max-bytes.",
@@ -380,6 +403,43 @@ class Recorder:
         return any(record.kind.endswith(".grad") for record in self.capture.records)
 
 
+class HookSet:
+    """Hooks on the modules of a model, for whoever has to do more than record.
+
+    A ``with`` block takes all of them off again, however it ends, and lets compiled modules run as
+    they were written meanwhile.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._handles: list[RemovableHandle] = []
+        self._stance = ExitStack()
+
+    def __enter__(self) -> HookSet:
+        if any(is_compiled(layer.module) for layer in layers_of(self.model)):
+            self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+        self._stance.close()
+
+    def before(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        """Call ``function(module, args, kwargs)`` before the module; it may return both anew."""
+        self._handles.append(module.register_forward_pre_hook(function, with_kwargs=True))
+
+    def after(
+        self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
+    ) -> None:
+        """Call ``function(module, args, kwargs, output)`` after the module; it may return another.
+
+        With ``always`` it is called after a failure too, with None for the output.
+        """
+        handle = module.register_forward_hook(function, with_kwargs=True, always_call=always)
+        self._handles.append(handle)
+
+
 def _what(kind: str, path: Path) -> str:
     # An input's path begins with 0 for positional and 1 for keyword arguments.
     return ".".join((kind, *(path[1:] if kind == INPUT else path)))
@@ -389,7 +449,8 @@ def _can_carry_gradient(tensor: Tensor) -> bool:
     return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether ``module`` runs compiled code, in which no hook fires."""
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
 
 
@@ -397,5 +458,6 @@ def _escapes(tensor: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _inside_backward() -> bool:
+def inside_backward() -> bool:
+    """Whether a backward pass is under way: a module that runs now is being run again for it."""
     return torch._C._current_graph_task_id() != -1

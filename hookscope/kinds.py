@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
+EMITTED = "emitted"  # what a hook of the user's own handed to hookscope.emit
 
 # What a user chooses, and which kind that is: of a forward pass, and of a backward pass.
 VALUES = {"output": OUTPUT, "input": INPUT}

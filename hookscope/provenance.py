@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from hookscope.binding import OwnHook, describe_hooks
 from hookscope.prepare import Prepared
 from hookscope.tensors import as_call, walk
 from hookscope.version import __version__
@@ -15,13 +16,16 @@ from hookscope.version import __version__
 TOP = 5
 
 
-def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:
+def describe_run(
+    command: str, prepared: Prepared, options: Mapping[str, Any], hooks: Collection[OwnHook] = ()
+) -> dict[str, Any]:
     """Return the metadata that every recording shares; nothing in it changes from run to run.
 
     Args:
         command: the verb, ``capture`` or ``grads``.
         prepared: the model and its input.
         options: what was chosen beyond the defaults, as plain values.
+        hooks: the user's own.
     """
     loaded = prepared.loaded
     arguments = [
@@ -44,6 +48,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         "dtype": prepared.dtype,
         "training": prepared.train,
         "versions": versions(),
+        **({"hooks": describe_hooks(hooks)} if hooks else {}),
     }
 
 

@@ -151,7 +151,7 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Typed]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise RequestError(f"{pair!r} is not KEY=VALUE.", "Write it as in --model-arg width=8.")
+            raise RequestError(f"{pair!r} is not KEY=VALUE.", "Write it as in width=8.")
         if key in values:
             raise RequestError(f"{key!r} is given twice.", "Give each key once.")
         values[key] = Typed(value)

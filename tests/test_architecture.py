@@ -24,13 +24,16 @@ FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words"),
-    ("sources.catalog",),
+    ("sources.catalog", "hookwords"),
     ("tensors", "stats", "lending"),
+    ("gates",),
     ("sources", "losses", "store"),
     ("inputs",),
     ("modules", "records"),
-    ("select", "coverage"),
-    ("hooks",),
+    ("events",),
+    ("select", "coverage", "emission"),
+    ("binding", "hooks"),
+    ("own_hooks", "wrapping", "tracing"),
     ("prepare",),
     ("execute", "provenance"),
     ("layer_runs",),
@@ -43,9 +46,10 @@ TORCH_FREE = [name for names in FLOORS[:4] for name in names]
 
 # render sees values and never a model, whatever its height would let it reach.
 SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}
-SEEN_BY_RENDER |= {"sources.catalog", "stats", "modules", "records", "render"}
+SEEN_BY_RENDER |= {"sources.catalog", "stats", "modules", "records", "events", "render"}
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
+PUBLIC_VERBS |= {"trace", "wrap", "emit"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -29,6 +29,11 @@ EXAMPLES = (
         'hookscope capture resnet18 --layer "*.conv?" --what output,input --shape 2x3x64x64',
         "What went in and came out, on noise.",
     ),
+    Example(
+        'hookscope capture sample_models/digits.py:trained --hook "conv*=sample_models/'
+        'own_hook.py:mute" --hook-arg channel=3 --layer "relu*"',
+        "With a function of your own run after the convolutions.",
+    ),
 )
 
 
@@ -38,6 +43,7 @@ EXAMPLES = (
     options.layers,
     options.what("output", "output", "input"),
     options.inputs,
+    options.value_hooks,
     options.run,
     options.checks,
     options.output,

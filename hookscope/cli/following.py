@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hookscope.choices import GRADIENT_HOOKS
 from hookscope.cli.command import Command, Option
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def next_command(ctx: click.Context, capture: Capture) -> str:
     other = group.commands[verb]
     assert isinstance(ctx.command, Command) and isinstance(other, Command)
     shared = {option.key for option in other.options() if option.expose_value} - _OWN
+    if verb == "capture" and set(ctx.params["hook_kind"]) & set(GRADIENT_HOOKS):
+        shared -= {"hook", "hook-kind", "hook-arg"}  # there they would wait in vain
     for option in ctx.command.options():
         if option.key in shared and option.was_chosen(ctx):
             words += _words(option, option.given(ctx), ctx)

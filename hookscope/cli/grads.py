@@ -26,10 +26,15 @@ EXAMPLES = (
         "hookscope grads sample_models/two_steps.py:TwoSteps --loss sum --what output,input,param",
         "A model small enough to check by hand.",
     ),
+    Example(
+        "hookscope grads sample_models/digits.py:trained --target 3 --hook"
+        " conv2=sample_models/own_hook.py:clip --hook-kind tensor --hook-arg largest=0.01",
+        "With the gradient at one layer clipped on its way back.",
+    ),
 )
 
 
-def _losses() -> dict[str, list[tuple[str, str]]]:
+def losses() -> dict[str, list[tuple[str, str]]]:
     """The formulas, for the help: x is the output, t the target, y its class."""
     rows = []
     for loss in FORMULAS.values():
@@ -77,13 +82,14 @@ loss = together(
     options.layers,
     options.what("output,param", "output", "input", "param"),
     options.inputs,
+    options.hooks,
     options.run,
     options.checks,
     options.output,
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
-    notes=_losses,
+    notes=losses,
 )
 def grads(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
     """Run a model backward and record the gradients.

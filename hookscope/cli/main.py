@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from hookscope.cli import capture, completion, config, faults, grads, help, models, tree
+from hookscope.cli import capture, completion, config, faults, grads, help, models, trace, tree
 from hookscope.cli.command import MAX_WIDTH, Group, Option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out, columns, discard_output, finish, prepare_streams
@@ -53,7 +53,7 @@ def cli() -> None:
     """
 
 
-for _module in (tree, capture, grads, models, config, completion, help):
+for _module in (tree, capture, grads, trace, models, config, completion, help):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
 # Before the command the options have no variables of their own: after it the same ones count. They
 # are eager there, so that --version knows of a --json that follows it.

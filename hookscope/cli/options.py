@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.choices import DEFAULT_MODEL, DEVICES, DTYPES
+from hookscope.choices import DEFAULT_MODEL, DEVICES, DTYPES, FORWARD, FORWARD_PRE, HOOK_KINDS
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
 from hookscope.cli.values import FileName, Parsed, Several, byte_count, divisors, numbers, size
@@ -119,6 +119,10 @@ def announce_model(ctx: click.Context) -> None:
 
 def _refuse_misfits(values: dict[str, Any]) -> None:
     """Refuse options that do not go together, before anything heavy is imported to use them."""
+    if "hooks" in values:
+        from hookscope.hookwords import settle_kinds
+
+        settle_kinds(values["hook_kind"], len(values["hooks"]), backward=True)
     if "weights" not in values:
         return
     from hookscope.inputs.words import NO_IMAGE, refuse_unused
@@ -303,6 +307,59 @@ checks = together(
         help="Refuse to record more than this: 500MB, 2GB, 1GiB.",
     ),
 )
+
+
+# The user's own hooks
+
+
+def _check_hooks(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    if value and not ctx.resilient_parsing:
+        from hookscope.hookwords import parse_hook
+
+        for word in value:
+            parse_hook(word)
+    return value
+
+
+def _own_hooks(*kinds: str) -> Callable[[Any], Any]:
+    return together(
+        option(
+            "--hook",
+            "hooks",
+            section="Own hooks",
+            multiple=True,
+            metavar="[GLOB=]HOOK",
+            callback=_check_hooks,
+            help="A function of your own, FILE.py:FUNCTION or package.module:FUNCTION, run at the"
+            " layers of GLOB, or at the chosen ones. What it returns replaces the value; None"
+            " leaves it. Repeatable.",
+        ),
+        option(
+            "--hook-kind",
+            section="Own hooks",
+            multiple=True,
+            type=click.Choice(kinds),
+            metavar="KIND",
+            help=f"When it runs, {FORWARD} if not given: {', '.join(kinds)}. One for all hooks, or"
+            " one for each; docs/own-hooks.md has their signatures.",
+        ),
+        option(
+            "--hook-arg",
+            "hook_args",
+            section="Own hooks",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_read_assignments,
+            help="A further argument for hooks that have a parameter KEY, of the type it is"
+            " annotated with. Repeatable.",
+        ),
+    )
+
+
+value_hooks = _own_hooks(FORWARD, FORWARD_PRE)
+hooks = _own_hooks(*HOOK_KINDS)
 
 
 def what(default: str, *choices: str) -> Callable[[Any], Any]:

@@ -14,10 +14,12 @@ from hookscope.cli.main import cli
 
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
+# A second form of the result.
+PRESENTATION |= {"chrome"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "models")
+WITH_API = ("tree", "capture", "grads", "trace", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -51,6 +53,11 @@ SAMPLES = {
     "target": ("3,7", "3,7"),
     "reduction": ("sum", "sum"),
     "raw": ("1", True),
+    "hook": ("os.path:join fc=os:getcwd", ("os.path:join", "fc=os:getcwd")),
+    "hook-kind": ("forward_pre forward", ("forward_pre", "forward")),
+    "hook-arg": ("by=2", {"by": "2"}),
+    "forward-only": ("1", True),
+    "chrome": ("t.json", "t.json"),
     "task": ("optical flow", "optical flow"),
     "quiet": ("1", True),
     "verbose": ("2", 2),
