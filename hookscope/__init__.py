@@ -12,15 +12,29 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.api import capture, gradcheck, grads, load, load_model, record, step, tree
+    from hookscope.api import (
+        capture,
+        gradcheck,
+        grads,
+        load,
+        load_model,
+        record,
+        step,
+        trace,
+        tree,
+    )
     from hookscope.errors import HookscopeError
+    from hookscope.own_hooks.emission import emit
     from hookscope.records import Capture
     from hookscope.sources.catalog import models
+    from hookscope.wrapping import wrap
 
-_VERBS = ("capture", "gradcheck", "grads", "load", "load_model", "record", "step", "tree")
+_VERBS = ("capture", "gradcheck", "grads", "load", "load_model", "record", "step", "trace", "tree")
 _HOMES = {
     **dict.fromkeys(_VERBS, "hookscope.api"),
     "models": "hookscope.sources.catalog",
+    "emit": "hookscope.own_hooks.emission",
+    "wrap": "hookscope.wrapping",
     "Capture": "hookscope.records",
     "HookscopeError": "hookscope.errors",
 }
@@ -30,6 +44,7 @@ __all__ = [
     "HookscopeError",
     "__version__",
     "capture",
+    "emit",
     "gradcheck",
     "grads",
     "load",
@@ -37,7 +52,9 @@ __all__ = [
     "models",
     "record",
     "step",
+    "trace",
     "tree",
+    "wrap",
 ]
 
 

@@ -5,7 +5,6 @@ Notes on what was chosen by default go to the logger ``hookscope``.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +18,9 @@ from torch import nn
 
 from hookscope.agreement import GradCheck
 from hookscope.choices import DEFAULT_MODEL
-from hookscope.edits.effect import describe_edits
-from hookscope.edits.plan import bind
-from hookscope.edits.words import read_edits, refuse_idle_comparison
-from hookscope.errors import RequestError
-from hookscope.execute import announce_size, demand_all_ran, demand_unchanged
 from hookscope.differentiate import differentiate, settle_loss
-from hookscope.errors import RequestError
+from hookscope.edits.effect import describe_effect
+from hookscope.events import Trace
 from hookscope.execute import (
     announce_size,
     demand_all_ran,
@@ -33,20 +28,23 @@ from hookscope.execute import (
     forward,
     untouched,
 )
-from hookscope.hooks import Recorder
+from hookscope.keywords import kinds_of, options_of, prepared_for, several, telling
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
 from hookscope.modules import ModuleTree, describe, refuse_lazy
-from hookscope.numerical import compare
-from hookscope.prepare import Prepared, prepare
+from hookscope.numerical import compare as compare_numerically
+from hookscope.own_hooks.binding import Hooks
+from hookscope.prepare import prepare
 from hookscope.provenance import describe_run, top_classes, versions
+from hookscope.recorder import Recorder
 from hookscope.records import Capture
-from hookscope.runs import run_backward, run_forward
+from hookscope.runs import run_backward, run_forward, run_step
 from hookscope.select import select
 from hookscope.sources import loading
-from hookscope.sources.functions import Applied, is_function
+from hookscope.sources.autograd_function import Applied, is_function
 from hookscope.sources.live import demand_model, hookable
-from hookscope.stepping import settle_rule, take_step
+from hookscope.stepping import settle_rule
 from hookscope.tensors import map_tensors
+from hookscope.tracing import Tracer
 
 log = logging.getLogger("hookscope")
 
@@ -100,8 +98,8 @@ def tree(
     refuse_lazy(loaded.module)
     chosen = select(
         loaded.module,
-        _several(layers),
-        types=_several(types),
+        several(layers),
+        types=several(types),
         depth=depth,
         leaves=leaves,
         word=loaded.word,
@@ -139,6 +137,9 @@ def capture(
     train: bool = False,
     edits: str | Iterable[str] = (),
     compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
@@ -175,8 +176,15 @@ def capture(
         verify: run again without hooks, but with the edits, and demand a bit-equal output.
         strict: demand that every matched layer ran.
         max_bytes: stop rather than record more.
+        hooks: hooks of your own: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
+            functions, or a dict from globs to either. One without a glob goes to the chosen layers.
+        hook_args: further arguments, for every hook that has a parameter of the name.
+        hook_kind: ``forward`` or ``forward_pre``; one for all hooks or one for each. None given
+            means ``forward``: ``hook(module, input, output)``, and what it returns, unless None,
+            replaces the output.
 
     Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
         ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
         ForwardError: the model itself raised; names the layer.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
@@ -189,19 +197,17 @@ def capture(
         torch.Size([1, 256, 4, 4])
     """
     given = locals()
-    options = _chosen(given, capture)
-    kinds = _kinds(what, VALUES)
-    prepared = _prepared(given)
+    options = options_of(given, capture)
+    kinds = kinds_of(what, VALUES)
+    prepared = prepared_for("capture", given)
     announce_size(prepared, kinds, max_bytes)
-    run = run_forward(prepared, kinds, max_bytes)
-    shot = run.capture
-    if verify:
-        with torch.no_grad():
+    with telling("capture", prepared, options) as origin, torch.no_grad():
+        run = run_forward(prepared, kinds, max_bytes)
+        shot = run.capture
+        if verify:
             demand_unchanged(prepared, shot.output)
-    shot.metadata = describe_run("capture", prepared, options)
-    if prepared.plan:
-        again = partial(run_forward, kinds=kinds) if compare else None
-        shot.metadata |= describe_edits(prepared, run, again)
+        shot.metadata = origin()
+        shot.metadata |= describe_effect(prepared, run, partial(run_forward, kinds=kinds), compare)
     if verify:
         shot.metadata["verified"] = True
     if top := top_classes(prepared, shot.output):
@@ -241,6 +247,9 @@ def grads(
     edits: str | Iterable[str] = (),
     grad_edits: str | Iterable[str] = (),
     compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
     verify: bool = False,
     strict: bool = False,
     max_bytes: int | None = None,
@@ -273,8 +282,13 @@ def grads(
             reach all that lies further back. ``<module>/output.grad`` is the edited one, and
             ``<module>/output.grad.unedited`` what had arrived.
         compare: run once more without edits and tell how far every recorded gradient moved.
+        hook_kind: besides ``forward`` and ``forward_pre``: ``backward``, called with
+            ``(module, grad_input, grad_output)``, whose result replaces the gradient at the
+            module's inputs; ``backward_pre``, ``(module, grad_output)``, the one at its outputs;
+            ``tensor``, ``(grad)``, the same for one output tensor at a time.
 
     Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
         LossError: the loss or its target does not fit the output.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         ForwardError: the model raised, forward or backward.
@@ -287,37 +301,18 @@ def grads(
         ['fc/output.grad', 'fc/bias.grad', 'fc/weight.grad', './input.0.grad']
     """
     given = locals()
-    options = _chosen(given, grads)
-    kinds = _kinds(what, GRADIENTS)
+    options = options_of(given, grads)
+    kinds = kinds_of(what, GRADIENTS)
     measure = settle_loss(loss, target, reduction, raw, penalty)
-    prepared = _prepared(given)
+    prepared = prepared_for("grads", given)
     announce_size(prepared, kinds, max_bytes)
-    differentiate = partial(
-        run_backward, kinds=kinds, loss=loss, target=target, reduction=reduction, raw=raw
-    )
-    run = differentiate(prepared, max_bytes=max_bytes)
-    found, measured = run.capture, run.loss
-    assert measured is not None
-    with torch.enable_grad():
+    again = partial(run_backward, kinds=kinds, measure=measure)
+    with telling("grads", prepared, options) as origin, torch.enable_grad():
+        run = again(prepared, max_bytes=max_bytes)
+        found = run.capture
         demand_unchanged(prepared, found.output, excuse_noise=not verify)
-    found.metadata = describe_run("grads", prepared, options)
-    if prepared.plan:
-        found.metadata |= describe_edits(prepared, run, differentiate if compare else None)
-    found.metadata["loss"] = {
-        "name": measured.name,
-        "formula": measured.formula,
-        "reduction": measured.reduction,
-        "raw": raw,
-        "target": measured.target,
-        "value": float(measured.value.detach()),
-    }
-    guard = untouched(prepared.module, train=train, seed=seed)
-    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as found:
-        described = differentiate(prepared, recorder, measure)
-    found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
-    with torch.enable_grad():
-        demand_unchanged(prepared, found.output, excuse_noise=not verify)
-    found.metadata = describe_run("grads", prepared, options) | described
+        found.metadata = origin() | run.told
+        found.metadata |= describe_effect(prepared, run, again, compare)
     if verify:
         found.metadata["verified"] = True
     if strict:
@@ -353,6 +348,12 @@ def step(
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
+    edits: str | Iterable[str] = (),
+    grad_edits: str | Iterable[str] = (),
+    compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
     strict: bool = False,
     max_bytes: int | None = None,
 ) -> Capture:
@@ -369,6 +370,11 @@ def step(
             ``adafactor``, ``asgd``, ``nadam``, ``radam`` or ``rprop``.
         lr: the learning rate; None for the optimizer's own.
         opt_args: further arguments of its class in ``torch.optim``, such as ``momentum``.
+        compare: make the step once more without edits and hooks, and tell how far every recorded
+            gradient and update moved.
+        hook_kind: besides those of ``grads``: ``step_pre`` and ``step_post``, called with
+            ``(optimizer, args, kwargs)`` before and after the step. What they do to gradients and
+            parameters counts: the update is the value after all of it minus that before.
 
     Raises:
         RequestError: there is no such optimizer or argument, or no parameter requires grad.
@@ -386,20 +392,87 @@ def step(
         ['./bias.update', './weight.update']
     """
     given = locals()
-    options = _chosen(given, step)
+    options = options_of(given, step)
     rule = settle_rule(optimizer, lr, opt_args)
     measure = settle_loss(loss, target, reduction, raw)
-    prepared = _prepared(given)
+    prepared = prepared_for("step", given)
     announce_size(prepared, {PARAM_GRAD}, max_bytes)
-    recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, max_bytes=max_bytes)
-    guard = untouched(prepared.module, train=train, seed=seed)
-    with guard, torch.inference_mode(False), torch.enable_grad(), recorder as made:
-        described = take_step(prepared, recorder, measure, rule)
-    made.output = map_tensors(made.output, lambda path, tensor: tensor.detach())
-    made.metadata = describe_run("step", prepared, options) | described
+    again = partial(run_step, measure=measure, rule=rule)
+    with telling("step", prepared, options) as origin, torch.enable_grad():
+        run = again(prepared, max_bytes=max_bytes)
+        made = run.capture
+        made.metadata = origin() | run.told
+        made.metadata |= describe_effect(prepared, run, again, compare)
     if strict:
         demand_all_ran(made)
     return made
+
+
+def trace(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    forward_only: bool = False,
+    loss: str | Callable[..., Any] | None = None,
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+) -> Trace:
+    """Run a model forward and a loss backward; return which layers fired, in order.
+
+    Times are those of one run, by the wall clock, with what hookscope's own hooks took out of them;
+    of a GPU, after waiting for it at every hook. Keywords of ``grads`` mean the same here.
+
+    Args:
+        forward_only: run no backward pass, and nothing of autograd.
+
+    Raises:
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.trace("resnet18", layers=["layer4.1.*"], shape=(1, 3, 64, 64))
+        >>> [event.module for event in found.events if event.direction == "backward"][:3]
+        ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
+    """
+    given = locals()
+    options = options_of(given, trace)
+    measure = None if forward_only else settle_loss(loss, target, reduction, raw)
+    prepared = prepared_for("trace", given)
+    metadata = describe_run("trace", prepared, options)
+    guard = untouched(prepared.module, train=train, seed=seed)
+    autograd = torch.set_grad_enabled(not forward_only)
+    watch = partial(Tracer, prepared.module, prepared.layers, prepared.device)
+    with torch.inference_mode(False), autograd, guard, watch(backward=not forward_only) as tracer:
+        if measure is None:
+            output = forward(prepared)
+        else:
+            recorder = Recorder(prepared.module, (), ())
+            metadata |= differentiate(prepared, recorder, measure)
+            output = recorder.capture.output
+    output = map_tensors(output, lambda path, tensor: tensor.detach())
+    if measure is not None:  # the clones that go through the model then
+        with torch.enable_grad():
+            demand_unchanged(prepared, output, excuse_noise=True)
+    return tracer.trace(metadata, output)
 
 
 def gradcheck(
@@ -448,7 +521,7 @@ def gradcheck(
         True
     """
     given = locals()
-    options = _chosen(given, gradcheck)
+    options = options_of(given, gradcheck)
     applied: Any = Applied(model) if is_function(model) else model
     shapes: list[Any] = [shape] if shape and isinstance(shape[0], int) else list(shape)
     if len(shapes) > 1 and input is None:
@@ -470,7 +543,7 @@ def gradcheck(
         train=False,
     )
     with untouched(prepared.module, train=False, seed=seed), torch.inference_mode(False):
-        found = tuple(compare(prepared, eps, atol, rtol))
+        found = tuple(compare_numerically(prepared, eps, atol, rtol))
     run = describe_run("gradcheck", prepared, options)
     return GradCheck(found, eps, atol, rtol, run)
 
@@ -507,13 +580,13 @@ def record(
         >>> capture["./weight.grad"]
         tensor([[2., 2., 2., 2.]])
     """
-    kinds = _kinds(what, VALUES)
+    kinds = kinds_of(what, VALUES)
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     demand_model(module)
     with hookable(module) as open_module:
         word = type(open_module).__name__
-        recorder = Recorder(open_module, select(open_module, _several(layers), word=word), kinds)
+        recorder = Recorder(open_module, select(open_module, several(layers), word=word), kinds)
         with recorder as capture:
             run = {"command": "record", "model": {"word": word}, "versions": versions()}
             capture.metadata = run
@@ -525,55 +598,3 @@ def record(
             " leave this layer out.",
             name,
         )
-
-
-def _kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
-    words = [word.strip() for word in what.split(",")] if isinstance(what, str) else list(what)
-    unknown = [word for word in words if word not in known]
-    if unknown or not words:
-        wrong = repr(unknown[0]) if unknown else "Nothing"
-        raise RequestError(f"{wrong} cannot be recorded.", f"Choose among {', '.join(known)}.")
-    return {known[word] for word in words}
-
-
-def _prepared(given: Mapping[str, Any]) -> Prepared:
-    """Make ready what the keywords of ``capture`` and ``grads`` name."""
-    values = read_edits(given["edits"])
-    gradients = read_edits(given.get("grad_edits", ()), gradients=True)
-    refuse_idle_comparison(given["compare"], values, gradients)
-    selection = {name: _several(given[name]) for name in ("layers", "types")}
-    recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
-    run = ("weights", "model_args", "method", "trust", "seed", "dtype", "device", "train")
-    prepared = prepare(
-        given["model"],
-        given["input"],
-        selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
-        recipe=recipe,
-        **{name: given[name] for name in run},
-    )
-    word = prepared.loaded.word
-    return replace(prepared, plan=bind(prepared.module, values, gradients, word))
-
-
-def _several(words: str | Iterable[str]) -> list[str]:
-    """The words given; a lone one need not stand in a list."""
-    return [words] if isinstance(words, str) else list(words)
-
-
-def _chosen(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
-    """The keywords whose values are not the defaults, as JSON can hold them."""
-    defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
-    plain = {n: _plain(value) for n, value in given.items() if n not in ("model", "input")}
-    return {name: value for name, value in plain.items() if value != _plain(defaults[name])}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return f"a {type(value).__name__}"

@@ -23,3 +23,20 @@ OPTIMIZERS = {
     "radam": "RAdam",
     "rprop": "Rprop",
 }
+
+
+# When a hook of the user's own runs: in a forward pass, in a backward pass, around a step.
+FORWARD, FORWARD_PRE = "forward", "forward_pre"
+BACKWARD, BACKWARD_PRE, ON_TENSOR = "backward", "backward_pre", "tensor"
+GRADIENT_HOOKS = (BACKWARD, BACKWARD_PRE, ON_TENSOR)
+VALUE_HOOKS = (FORWARD, FORWARD_PRE)
+STEP_PRE, STEP_POST = "step_pre", "step_post"
+STEP_HOOKS = (STEP_PRE, STEP_POST)
+HOOK_KINDS = (*VALUE_HOOKS, *GRADIENT_HOOKS, *STEP_HOOKS)
+
+# Which of them run, by the verb.
+HOOK_KINDS_OF = {
+    "capture": VALUE_HOOKS,
+    "grads": (*VALUE_HOOKS, *GRADIENT_HOOKS),
+    "step": HOOK_KINDS,
+}

@@ -11,7 +11,6 @@ from torch import Tensor
 from hookscope.choices import PENALTIES
 from hookscope.errors import LossError
 from hookscope.execute import backward, forward
-from hookscope.hooks import Recorder
 from hookscope.kinds import SCORE_GRAD
 from hookscope.losses.compute import Loss, compute
 from hookscope.losses.custom import own_loss
@@ -19,6 +18,7 @@ from hookscope.losses.formulas import FORMULAS
 from hookscope.modules import ROOT
 from hookscope.penalties import FORMULA, demand_dependence, explained, gradient_penalty
 from hookscope.prepare import Prepared
+from hookscope.recorder import Recorder
 from hookscope.tensors import Path, as_call, map_tensors
 
 

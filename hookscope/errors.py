@@ -6,6 +6,8 @@ request itself was wrong, 1 where a sound request failed while running.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class HookscopeError(Exception):
     """Base of all errors raised by hookscope.
@@ -82,6 +84,24 @@ class ForwardError(HookscopeError):
         super().__init__(message, hint)
         self.layer = layer
         self.recorded = recorded
+
+
+class HookError(HookscopeError):
+    """A hook of the user's own raised, or returned what cannot stand in the old value's place.
+
+    Args:
+        message: one sentence with the hook, its line and the hook's own words.
+        layer: dotted name of the module at which it ran; ``.`` is the model itself.
+        hint: what to do next.
+
+    Attributes:
+        capture: the ``Capture`` of what had been recorded before; None outside a recording.
+    """
+
+    def __init__(self, message: str, layer: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.layer = layer
+        self.capture: Any = None
 
 
 class CheckFailed(HookscopeError):

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hookscope.edits.editor import Editor
+from hookscope.changes import values_changed
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
-from hookscope.hooks import Recorder
 from hookscope.modules import ROOT, layers_of, module_running
 from hookscope.prepare import Prepared
+from hookscope.recorder import Recorder
 from hookscope.records import Capture
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loading import LIVE
@@ -167,7 +167,7 @@ def model_failed(
 
 
 def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = False) -> None:
-    """Run the model again with no hooks but those of its edits, and demand the very same bits.
+    """Run the model again with nothing but its plan in force, and demand the very same bits.
 
     With ``excuse_noise`` a model that is not deterministic by itself, which a further run without
     hooks tells, gets a warning.
@@ -193,9 +193,9 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
 
 
 def run_bare(prepared: Prepared) -> Any:
-    """Run the model from the same seed with no hooks but those of its edits; leave it as it was."""
+    """Run the model from the same seed with nothing but its plan in force; leave it as it was."""
     guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
-    with guard, Editor(prepared.plan.values, prepared.seed):
+    with guard, values_changed(prepared.plan, prepared.module, prepared.seed):
         return forward(prepared)
 
 

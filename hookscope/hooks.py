@@ -1,448 +1,84 @@
-"""The only file that registers a hook: attach to chosen layers, record, take every hook off again.
+"""The only file that registers hooks: on modules, tensors and optimizers, and takes them off again.
 
-What is recorded is the value at that moment. Outputs are cloned as the module returns them and
-inputs before it runs, so no later in-place change can show.
-
-Gradients come from tensor hooks, since module backward hooks crash most models that work in place.
-A forward hook hands on a clone of each output and listens to the clone: what arrives is the
-gradient of the loss with respect to the value as returned. A pre-hook hands the module its own
-clone of each input and listens to that: what arrives is the share that flows back through this
-module alone.
+What the hooks do is the business of whoever attaches them: ``recorder``, ``edits``, ``own_hooks``,
+``tracing``.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
-from types import TracebackType
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from hookscope.coverage import summarize_coverage
-from hookscope.errors import CheckFailed
-from hookscope.kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD, UNEDITED
-from hookscope.lending import Lent, give_back, memory_of, shared_memory
-from hookscope.modules import ROOT, Layer, layers_of
-from hookscope.records import Absent, Capture
-from hookscope.tensors import Path, closed_types, map_tensors, walk
-
-log = logging.getLogger("hookscope")
-
-ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
+from hookscope.kinds import INPUT
+from hookscope.modules import layers_of
+from hookscope.tensors import Path
 
 
-@dataclass
-class Call:
-    """One call of a module that is under way. ``number`` is 0 for one that is not recorded."""
+class HookSet:
+    """Hooks in and around a model, which the end of a ``with`` block takes off, however it ends.
 
-    number: int
-    lent: list[Lent]
-
-
-@dataclass(frozen=True, eq=False)  # two tensors of one name are still two places
-class Slot:
-    """Where a tensor goes: one that is here, or a gradient once it arrives."""
-
-    layer: Layer
-    call: int
-    what: str
-    kind: str
-
-
-class Recorder:
-    """Records the chosen layers of a model while the ``with`` block runs.
+    Compiled code calls no hook: within the block compiled modules run as they were written.
 
     Args:
-        model: the model whose layers these are.
-        layers: which modules to hook.
-        kinds: what to keep, of ``output``, ``input``, ``output.grad``, ``input.grad`` and
-            ``param.grad``.
-        model_input: keep the gradient at the model's own input whatever else is chosen.
-        max_bytes: stop with CheckFailed once more than this has been recorded.
-
-    Recording values changes nothing in the model. Recording gradients hands clones on, which a
-    model notices if it counts on a tensor being the very one that it has elsewhere: it changes the
-    result of a module in place and then reads what it was made of, say. ``doubts`` names the cases
-    that can be seen from here; only a run without hooks is proof.
+        model: the model that is going to run.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layers: Iterable[Layer],
-        kinds: Iterable[str],
-        *,
-        model_input: bool = False,
-        max_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.layers = tuple(layers)
-        self.kinds = frozenset(kinds)
-        self.model_input = model_input
-        self.max_bytes = max_bytes
-        self.capture = Capture()
-        self._bytes = 0
-        self._calls: dict[nn.Module, int] = {}
-        self._running: dict[nn.Module, list[Call]] = {}
         self._handles: list[RemovableHandle] = []
-        self._waiting: dict[Slot, None] = {}
-        self._absent: list[Absent] = []
-        self._passed_on: list[tuple[str, Tensor, int]] = []
-        self._backwards: dict[Tensor, int] = {}
-        self._arrivals: dict[Slot, list[Tensor]] = {}
         self._stance = ExitStack()
-        self.ran_backward = False
-        self.outside = "outside the loss"  # why no gradient came after a backward pass
-        self._own = {layer.module for layer in self.layers} | {model}
-        self._noticed: list[str] = []
-        self._open = False
+        self.stands_in_for_compiled = False
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
-        return self  # the hooks of a model's copy are this recorder's, which knows them as foreign
+    def __enter__(self) -> HookSet:
+        self.stands_in_for_compiled = any(_is_compiled(x.module) for x in layers_of(self.model))
+        if self.stands_in_for_compiled:
+            self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+        return self
 
-    def __enter__(self) -> Capture:
-        self._open = True
-        try:
-            if any(_is_compiled(layer.module) for layer in layers_of(self.model)):
-                log.info("torch.compile: run without compiled code, in which no hook would fire")
-                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
-            for layer, kinds in self._wanted():
-                self._attach(layer, kinds)
-            if PARAM_GRAD in self.kinds:
-                self._attach_parameters()
-        except BaseException:
-            self._detach()
-            raise
-        return self.capture
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._detach()
-        ran = self.ran_backward or self._any_gradient()
-        reason = self.outside if ran else "backward() did not run"
-        for slot in self._waiting:
-            self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
-        self.capture.absent = tuple(self._absent)
-        self.capture.coverage = summarize_coverage(self.model, self.layers, self._calls)
-
-    @property
-    def doubts(self) -> list[str]:
-        """Modules of which a tensor was changed in place that shares memory with another one."""
-        changed = [name for name, clone, version in self._passed_on if clone._version != version]
-        return list(dict.fromkeys((*changed, *self._noticed)))
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Record nothing within the block: its backward passes belong to something else."""
-        self._open = False
-        try:
-            yield
-        finally:
-            self._open = True
-
-    def _wanted(self) -> list[tuple[Layer, frozenset[str]]]:
-        """The layers to hook and what to keep of each."""
-        wanted = dict.fromkeys(self.layers, self.kinds)
-        if self.model_input:
-            root = next((x for x in self.layers if x.name == ROOT), Layer(ROOT, self.model))
-            wanted[root] = wanted.get(root, frozenset()) | {INPUT_GRAD}
-        return list(wanted.items())
-
-    def _attach(self, layer: Layer, kinds: frozenset[str]) -> None:
-        module = layer.module
-        before, after = (partial(hook, layer, kinds) for hook in (self._before, self._after))
-        self._handles += attach(module, before, after)
-
-    def _attach_parameters(self) -> None:
-        """Listen to each distinct parameter of the chosen layers, under the first of its names."""
-        owners: dict[nn.Parameter, list[tuple[Layer, str]]] = {}
-        for layer in layers_of(self.model):
-            for name, parameter in layer.module.named_parameters(recurse=False):
-                owners.setdefault(parameter, []).append((layer, name))
-        chosen = set(self.layers)
-        for parameter, owned in owners.items():
-            first = next((owner for owner in owned if owner[0] in chosen), None)
-            if first is None:
-                continue
-            layer, name = first
-            others = [owner for owner in owned if owner != first]
-            slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
-            if not parameter.requires_grad:
-                self._miss(slot, "frozen")
-                continue
-            names = [(alias, name) for alias in layer.aliases]
-            names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]
-            aliases = tuple(f"{module}/{n}" for module, n in names)
-            hook = partial(self._parameter_arrived, slot, parameter, aliases)
-            self._handles.append(listen(parameter, hook))
-            self._waiting[slot] = None
-
-    def _detach(self) -> None:
-        self._open = False
+    def __exit__(self, *error: object) -> None:
         while self._handles:
             self._handles.pop().remove()
         self._stance.close()
 
-    def _before(
-        self,
-        layer: Layer,
-        kinds: frozenset[str],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not self._open or layer.module not in self._own:
-            return None
-        module = layer.module  # which it is not in a replica of the model
-        running = self._running.setdefault(module, [])
-        if inside_backward():  # activation checkpointing runs a forward pass again: not a new call
-            running.append(Call(0, []))
-            return None
-        number = self._calls[module] = self._calls.get(module, 0) + 1
-        call = Call(number, [])
-        running.append(call)
-        if INPUT in kinds:
-            self._keep(layer, number, INPUT, (args, kwargs))
-        if INPUT_GRAD not in kinds:
-            return None
-        self._tell_repeats(layer, number, INPUT, (args, kwargs))
-        lent: tuple[tuple[Any, ...], dict[str, Any]]
-        lent = map_tensors((args, kwargs), partial(self._lend, layer, call))
-        return lent
+    def before(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        """Call ``function(module, args, kwargs)`` before the module; it may return both anew."""
+        self._handles.append(module.register_forward_pre_hook(function, with_kwargs=True))
 
-    def _after(
-        self,
-        layer: Layer,
-        kinds: frozenset[str],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-    ) -> Any:
-        if not self._open or layer.module not in self._own:
-            return None
-        running = self._running.get(layer.module)
-        call = running.pop() if running else Call(0, [])
-        if not call.number:
-            return None
-        shared = shared_memory([lent.original for lent in call.lent])
-        for lent in call.lent:
-            if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):
-                self._noticed.append(layer.name)
-        if OUTPUT in kinds:
-            self._keep(layer, call.number, OUTPUT, output)
-        if OUTPUT_GRAD not in kinds:
-            return None
-        if OUTPUT not in kinds:
-            self._tell_closed(layer, call.number, OUTPUT, OUTPUT_GRAD, output)
-        held = list(module.buffers(recurse=False))
-        older = {memory_of(t) for _, t in walk((args, kwargs, held))}
-        older |= shared_memory([t for _, t in walk(output)])
-        self._tell_repeats(layer, call.number, OUTPUT, output)
-        return map_tensors(output, partial(self._pass_on, layer, call, older))
-
-    def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
-        """Record a clone of every tensor in ``value``."""
-        for path, tensor in walk(value):
-            slot = Slot(layer, call, what_of(kind, path), kind)
-            if _escapes(tensor):
-                self._miss(slot, ESCAPES)
-                continue
-            clone = tensor.detach().clone()
-            self._count(layer, clone)
-            self._put(slot, clone)
-        self._tell_closed(layer, call, kind, kind, value)
-
-    def keep_edited(
-        self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor
+    def after(
+        self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
     ) -> None:
-        """Record a tensor as it was before an edit, and what went on where nothing else does."""
-        kept = [(UNEDITED, before)]
-        if kind not in dict(self._wanted()).get(layer, ()):
-            kept.append(("", after))
-        for mark, tensor in kept:
-            slot = Slot(layer, call, what + mark, kind + mark)
-            if _escapes(tensor):
-                self._miss(slot, ESCAPES)
-                continue
-            clone = tensor.detach().clone()
-            self._count(layer, clone)
-            self._put(slot, clone)
+        """Call ``function(module, args, kwargs, output)`` after the module; it may return another.
 
-    def _tell_closed(self, layer: Layer, call: int, what: str, kind: str, value: Any) -> None:
-        """Name what holds tensors out of reach, and an output without any tensor."""
-        closed = closed_types(value)
-        for name in closed:
-            reason = f"a {name} object, which hookscope does not open"
-            self._miss(Slot(layer, call, what, kind), reason)
-        if what == OUTPUT and not closed and next(walk(value), None) is None:
-            self._miss(Slot(layer, call, what, kind), "no tensor came out")
-
-    def _count(self, layer: Layer, tensor: Tensor) -> None:
-        self._bytes += tensor.numel() * tensor.element_size()
-        if self.max_bytes is not None and self._bytes > self.max_bytes:
-            raise CheckFailed(
-                f"Stopped at {layer.name}: more than {self.max_bytes:,} bytes would be recorded.",
-                "Choose fewer layers with --layer, or raise --max-bytes.",
-            )
-
-    def _put(self, slot: Slot, tensor: Tensor, **extra: Any) -> None:
-        extra.setdefault("aliases", slot.layer.aliases)
-        self.capture.put(
-            tensor,
-            module=slot.layer.name,
-            type=slot.layer.type,
-            call=slot.call,
-            what=slot.what,
-            kind=slot.kind,
-            **extra,
-        )
-
-    def _miss(self, slot: Slot, reason: str) -> None:
-        layer = slot.layer
-        absent = Absent(layer.name, layer.type, slot.call, slot.what, slot.kind, reason)
-        self._absent.append(absent)
-
-    def _lend(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
-        """The module's own clone of an input, listened to."""
-        kind = INPUT_GRAD
-        slot = Slot(layer, call.number, f"{what_of(INPUT, path)}.grad", kind)
-        original = tensor
-        if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
-            own = tensor.detach()  # the caller's tensor stays as it is
-            tensor = (own.clone() if own.is_inference() else own).requires_grad_()
-        clone = self._listen(slot, tensor)
-        if clone is not original:
-            call.lent.append(Lent(original, clone, clone._version))
-        return clone
-
-    def _pass_on(
-        self, layer: Layer, call: Call, older: set[int], path: Path, tensor: Tensor
-    ) -> Tensor:
-        """A clone of an output, listened to."""
-        kind = OUTPUT_GRAD
-        slot = Slot(layer, call.number, f"{what_of(OUTPUT, path)}.grad", kind)
-        clone = self._listen(slot, tensor)
-        if clone is not tensor and memory_of(tensor) in older:
-            self._passed_on.append((layer.name, clone.detach(), clone._version))
-        return clone
-
-    def _tell_repeats(self, layer: Layer, call: int, kind: str, value: Any) -> None:
-        """Name the places of a tensor that stands in ``value`` more than once.
-
-        Self-attention is called with one tensor as query, key and value, and computes otherwise
-        when they are not the same: so one clone stands in all three, with one gradient.
+        With ``always`` it is called after a failure too, with None for the output.
         """
-        first: dict[int, str] = {}
-        for path, tensor in walk(value):
-            what = what_of(kind, path)
-            if first.setdefault(id(tensor), what) != what:
-                reason = f"the same tensor as {first[id(tensor)]}"
-                self._miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
+        handle = module.register_forward_hook(function, with_kwargs=True, always_call=always)
+        self._handles.append(handle)
 
-    def _listen(self, slot: Slot, tensor: Tensor) -> Tensor:
-        """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            self._miss(slot, "integer" if tensor.dtype is not torch.bool else "bool")
-            return tensor
-        if _escapes(tensor):
-            self._miss(slot, ESCAPES)
-            return tensor
-        if not torch.is_grad_enabled():
-            self._miss(slot, "computed without autograd")
-            return tensor
-        if not tensor.requires_grad:
-            self._miss(slot, "nothing before it requires grad")
-            return tensor
-        clone = tensor.clone()
-        listen(clone, partial(self._arrived, slot))
-        self._waiting[slot] = None
-        return clone
+    def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
+        """Call ``function`` with the gradient of ``tensor``; what it returns flows on instead."""
+        self._handles.append(tensor.register_hook(function))
 
-    def _arrived(self, slot: Slot, grad: Tensor | None) -> None:
-        """Keep a gradient; a second backward through the same graph adds, as ``.grad`` does."""
-        if grad is None or not self._open:
-            return
-        parts = [(path, part.detach()) for path, part in walk(grad)]
-        if slot in self._arrivals:
-            for kept, (_, part) in zip(self._arrivals[slot], parts, strict=True):
-                kept.add_(part.to_dense() if part.layout is not kept.layout else part)
-            return
-        for _, part in parts:
-            self._count(slot.layer, part)
-        del self._waiting[slot]
-        self._arrivals[slot] = [part.clone() for _, part in parts]
-        for (path, _), kept in zip(parts, self._arrivals[slot], strict=True):
-            what = ".".join((slot.what.removesuffix(".grad"), *path)) + ".grad"
-            self._put(Slot(slot.layer, slot.call, what, slot.kind), kept)
-
-    def _parameter_arrived(
-        self, slot: Slot, parameter: Tensor, aliases: tuple[str, ...], grad: Tensor | None
+    def around_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        before: Callable[..., Any] | None = None,
+        after: Callable[..., Any] | None = None,
     ) -> None:
-        if grad is None or not self._open:
-            return
-        self._waiting.pop(slot, None)
-        self._count(slot.layer, grad)
-        number = self._backwards[parameter] = self._backwards.get(parameter, 0) + 1
-        wide = torch.promote_types(parameter.dtype, torch.float32)
-        norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=wide))
-        numbered = Slot(slot.layer, number, slot.what, slot.kind)
-        self._put(numbered, grad.detach().clone(), aliases=aliases, weight_norm=norm)
-
-    def _any_gradient(self) -> bool:
-        return any(record.kind.endswith(".grad") for record in self.capture.records)
+        """Call ``before`` and ``after`` with ``(optimizer, args, kwargs)`` around each step."""
+        if before is not None:
+            self._handles.append(optimizer.register_step_pre_hook(before))
+        if after is not None:
+            self._handles.append(optimizer.register_step_post_hook(after))
 
 
-def attach(
-    module: nn.Module, before: Callable[..., Any], after: Callable[..., Any]
-) -> list[RemovableHandle]:
-    """At each call run ``before(module, args, kwargs)``, ``after(module, args, kwargs, output)``.
-
-    What they return replaces the arguments ``(args, kwargs)`` or the output; None leaves them.
-    ``after`` is called with None for an output if the module raises.
-    """
-    return [
-        module.register_forward_pre_hook(before, with_kwargs=True),
-        module.register_forward_hook(after, with_kwargs=True, always_call=True),
-    ]
-
-
-def listen(tensor: Tensor, arrived: Callable[[Tensor | None], Any]) -> RemovableHandle:
-    """Call ``arrived`` with the gradient of ``tensor``; what it returns flows on in its place."""
-    handle: RemovableHandle = tensor.register_hook(arrived)
-    return handle
-
-
-@contextmanager
-def around_step(
-    optimizer: torch.optim.Optimizer,
-    before: Callable[[], None],
-    after: Callable[[], None],
-) -> Iterator[None]:
-    """Within the block, call ``before`` and ``after`` around every step that ``optimizer`` makes.
-
-    They are the optimizer's own step hooks: what runs between the two is the step alone, whatever
-    the caller does besides.
-    """
-    handles = [
-        optimizer.register_step_pre_hook(lambda *_: before()),
-        optimizer.register_step_post_hook(lambda *_: after()),
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def inside_backward() -> bool:
+    """Whether a backward pass is under way: a module that runs now is being run again for it."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def what_of(kind: str, path: Path) -> str:
@@ -451,18 +87,5 @@ def what_of(kind: str, path: Path) -> str:
     return ".".join((kind, *(path[1:] if kind == INPUT else path)))
 
 
-def _can_carry_gradient(tensor: Tensor) -> bool:
-    return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
-
-
 def _is_compiled(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-
-
-def _escapes(tensor: Tensor) -> bool:
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
-def inside_backward() -> bool:
-    """Whether a backward pass is under way, in which checkpointing runs modules again."""
-    return torch._C._current_graph_task_id() != -1

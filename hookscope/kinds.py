@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
+EMITTED = "emitted"  # what a hook of the user's own handed to hookscope.emit
 
 # Added to a kind and to the name of a tensor: as it was before an edit.
 UNEDITED = ".unedited"

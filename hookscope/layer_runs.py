@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from hookscope.execute import model_failed, untouched
-from hookscope.hooks import Recorder
 from hookscope.kinds import OUTPUT
 from hookscope.modules import ROOT, Layer, LayerRun, ModuleTree, layers_of
+from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.loading import load

@@ -14,6 +14,7 @@ from hookscope.errors import RequestError
 
 SUFFIX = ".safetensors"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote
+TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
 
@@ -29,9 +30,13 @@ def default_path(model_name: str, command: str) -> Path:
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether ``path`` is a safetensors file that hookscope wrote, from its header alone."""
+    """Tell whether hookscope wrote ``path``, safetensors or a trace, from its beginning alone."""
+    start = '{{"{}": {{"{}":'.format(*TRACE_MARK).encode()
     try:
         with path.open("rb") as file:
+            if file.read(len(start)) == start:
+                return True
+            file.seek(0)
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= _HEADER_LIMIT:
                 return False
@@ -42,12 +47,13 @@ def is_ours(path: Path) -> bool:
     return isinstance(metadata, dict) and MARK in metadata
 
 
-def check(path: Path, force: bool = False) -> bool:
+def check(path: Path, force: bool = False, option: str = "--output") -> bool:
     """Make sure that ``path`` can be written, and return whether that replaces a file.
 
     Args:
         path: the file to be written.
         force: whether a file that hookscope did not write may be replaced.
+        option: what named the file, for the repair.
 
     Raises:
         RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or
@@ -68,16 +74,16 @@ def check(path: Path, force: bool = False) -> bool:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise RequestError(
             f"The output folder {folder} cannot be written to.",
-            "Name a file in another folder with --output.",
+            f"Name a file in another folder with {option}.",
         )
     if not path.exists():
         return False
     # A device or a pipe would be replaced by the rename that ends the writing.
     if not path.is_file():
-        raise RequestError(f"The output {path} is no plain file.", "Name a file with --output.")
+        raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
     if not force and not is_ours(path):
         raise RequestError(
             f"The file {path} exists and was not written by hookscope.",
-            "Add --force to replace it, or name another file with --output.",
+            f"Add --force to replace it, or name another file with {option}.",
         )
     return True

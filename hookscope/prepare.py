@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.changes import Plan
 from hookscope.choices import DTYPES
-from hookscope.edits.plan import Plan
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.inputs.batch import build
 from hookscope.modules import Layer, refuse_lazy
@@ -31,7 +31,7 @@ class Prepared:
     """A model, the layers chosen in it, and what it is going to be called with.
 
     ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
-    both, or the one argument. ``plan`` holds what is to be edited on the way.
+    both, or the one argument. ``plan`` holds what the user does to it on the way.
     """
 
     loaded: LoadedModel

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from hookscope.own_hooks.binding import describe_hooks
 from hookscope.prepare import Prepared
 from hookscope.tensors import as_call, walk
 from hookscope.version import __version__
@@ -44,6 +45,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         "dtype": prepared.dtype,
         "training": prepared.train,
         "versions": versions(),
+        **({"hooks": describe_hooks(hooks)} if (hooks := prepared.plan.hooks) else {}),
     }
 
 

@@ -1,30 +1,39 @@
-"""One recorded run: forward, or forward and backward, with the edits that were asked for."""
+"""One recorded run: forward, or forward and backward, or a whole step, with the user's changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from hookscope.changes import gradients_changed, values_changed
+from hookscope.differentiate import Measure, differentiate
 from hookscope.edits.editor import Editor
-from hookscope.execute import backward, forward, untouched
-from hookscope.hooks import Recorder
-from hookscope.losses.compute import Loss, compute
+from hookscope.errors import HookError
+from hookscope.execute import forward, untouched
+from hookscope.kinds import PARAM_GRAD
 from hookscope.prepare import Prepared
+from hookscope.recorder import Recorder
 from hookscope.records import Capture
+from hookscope.stepping import Rule, take_step
 from hookscope.tensors import map_tensors
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run: the recording with the model's output, what was edited, the loss."""
+    """What came of a run: the recording with the model's output, what was edited, what is told.
+
+    ``gradients`` is None for a run without a backward pass; ``told`` is what the metadata say of
+    the loss, a penalty and an optimizer.
+    """
 
     capture: Capture
     values: Editor
-    gradients: Editor
-    loss: Loss | None = None
+    gradients: Editor | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 def run_forward(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None = None) -> Run:
@@ -32,56 +41,70 @@ def run_forward(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None 
 
     Raises:
         ForwardError: the model raised.
+        HookError: a hook of the user's own raised; carries what had been recorded.
         CheckFailed: more than ``max_bytes`` would be recorded.
         EditError: an edit does not fit its layer, or changed nothing.
     """
     recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
-    values = Editor(prepared.plan.values, prepared.seed, recorder)
+    changed = values_changed(prepared.plan, prepared.module, prepared.seed, recorder, keep=True)
     guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
-    with guard, torch.no_grad(), values, recorder as shot:
+    with _carrying(recorder), guard, torch.no_grad(), changed as values, recorder as shot:
         shot.output = forward(prepared, recorder.capture)
     values.demand_effect()
-    return Run(shot, values, Editor((), prepared.seed))
+    return Run(shot, values)
 
 
 def run_backward(
-    prepared: Prepared,
-    kinds: Iterable[str],
-    *,
-    loss: str,
-    target: Any,
-    reduction: str | None,
-    raw: bool,
-    max_bytes: int | None = None,
+    prepared: Prepared, kinds: Iterable[str], measure: Measure, max_bytes: int | None = None
 ) -> Run:
     """Run the model and a loss backward and record gradients, edited ones before and after.
 
     Raises:
         LossError: the loss or its target does not fit the output.
-        ForwardError: the model raised, forward or backward.
-        CheckFailed: more than ``max_bytes`` would be recorded.
-        EditError: an edit does not fit its layer, or changed nothing.
+        ForwardError, HookError, CheckFailed, EditError: as for ``run_forward``, and going back.
     """
     recorder = Recorder(
         prepared.module, prepared.layers, kinds, model_input=True, max_bytes=max_bytes
     )
-    values = Editor(prepared.plan.values, prepared.seed)
-    gradients = Editor(prepared.plan.gradients, prepared.seed, recorder)
-    guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
-    autograd = torch.enable_grad()
-    with guard, torch.inference_mode(False), autograd, values, recorder as found, gradients:
-        found.output = forward(prepared, recorder.capture)
-        values.demand_effect()
-        measured = compute(
-            loss,
-            found.output,
-            target,
-            reduction=reduction,
-            raw=raw,
-            categories=prepared.loaded.categories,
-        )
-        backward(prepared, measured.value, recorder.capture)
-        recorder.ran_backward = True
-    gradients.demand_effect()
+    return _both_ways(prepared, recorder, lambda: differentiate(prepared, recorder, measure))
+
+
+def run_step(prepared: Prepared, measure: Measure, rule: Rule, max_bytes: int | None = None) -> Run:
+    """Run the model and a loss backward, and one step of an optimizer; put the parameters back.
+
+    Raises:
+        RequestError: nothing can be stepped, or torch refuses an argument.
+        LossError, ForwardError, HookError, CheckFailed, EditError: as for ``run_backward``.
+    """
+    recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, max_bytes=max_bytes)
+    return _both_ways(prepared, recorder, lambda: take_step(prepared, recorder, measure, rule))
+
+
+def _both_ways(prepared: Prepared, recorder: Recorder, work: Callable[[], dict[str, Any]]) -> Run:
+    """Do ``work``, which runs the model and a backward pass, with the plan in force."""
+    plan, model, seed = prepared.plan, prepared.module, prepared.seed
+    guard = untouched(model, train=prepared.train, seed=seed)
+    with (
+        _carrying(recorder),
+        guard,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        values_changed(plan, model, seed, recorder) as values,
+        recorder as found,
+        gradients_changed(plan, model, seed, recorder) as gradients,
+    ):
+        told = work()
+    for editor in (values, gradients):
+        editor.demand_effect()
     found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
-    return Run(found, values, gradients, measured)
+    return Run(found, values, gradients, told)
+
+
+@contextmanager
+def _carrying(recorder: Recorder) -> Iterator[None]:
+    """Let an error in a hook of the user's own carry what had been recorded before it."""
+    try:
+        yield
+    except HookError as error:
+        error.capture = recorder.capture
+        raise

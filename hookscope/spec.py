@@ -19,6 +19,7 @@ TORCHVISION, FILE = "torchvision", "file"
 TORCHSCRIPT, EXPORTED = "torchscript", "exported"
 
 # A drive letter is no source: `C:\nets\mine.py:Net` splits at its last colon only.
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _PYTHON_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODEL_FILE = re.compile(r".+\.(py|pt|pth|pt2|ts|ckpt|bin|pkl|safetensors|onnx)")
 _PREFIX = re.compile(r"(?P<source>\w{2,}):(?!\\)")
@@ -84,25 +85,56 @@ def parse_model(word: str) -> ModelSpec:
     return ModelSpec(TORCHVISION, word, "", word)
 
 
-def parse_function(word: str) -> tuple[str, str] | None:
-    """Take ``FILE.py:FUNCTION`` apart; None for a word that names no Python file.
+@dataclass(frozen=True)
+class FunctionWord:
+    """A function's word, taken apart.
+
+    Attributes:
+        word: as it was typed.
+        home: the Python file, or the dotted name of a module.
+        name: what the function is called there.
+    """
+
+    word: str
+    home: str
+    name: str
+
+    @property
+    def in_file(self) -> bool:
+        """Whether ``home`` is a file rather than a module to import."""
+        return self.home.endswith(".py")
+
+
+def may_name_function(word: str) -> bool:
+    """Whether a word that may be a name of something else has the form of a function's.
+
+    >>> may_name_function("smooth_l1"), may_name_function("mine.py:margin")
+    (False, True)
+    """
+    return ":" in word or word.endswith(".py")
+
+
+def parse_function(word: str) -> FunctionWord:
+    """Take ``FILE.py:FUNCTION`` or ``package.module:FUNCTION`` apart; a file must be there.
 
     Raises:
-        RequestError: the file is missing, or no name stands behind it.
+        RequestError: the word has another form, or names a missing file.
 
-    >>> parse_function("kl") is None
-    True
+    Example:
+        >>> parse_function("mine.losses:margin")
+        FunctionWord(word='mine.losses:margin', home='mine.losses', name='margin')
     """
-    found = _PYTHON_FILE.fullmatch(word)
-    if found is None:
-        return None
-    path, name = found["path"], found["name"]
-    if not Path(path).is_file():
-        near = _near_file(path, "Check the name and the folder.")
-        raise RequestError(f"There is no file {path!r}.", near)
-    if not name or not name.isidentifier():
-        raise RequestError(f"{word!r} names no function.", f"Write {path}:FUNCTION.")
-    return path, name
+    home, _, name = word.rpartition(":")
+    in_file = home.endswith(".py")
+    if not name.isidentifier() or not (in_file or _MODULE.fullmatch(home)):
+        form = f"{word}:FUNCTION" if word.endswith(".py") else "FILE.py:FUNCTION"
+        raise RequestError(
+            f"{word!r} names no function.", f"Write {form}, or package.module:FUNCTION."
+        )
+    if in_file and not Path(home).is_file():
+        near = _near_file(home, "Check the name and the folder.")
+        raise RequestError(f"There is no file {home!r}.", near)
+    return FunctionWord(word, home, name)
 
 
 def refuse_path(word: str) -> None:
@@ -172,7 +204,7 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Typed]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise RequestError(f"{pair!r} is not KEY=VALUE.", "Write it as in --model-arg width=8.")
+            raise RequestError(f"{pair!r} is not KEY=VALUE.", "Write it as in width=8.")
         if key in values:
             raise RequestError(f"{key!r} is given twice.", "Give each key once.")
         values[key] = Typed(value)

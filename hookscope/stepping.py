@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.choices import OPTIMIZERS
+from hookscope.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.differentiate import Measure, differentiate
 from hookscope.errors import CheckFailed, RequestError
-from hookscope.hooks import Recorder, around_step
+from hookscope.hooks import HookSet
 from hookscope.kinds import PARAM_UPDATE
 from hookscope.modules import ROOT
+from hookscope.own_hooks.running import attached
 from hookscope.prepare import Prepared
+from hookscope.recorder import Recorder
 from hookscope.records import Capture, Record
 from hookscope.sources import arguments
 from hookscope.spec import ended
@@ -101,17 +103,21 @@ def take_step(
     values: dict[Tensor, Tensor] = {}
     updates: list[tuple[Record, Tensor]] = []
 
-    def before() -> None:
+    def before(*_: object) -> None:
         values.update({parameter: parameter.detach().clone() for parameter in parameters})
 
-    def after() -> None:
+    def after(*_: object) -> None:
         for record in recorder.capture.records:
             parameter = _parameter_of(prepared.module, record)
             updates.append((record, parameter.detach() - values[parameter]))
 
     try:
-        with around_step(optimizer, before, after):
-            optimizer.step()
+        with HookSet(prepared.module) as outer:
+            outer.around_step(optimizer, before)
+            own = prepared.plan.hooks_of(STEP_HOOKS)
+            with attached(prepared.module, own, recorder, optimizer):
+                outer.around_step(optimizer, None, after)  # the update is what user hooks leave
+                optimizer.step()
     finally:
         with torch.no_grad():
             for parameter, value in values.items():

@@ -65,6 +65,30 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
     return size
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> int:
+    """Write a text file as ``write`` writes tensors: whole or not at all; return its size in bytes.
+
+    Raises:
+        StoreError: the file cannot be written. An earlier one is then as it was.
+    """
+    target = Path(os.path.realpath(path))
+    scratch = None
+    try:
+        scratch = _scratch_beside(target)
+        scratch.write_text(f"{text}\n", encoding="utf-8", newline="\n")
+        os.chmod(scratch, 0o666 & ~_umask())
+        size = scratch.stat().st_size
+        os.replace(scratch, target)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {target}: {_cause(error)}.", "Nothing was written. Choose another place."
+        ) from error
+    finally:
+        if scratch is not None:
+            scratch.unlink(missing_ok=True)
+    return size
+
+
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the ``info`` of a file that ``write`` made.
 

@@ -106,6 +106,30 @@ def closed_types(value: Any) -> list[str]:
     return [] if isinstance(value, _PLAIN) or callable(value) else [type(value).__name__]
 
 
+def outline(value: Any) -> str:
+    """The structure of ``value`` and the shapes in it; two values that differ in them differ here.
+
+    Example:
+        >>> import torch
+        >>> outline(torch.ones(1, 3)), outline((torch.ones(2), {"mask": None}))
+        ('1x3', 'tuple(0=2, 1=dict(mask=None))')
+    """
+    return _outline(value, ())
+
+
+def _outline(value: Any, above: tuple[int, ...]) -> str:
+    if isinstance(value, Tensor):
+        parts = value.unbind() if value.is_nested else ()
+        shapes = [tuple(part.shape) for part in parts] or [tuple(value.shape)]
+        return "+".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+    if value is None or id(value) in above:
+        return "None" if value is None else "itself"
+    if not isinstance(value, tuple | list | Mapping) and not _is_dataclass(value):
+        return type(value).__name__
+    parts_of = [f"{n}={_outline(item, (*above, id(value)))}" for n, item in _items(value)]
+    return f"{type(value).__name__}({', '.join(parts_of)})"
+
+
 def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Turn what stands for a model's input into ``(args, kwargs)``.
 

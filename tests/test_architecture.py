@@ -24,20 +24,26 @@ FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
-    ("sources.catalog", "edits.words"),
+    ("sources.catalog", "edits.words", "own_hooks.words"),
     ("tensors", "stats", "lending"),
+    ("gates",),
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),
     ("agreement", "modules", "records"),
-    ("select", "coverage"),
-    ("hooks",),
+    ("events",),
+    ("select", "coverage", "own_hooks.emission"),
+    ("hooks", "own_hooks.binding"),
+    ("recorder", "wrapping", "tracing"),
+    ("own_hooks",),
     ("edits",),
+    ("changes",),
     ("prepare",),
     ("execute", "provenance"),
     ("layer_runs", "penalties"),
     ("differentiate", "numerical"),
-    ("runs", "stepping"),
-    ("edits.effect",),
+    ("stepping",),
+    ("runs",),
+    ("edits.effect", "keywords"),
     ("api", "render"),
     ("cli",),
     ("__init__", "__main__"),
@@ -47,10 +53,18 @@ TORCH_FREE = [name for names in FLOORS[:4] for name in names]
 
 # render sees values and never a model, whatever its height would let it reach.
 SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}
-SEEN_BY_RENDER |= {"sources.catalog", "stats", "agreement", "modules", "records", "render"}
+SEEN_BY_RENDER |= {
+    "sources.catalog",
+    "stats",
+    "agreement",
+    "modules",
+    "records",
+    "events",
+    "render",
+}
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
-PUBLIC_VERBS |= {"gradcheck", "step"}
+PUBLIC_VERBS |= {"gradcheck", "step", "trace", "wrap", "emit"}
 
 Rule = Callable[[Path], list[str]]
 
@@ -159,12 +173,12 @@ def hides_a_public_verb(package: Path) -> list[str]:
 
 
 RULES: list[tuple[Rule, dict[str, str]]] = [
-    (imports_upwards, {"stats.py": "def f():\n    from hookscope.hooks import attach"}),
+    (imports_upwards, {"stats.py": "def f():\n    from hookscope.hooks import HookSet"}),
     (imports_upwards, {"errors.py": "import hookscope.stats"}),
     (imports_upwards, {"modules.py": "from hookscope import records", "records.py": ""}),
     (imports_upwards, {"cli/tree.py": "from hookscope import tree"}),
     (imports_upwards, {"sources/catalog.py": "from hookscope.sources.loading import load"}),
-    (imports_upwards, {"render/table.py": "from hookscope.hooks import attach"}),
+    (imports_upwards, {"render/table.py": "from hookscope.hooks import HookSet"}),
     (imports_upwards, {"stats.py": "from . import errors"}),
     (imports_upwards, {"attic.py": ""}),
     (registers_hooks_elsewhere, {"api.py": "def f(m):\n    m.register_forward_hook(print)"}),

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.execute import first_difference
-from hookscope.hooks import Recorder
 from hookscope.modules import layers_of
+from hookscope.recorder import Recorder
 from hookscope.sources.catalog import ModelInfo
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import options
+from hookscope.cli import changes, options
 from hookscope.cli.command import Example, command
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
@@ -33,11 +33,16 @@ EXAMPLES = (
         'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
         "The same digit with two channels knocked out, and how far every later layer moves.",
     ),
+    Example(
+        'hookscope capture sample_models/digits.py:trained --hook "conv*=sample_models/'
+        'own_hook.py:mute" --hook-arg channel=3 --layer "relu*"',
+        "With a function of your own run after the convolutions.",
+    ),
 )
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return options.operations("--edit")
+    return changes.operations("--edit")
 
 
 @command(
@@ -46,8 +51,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.layers,
     options.what("output", "output", "input"),
     options.inputs,
-    options.edits,
-    options.compare,
+    changes.changes("capture"),
     options.run,
     options.checks,
     options.output,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hookscope.choices import VALUE_HOOKS
 from hookscope.cli.command import Command, Option
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ def next_command(ctx: click.Context, capture: Capture) -> str:
     other = group.commands[verb]
     assert isinstance(ctx.command, Command) and isinstance(other, Command)
     shared = {option.key for option in other.options() if option.expose_value} - _OWN
-    if not ctx.params["edits"]:  # nothing that both commands have could be compared
+    hooked = bool(ctx.params["hooks"])
+    if verb == "capture" and not set(ctx.params["hook_kind"]) <= set(VALUE_HOOKS):
+        shared -= {"hook", "hook-kind", "hook-arg"}  # there they would wait in vain
+        hooked = False
+    if not (ctx.params["edits"] or hooked):  # nothing that both commands have could be compared
         shared.discard("compare")
     for option in ctx.command.options():
         if option.key in shared and option.was_chosen(ctx):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hookscope.choices import PENALTIES
-from hookscope.cli import losses, options
+from hookscope.cli import changes, losses, options
 from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
@@ -30,6 +30,11 @@ EXAMPLES = (
         "The gradient clipped at one layer, and what of it reaches those before.",
     ),
     Example(
+        "hookscope grads sample_models/digits.py:trained --target 3 --hook"
+        " conv2=sample_models/own_hook.py:clip --hook-kind tensor --hook-arg largest=0.01",
+        "The same by a function of your own.",
+    ),
+    Example(
         "hookscope grads sample_models/digits.py:trained"
         " --loss sample_models/margin.py:margin --target 5",
         "A loss of one's own.",
@@ -42,7 +47,7 @@ EXAMPLES = (
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return losses.formulas() | options.operations("--edit", "--grad-edit")
+    return losses.formulas() | changes.operations("--edit", "--grad-edit")
 
 
 penalty = option(
@@ -62,9 +67,7 @@ penalty = option(
     options.layers,
     options.what("output,param", "output", "input", "param"),
     options.inputs,
-    options.edits,
-    options.grad_edits,
-    options.compare,
+    changes.changes("grads"),
     options.run,
     options.checks,
     options.output,

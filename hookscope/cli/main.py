@@ -25,6 +25,7 @@ from hookscope.cli import (
     help,
     models,
     step,
+    trace,
     tree,
 )
 from hookscope.cli.command import MAX_WIDTH, Group, Option
@@ -64,7 +65,10 @@ def cli() -> None:
     """
 
 
-for _module in (tree, capture, grads, step, gradcheck, models, config, completion, help):
+for _module in (
+    *(tree, capture, grads, step, trace, gradcheck, models),
+    *(config, completion, help),
+):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
 # Before the command the options have no variables of their own: after it the same ones count. They
 # are eager there, so that --version knows of a --json that follows it.

@@ -108,7 +108,7 @@ model = together(
 
 def announce_model(ctx: click.Context) -> None:
     """Tell where the model's name came from, unless it was typed; refuse what cannot be run."""
-    _refuse_misfits(ctx.params)
+    _refuse_misfits(ctx.info_name or "", ctx.params)
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -118,8 +118,12 @@ def announce_model(ctx: click.Context) -> None:
     )
 
 
-def _refuse_misfits(values: dict[str, Any]) -> None:
+def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     """Refuse options that do not go together, before anything heavy is imported to use them."""
+    if "hooks" in values:
+        from hookscope.own_hooks.words import settle_kinds
+
+        settle_kinds(values["hook_kind"], len(values["hooks"]), verb=verb)
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison
@@ -131,7 +135,8 @@ def _refuse_misfits(values: dict[str, Any]) -> None:
     check_weights(parse_model(values["model"]), values["weights"])
     if not values["input"]:
         refuse_unused(values, NO_IMAGE)
-    refuse_idle_comparison(values.get("compare", False), values["edits"], values.get("grad_edits", ()))
+    changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
+    refuse_idle_comparison(values.get("compare", False), *changes)
     if "loss" in values:
         loss = values["loss"] or "ce"
         if loss in FORMULAS:
@@ -320,63 +325,6 @@ checks = together(
     ),
     limits,
 )
-
-
-# What is changed on the way
-
-
-def _check_edits(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    if value and not ctx.resilient_parsing:
-        from hookscope.edits.words import read_edits
-
-        read_edits(value, gradients=param.name == "grad_edits")
-    return value
-
-
-edits = option(
-    "--edit",
-    "edits",
-    section="Edits",
-    multiple=True,
-    metavar="GLOB=OP",
-    callback=_check_edits,
-    shell_complete=candidates.layers,
-    help="Change a layer's output on its way, such as 'layer1.*=scale:0.5', 'conv1[3,7-9]=zero',"
-    " 'relu:2=...' (one call) or 'input:GLOB=...'. Repeatable, applied in order.",
-)
-
-grad_edits = option(
-    "--grad-edit",
-    "grad_edits",
-    section="Edits",
-    multiple=True,
-    metavar="GLOB=OP",
-    callback=_check_edits,
-    shell_complete=candidates.layers,
-    help="Change the gradient at a layer's output, and so all that flows further back."
-    " Repeatable, applied in order.",
-)
-
-compare = flag(
-    "compare",
-    section="Edits",
-    help="Record a run without the edits too, and show how far every later layer moved.",
-)
-
-
-def operations(*names: str) -> dict[str, list[tuple[str, str]]]:
-    """The operations of ``--edit``, or ``--grad-edit``, for the help."""
-    from hookscope.edits.formulas import GRADIENTS, VALUES
-
-    tables = {"--edit": ("x: activation", VALUES), "--grad-edit": ("g: gradient", GRADIENTS)}
-    notes = {}
-    for name in names:
-        symbol, table = tables[name]
-        rows = [(entry.form, entry.formula) for entry in table.values()]
-        notes[f"Operations of {name} ({symbol})"] = rows
-    return notes
 
 
 def what(default: str, *choices: str) -> Callable[[Any], Any]:

@@ -11,6 +11,7 @@ from hookscope.cli import candidates
 from hookscope.cli.following import next_command
 from hookscope.cli.options import announce_model
 from hookscope.cli.out import Out
+from hookscope.errors import HookError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,13 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
 
         listen(out)
         out.step(f"Running {values['model']} ...")
-        capture: Capture = getattr(api, verb)(**values)
+        failure: HookError | None = None
+        try:
+            capture: Capture = getattr(api, verb)(**values)
+        except HookError as error:
+            if not error.capture:
+                raise
+            failure, capture = error, error.capture
         out.step(f"Writing {path} ...")
         size = capture.save(path)
         out.last_words = f"Interrupted; {path} was written."
@@ -46,6 +53,9 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     else:
         out.result(_lines(verb)(capture, out.width, out.ascii))
     _say_what_was_written(out, path, size, replaces)
+    if failure is not None:
+        out.warning(f"{path} holds only what was recorded before a hook failed.")
+        raise failure
     out.note(f"next: {next_command(ctx, capture)}")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hookscope.choices import OPTIMIZERS
-from hookscope.cli import losses, options
+from hookscope.cli import changes, losses, options
 from hookscope.cli.command import Example, command, option, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
@@ -56,6 +56,10 @@ optimizer = together(
 )
 
 
+def _notes() -> dict[str, list[tuple[str, str]]]:
+    return losses.formulas() | changes.operations("--edit", "--grad-edit")
+
+
 @command(
     "step",
     options.model,
@@ -63,13 +67,14 @@ optimizer = together(
     losses.loss,
     options.layers,
     options.inputs,
+    changes.changes("step"),
     options.run,
     options.limits,
     options.output,
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
-    notes=losses.formulas,
+    notes=_notes,
 )
 def step(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
     """Make one step of an optimizer and record what it changes.

@@ -88,18 +88,18 @@ class Several(Parsed):
 
 
 class ChoiceOrFunction(click.Choice[str]):
-    """One of a few words, or ``FILE.py:FUNCTION``."""
+    """One of a few words, or ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the word, or fail with a usage error."""
-        from hookscope.spec import parse_function
+        from hookscope.spec import may_name_function, parse_function
 
+        if not may_name_function(str(value)):
+            return super().convert(value, param, ctx)
         try:
-            if parse_function(str(value)):
-                return str(value)
+            return parse_function(str(value)).word
         except HookscopeError as error:
             self.fail(f"{error.message} {error.hint}".strip(), param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def byte_count(value: Any) -> int:

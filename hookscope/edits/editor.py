@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from hookscope.edits.plan import Bound, carry_out, is_editable
 from hookscope.errors import EditError
-from hookscope.hooks import Recorder, attach, inside_backward, listen, what_of
+from hookscope.hooks import HookSet, inside_backward, what_of
 from hookscope.kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.modules import Layer
+from hookscope.recorder import Recorder
 from hookscope.records import key_of
 from hookscope.tensors import Path, map_tensors
 
@@ -27,6 +27,7 @@ class Editor:
     """Carries edits out while the ``with`` block runs; afterwards no hook is left.
 
     Args:
+        model: the model whose layers are edited.
         bounds: the edits, all of values or all of gradients, in the order in which those of one
             layer are applied.
         seed: the run's, for edits that draw random numbers.
@@ -37,7 +38,11 @@ class Editor:
     """
 
     def __init__(
-        self, bounds: tuple[Bound, ...], seed: int, recorder: Recorder | None = None
+        self,
+        model: nn.Module,
+        bounds: tuple[Bound, ...],
+        seed: int,
+        recorder: Recorder | None = None,
     ) -> None:
         self.bounds = bounds
         self.seed = seed
@@ -45,7 +50,7 @@ class Editor:
         self.changed: dict[int, list[str]] = {bound.position: [] for bound in bounds}
         self._calls: dict[nn.Module, int] = {}
         self._running: dict[nn.Module, list[int]] = {}
-        self._handles: list[RemovableHandle] = []
+        self._hooks = HookSet(model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Editor:
         return self
@@ -54,13 +59,10 @@ class Editor:
         own: dict[Layer, list[Bound]] = {}
         for bound in self.bounds:
             own.setdefault(bound.layer, []).append(bound)
-        try:
-            for layer, bounds in own.items():
-                before, after = (partial(f, layer, bounds) for f in (self._before, self._after))
-                self._handles += attach(layer.module, before, after)
-        except BaseException:
-            self._detach()
-            raise
+        self._hooks.__enter__()
+        for layer, bounds in own.items():
+            self._hooks.before(layer.module, partial(self._before, layer, bounds))
+            self._hooks.after(layer.module, partial(self._after, layer, bounds), always=True)
         return self
 
     def __exit__(
@@ -69,11 +71,7 @@ class Editor:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._detach()
-
-    def _detach(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooks.__exit__()
 
     def demand_effect(self) -> None:
         """Demand that every edit changed something.
@@ -191,7 +189,7 @@ class Editor:
         activation = tensor.detach().clone() if needed else None
         clone = tensor.clone()
         what = f"{what_of(OUTPUT, path)}.grad"
-        listen(clone, partial(self._arrived, layer, call, what, bounds, activation))
+        self._hooks.listen(clone, partial(self._arrived, layer, call, what, bounds, activation))
         return clone
 
     def _arrived(

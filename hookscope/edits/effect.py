@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hookscope.changes import Plan
+from hookscope.choices import VALUE_HOOKS
 from hookscope.edits.editor import Editor
-from hookscope.edits.plan import Bound, Plan
+from hookscope.edits.plan import Bound
 from hookscope.execute import run_bare
 from hookscope.kinds import UNEDITED
 from hookscope.prepare import Prepared
@@ -20,10 +22,10 @@ from hookscope.runs import Run
 from hookscope.tensors import walk
 
 
-def describe_edits(
-    prepared: Prepared, run: Run, again: Callable[[Prepared], Run] | None
+def describe_effect(
+    prepared: Prepared, run: Run, again: Callable[[Prepared], Run], compare: bool
 ) -> dict[str, Any]:
-    """Return what a file tells of an edited run: ``edits``, ``grad_edits`` and ``effect``.
+    """Return what a file tells of a changed run: ``edits``, ``grad_edits`` and ``effect``.
 
     For each edit there is its ``edit`` (the word) and what it ``changed`` (keys). ``effect`` comes
     from a run of the same model without edits, and holds
@@ -31,28 +33,31 @@ def describe_edits(
     - ``output``: how far each tensor of the model's output moved (see ``change``),
     - ``top``: for a classifier with named classes, the likeliest of each image, ``unedited`` and
       ``edited``,
-    - ``drift``: with ``again``, which records such a run, how far each recorded tensor moved. Of a
-      capture only what was recorded from the first edited tensor on can have.
+    - ``drift``: with ``compare``, for which ``again`` records such a run, how far each recorded
+      tensor moved. Of a capture only what was recorded from the first edited tensor on can have.
     """
+    if not prepared.plan:
+        return {}
     told = {
         "edits": _told(prepared.plan.values, run.values),
-        "grad_edits": _told(prepared.plan.gradients, run.gradients),
+        "grad_edits": _told(prepared.plan.gradients, run.gradients) if run.gradients else [],
     }
     bounds = prepared.plan.values + prepared.plan.gradients
     # A layer that is edited is recorded in the one run, so it has to be in the other.
     layers = tuple(dict.fromkeys((*prepared.layers, *(bound.layer for bound in bounds))))
     clean = replace(prepared, plan=Plan(), layers=layers)
     effect: dict[str, Any] = {}
-    with torch.set_grad_enabled(run.loss is not None):
-        other = again(clean).capture if again else None
-        if prepared.plan.values:  # edited gradients leave the output where it is
-            output = other.output if other else run_bare(clean)
+    with torch.set_grad_enabled(run.gradients is not None):
+        other = again(clean).capture if compare else None
+        hooked = other is not None and prepared.plan.hooks_of(VALUE_HOOKS)
+        if prepared.plan.values or hooked:  # edited gradients leave the output where it is
+            output = run_bare(clean) if other is None else other.output
             effect |= _at_the_output(prepared, run.capture.output, output)
-    if other:
+    if other is not None:
         entries = drift(run.capture, other)
         changed = {key for entry in told["edits"] for key in entry["changed"]}
         at = [n for n, entry in enumerate(entries) if entry["key"] in changed]
-        effect["drift"] = entries[at[0] if at and run.loss is None else 0 :]
+        effect["drift"] = entries[at[0] if at and run.gradients is None else 0 :]
     return {name: value for name, value in (told | {"effect": effect}).items() if value}
 
 

@@ -34,20 +34,7 @@ class Bound:
         return self.edit.kind == kind and self.edit.call in (None, call)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """All edits of a run: of what goes forward, and of the gradients that come back."""
-
-    values: tuple[Bound, ...] = ()
-    gradients: tuple[Bound, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.values or self.gradients)
-
-
-def bind(
-    model: nn.Module, values: tuple[Edit, ...], gradients: tuple[Edit, ...], word: str = "MODEL"
-) -> Plan:
+def bind(model: nn.Module, edits: tuple[Edit, ...], word: str = "MODEL") -> tuple[Bound, ...]:
     """Find the layers that edits mean in ``model``, and read the files that they name.
 
     Raises:
@@ -56,15 +43,11 @@ def bind(
         EditError: a file holds nothing under the key that is to be added.
     """
     files: dict[str, Mapping[str, Tensor]] = {}
-
-    def of(edits: tuple[Edit, ...]) -> tuple[Bound, ...]:
-        return tuple(
-            Bound(edit, position, layer, _stored(edit, files))
-            for position, edit in enumerate(edits)
-            for layer in select(model, [edit.pattern], word=word)
-        )
-
-    return Plan(of(values), of(gradients))
+    return tuple(
+        Bound(edit, position, layer, _stored(edit, files))
+        for position, edit in enumerate(edits)
+        for layer in select(model, [edit.pattern], word=word)
+    )
 
 
 def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:

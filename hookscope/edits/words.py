@@ -6,7 +6,7 @@ Torch-free, so that a wrong word is reported before anything heavy is imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hookscope.edits.formulas import GRADIENTS, VALUES, Formula
@@ -69,11 +69,11 @@ def read_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[
     return tuple(_read(word, gradients) for word in listed)
 
 
-def refuse_idle_comparison(compare: bool, *edits: Sequence[object]) -> None:
-    """Raise EditError if a comparison with the unedited run is asked for and nothing is edited."""
-    if compare and not any(edits):
+def refuse_idle_comparison(compare: bool, *changes: object) -> None:
+    """Raise EditError if a comparison with the unchanged run is asked for and nothing changes."""
+    if compare and not any(changes):
         raise EditError(
-            "--compare compares with a run without edits, and there are no edits.",
+            "--compare compares with a run without edits and hooks, and there are none.",
             "Add --edit 'LAYER=OPERATION', or leave out --compare.",
         )
 

@@ -15,9 +15,9 @@ from hookscope.errors import LossError, ModelError
 from hookscope.losses.compute import Loss
 from hookscope.losses.formulas import refuse_choices
 from hookscope.losses.targets import hand_over
-from hookscope.sources.userfile import guarded, run_file
-from hookscope.spec import ended, parse_function
-from hookscope.suggest import did_you_mean
+from hookscope.sources.functions import load_functions
+from hookscope.sources.userfile import guarded
+from hookscope.spec import ended, may_name_function, parse_function
 from hookscope.tensors import map_tensors, walk
 
 OUTPUT, TARGET, INPUT = "output", "target", "input"
@@ -105,9 +105,10 @@ def own_loss(loss: object, reduction: str | None, raw: bool) -> OwnLoss | None:
     """Return the function that ``loss`` names or is; None where it is the name of a formula.
 
     Raises:
-        LossError: the file raised, has no such function, or the function cannot be called with an
-            output; ``reduction`` or ``raw`` is asked for.
-        RequestError: there is no such file.
+        LossError: the function cannot be called with an output; ``reduction`` or ``raw`` is asked
+            for.
+        ModelError: the file raised when it was run.
+        RequestError: there is no such file or function.
 
     Example:
         >>> import torch
@@ -119,23 +120,12 @@ def own_loss(loss: object, reduction: str | None, raw: bool) -> OwnLoss | None:
         name = getattr(loss, "__name__", type(loss).__name__)
         refuse_choices(name, reduction, raw)
         return _described(loss, name, "")
-    place = parse_function(loss) if isinstance(loss, str) else None
-    if place is None:
+    if not isinstance(loss, str) or not may_name_function(loss):
         return None
-    assert isinstance(loss, str)
+    word = parse_function(loss)
     refuse_choices(loss, reduction, raw)
-    path, name = place
-    try:
-        defined = vars(run_file(path))
-    except ModelError as error:
-        raise LossError(error.message, error.hint) from error
-    function = defined.get(name)
-    if not callable(function):
-        functions = [n for n, value in defined.items() if inspect.isfunction(value)]
-        near = did_you_mean(name, functions)
-        what = f"no function {name!r}" if function is None else f"{name!r}, which is no function"
-        raise LossError(f"{path!r} defines {what}.", near or _SIGNATURES)
-    return _described(function, loss, path)
+    [function] = load_functions([word])
+    return _described(function, loss, word.home if word.in_file else "")
 
 
 def _described(function: Callable[..., Any], name: str, path: str) -> OwnLoss:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hookscope.render.marks import gradient_marks
 
 if TYPE_CHECKING:  # listing models as JSON needs no torch
+    from hookscope.events import Trace
     from hookscope.modules import ModuleTree
     from hookscope.records import Capture
     from hookscope.sources.catalog import ModelInfo
@@ -62,6 +63,21 @@ def capture_document(capture: Capture, file: str | None = None) -> dict[str, Any
         "coverage": coverage,
     }
     return document(command, {**capture.metadata, **results})
+
+
+def trace_document(trace: Trace) -> dict[str, Any]:
+    """Return a trace: the metadata's keys, then milliseconds of each pass, events, coverage."""
+    coverage = {
+        "matched": trace.coverage.matched,
+        "fired": [asdict(fired) for fired in trace.coverage.fired],
+        "silent": [asdict(silent) for silent in trace.coverage.silent],
+    }
+    results = {
+        "milliseconds": {name: trace.total(name) for name in ("forward", "backward")},
+        "events": [asdict(event) for event in trace.events],
+        "coverage": coverage,
+    }
+    return document("trace", {**trace.metadata, **results})
 
 
 def models_document(models: Sequence[ModelInfo]) -> dict[str, Any]:

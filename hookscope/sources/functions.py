@@ -1,37 +1,134 @@
-"""A custom ``torch.autograd.Function`` as a model, which hooks can watch."""
+"""A function from a user's Python file, or from a module that can be imported."""
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
-import torch
-from torch import nn
+from hookscope.errors import RequestError
+from hookscope.sources.arguments import settle, show
+from hookscope.sources.userfile import guarded, run_file
+from hookscope.spec import FunctionWord, ended
+from hookscope.suggest import did_you_mean
 
 
-class Applied(nn.Module):
-    """Calls ``function.apply``; it has no parameters.
+def load_functions(words: list[FunctionWord]) -> list[Callable[..., Any]]:
+    """Return the function of each word; functions of one file share one run of it.
 
-    Example:
-        >>> class Twice(torch.autograd.Function):
-        ...     @staticmethod
-        ...     def forward(ctx, x): return 2 * x
-        >>> Applied(Twice)(torch.ones(2))
-        tensor([2., 2.])
+    Raises:
+        ModelError: a file or module raised when it was run; names the line.
+        RequestError: it has no function of that name.
     """
-
-    def __init__(self, function: type[torch.autograd.Function]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        """Return what the function returns."""
-        return self.function.apply(*args)
-
-    def extra_repr(self) -> str:
-        """Return the function's name."""
-        return self.function.__name__
+    homes: dict[str, ModuleType] = {}
+    for word in words:
+        if word.home not in homes:
+            load = run_file if word.in_file else _import
+            homes[word.home] = load(word.home)
+    return [_find(homes[word.home], word) for word in words]
 
 
-def is_function(value: object) -> TypeGuard[type[torch.autograd.Function]]:
-    """Whether ``value`` is a class derived from ``torch.autograd.Function``."""
-    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
+def with_arguments(
+    functions: list[Callable[..., Any]], given: Mapping[str, Any], calls: list[tuple[str, ...]]
+) -> list[Callable[..., Any]]:
+    """Return the functions with each of ``given`` bound in those that have a parameter for it.
+
+    Args:
+        functions: what is going to be called.
+        given: values by name; those typed on a command line follow the parameters' annotations.
+        calls: the names of what each function is going to be called with: ``module``, ``input``.
+
+    Raises:
+        RequestError: no function has the parameter, a value is not of its type, or a function
+            cannot be called so.
+    """
+    wanted = [_pick(function, given) for function in functions]
+    for key in given:
+        if not any(key in own for own in wanted):
+            names = [n for f in functions for n in _parameters(f)]
+            raise RequestError(
+                f"No hook has a parameter {key!r}.",
+                did_you_mean(key, names) or "Give --hook-arg for a parameter of a hook's function.",
+            )
+    made = []
+    for function, own, call in zip(functions, wanted, calls, strict=True):
+        own = settle(function, own)
+        _demand_callable(function, call, own)
+        made.append(partial(function, **own) if own else function)
+    return made
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What to call a function that came without a word."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def file_of(function: Callable[..., Any]) -> str:
+    """The file that a function was written in; empty for one that is not written in Python."""
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__code__"):
+        function = getattr(type(function), "__call__", function)  # noqa: B004 - its code is wanted
+    code = getattr(function, "__code__", None)
+    return str(code.co_filename) if code else ""
+
+
+def _import(name: str) -> ModuleType:
+    return guarded(name, partial(import_module, name))
+
+
+def _find(home: ModuleType, word: FunctionWord) -> Callable[..., Any]:
+    found: Any = vars(home).get(word.name)
+    if inspect.isclass(found) or not callable(found):
+        what = "a class" if inspect.isclass(found) else "not a function"
+        functions = [
+            name
+            for name, value in vars(home).items()
+            if inspect.isfunction(value) and value.__module__ == home.__name__
+        ]
+        offers = f"It offers {', '.join(functions)}." if functions else "It defines no function."
+        if word.name in vars(home):
+            raise RequestError(f"{word.name} in {word.home} is {what}.", offers)
+        near = did_you_mean(word.name, functions)
+        raise RequestError(
+            f"{word.home} has no function {word.name!r}.", f"{near} {offers}".strip()
+        )
+    function: Callable[..., Any] = found
+    return function
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except ValueError:  # written in C, and silent about it
+        return []
+
+
+def _pick(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    names = _parameters(function)
+    return {key: value for key, value in given.items() if key in names}
+
+
+def _demand_callable(
+    function: Callable[..., Any], call: tuple[str, ...], own: Mapping[str, Any]
+) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    try:
+        signature.bind(*call, **own)
+    except TypeError as error:
+        name = name_of(function)
+        with_ = f" and {show(own)}" if own else ""
+        raise RequestError(
+            f"The hook {name} cannot be called with {', '.join(call)}{with_}: {ended(str(error))}",
+            f"It is {name}{signature}; --hook-kind chooses what it is called with, and"
+            " --hook-arg KEY=VALUE fills its further parameters.",
+        ) from None

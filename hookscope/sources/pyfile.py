@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
+from hookscope.sources.autograd_function import Applied, is_function
 from hookscope.sources.catalog import no_weights_by_name
-from hookscope.sources.functions import Applied, is_function
 from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo
 from hookscope.sources.userfile import guarded, run_file
 from hookscope.spec import FILE, ModelSpec, ended, is_weights_file

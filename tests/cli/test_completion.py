@@ -96,7 +96,7 @@ def test_weights_are_completed_with_names_beside_files(complete) -> None:
 
 
 def test_help_completes_commands(complete) -> None:
-    assert complete("help", "t") == ["tree"]
+    assert complete("help", "tre") == ["tree"]
     assert complete("help", "") == list(cli.commands)
 
 

@@ -14,10 +14,12 @@ from hookscope.cli.main import cli
 
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
+# A second form of the result.
+PRESENTATION |= {"chrome"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "gradcheck", "models")
+WITH_API = ("tree", "capture", "grads", "step", "trace", "gradcheck", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -62,6 +64,11 @@ SAMPLES = {
     "atol": ("1e-4", 1e-4),
     "rtol": ("0.01", 0.01),
     "gradcheck shape": ("2x3 3", ((2, 3), (3,))),
+    "hook": ("os.path:join fc=os:getcwd", ("os.path:join", "fc=os:getcwd")),
+    "hook-kind": ("forward_pre forward", ("forward_pre", "forward")),
+    "hook-arg": ("by=2", {"by": "2"}),
+    "forward-only": ("1", True),
+    "chrome": ("t.json", "t.json"),
     "task": ("optical flow", "optical flow"),
     "quiet": ("1", True),
     "verbose": ("2", 2),

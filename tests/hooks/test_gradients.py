@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
-from hookscope.hooks import Recorder
+from hookscope.recorder import Recorder
 from hookscope.select import select
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import hookscope
 from hookscope.errors import CheckFailed, LayerError
-from hookscope.hooks import Recorder
+from hookscope.recorder import Recorder
 from hookscope.select import select
 from tests.oracle.by_hand import same_bits
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision import models
 
 import hookscope
-from hookscope.hooks import Recorder
+from hookscope.recorder import Recorder
 from hookscope.select import select
 from tests.oracle import by_hand
 from tests.oracle.by_hand import same_bits

@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from torchvision import models
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.hooks import Recorder
 from hookscope.modules import layers_of
+from hookscope.recorder import Recorder
 from hookscope.sources.exported.source import adopt, load
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel

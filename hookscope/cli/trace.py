@@ -1,0 +1,91 @@
+"""``hookscope trace``: what fires when a model runs, in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli import candidates, losses, options
+from hookscope.cli.command import Example, command, flag, option
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+from hookscope.cli.values import FileName
+
+EXAMPLES = (
+    Example(
+        'hookscope trace resnet18 --layer "layer4.*" --shape 1x3x64x64',
+        "One stage, forward and then backward.",
+    ),
+    Example(
+        "hookscope trace sample_models/digits_scripted.pt --chrome digits.trace.json",
+        "A scripted file; the trace opens in https://ui.perfetto.dev.",
+    ),
+    Example(
+        "hookscope trace sample_models/digits_exported.pt2 --forward-only --leaves",
+        "Only the forward pass, and only what holds no other layers.",
+    ),
+)
+
+
+@command(
+    "trace",
+    options.model,
+    flag("forward-only", section="Loss", help="Run no backward pass."),
+    losses.loss,
+    options.layers,
+    options.inputs,
+    options.run,
+    option(
+        "--chrome",
+        section="Output",
+        type=FileName("file"),
+        help="Write a trace-event JSON file too, as Perfetto and Chrome open it.",
+    ),
+    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+    notes=losses.formulas,
+)
+def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) -> None:
+    """Show what fires when a model runs, in order: forward, then backward.
+
+    One line for each call of a layer, indented by the layers it ran within: its call number, the
+    shapes and bytes of what came out (going back: of the gradients that arrived), its time in
+    milliseconds, and its own without the listed layers within it. Times are those of one run by the
+    wall clock; the clock stands still while the hooks work.
+    """
+    out: Out = ctx.obj
+    from pathlib import Path
+
+    from hookscope import outputs
+    from hookscope.sources import catalog
+
+    catalog.check(values["model"])
+    replaces = outputs.check(Path(chrome), force, "--chrome") if chrome else False
+    options.announce_model(ctx)
+    with out.status("Loading torch ..."):
+        from hookscope import api
+        from hookscope.cli.log import listen
+
+        listen(out)
+        out.step(f"Running {values['model']} ...")
+        result = api.trace(**values)
+        written = result.save_chrome(chrome) if chrome else 0
+    names = [(one.module, one.type) for one in result.coverage.fired]
+    names += [(one.module, one.type) for one in result.coverage.silent]
+    candidates.remember(values["model"], names, complete=False)
+    if out.json:
+        from hookscope.render.json import trace_document
+
+        out.document(trace_document(result))
+    else:
+        from hookscope.render.trace import trace_lines
+
+        out.result(trace_lines(result, out.width, out.ascii))
+    if chrome:
+        from hookscope.render.text import size
+
+        replaced = ", replacing an earlier file" if replaces else ""
+        out.note(f"wrote {chrome} ({size(written)}{replaced}); https://ui.perfetto.dev opens it")

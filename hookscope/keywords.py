@@ -1,0 +1,103 @@
+"""From the keywords of a verb to a run that is ready, and to what its metadata say of them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from hookscope.changes import Plan
+from hookscope.edits.plan import bind as bind_edits
+from hookscope.edits.words import read_edits, refuse_idle_comparison
+from hookscope.errors import HookError, RequestError
+from hookscope.own_hooks.binding import bind as bind_hooks
+from hookscope.prepare import Prepared, prepare
+from hookscope.provenance import describe_run
+
+
+def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
+    """Make ready what the keywords of a verb name: model, input, layers, edits and hooks."""
+    values = read_edits(given.get("edits", ()))
+    gradients = read_edits(given.get("grad_edits", ()), gradients=True)
+    refuse_idle_comparison(given.get("compare", False), values, gradients, given.get("hooks", ()))
+    selection = {name: several(given[name]) for name in ("layers", "types")}
+    recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
+    run = ("weights", "model_args", "method", "trust", "seed", "dtype", "device", "train")
+    prepared = prepare(
+        given["model"],
+        given["input"],
+        selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
+        recipe=recipe,
+        **{name: given[name] for name in run},
+    )
+    word, module = prepared.loaded.word, prepared.module
+    plan = Plan(
+        bind_edits(module, values, word),
+        bind_edits(module, gradients, word),
+        bind_hooks(
+            given.get("hooks", ()),
+            given.get("hook_kind", ()),
+            given.get("hook_args") or {},
+            model=module,
+            layers=prepared.layers,
+            word=word,
+            verb=verb,
+        ),
+    )
+    return replace(prepared, plan=plan)
+
+
+@contextmanager
+def telling(
+    verb: str, prepared: Prepared, options: Mapping[str, Any]
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Yield what makes the metadata of this run; an error in a user's hook carries them too."""
+    origin = partial(describe_run, verb, prepared, options)
+    try:
+        yield origin
+    except HookError as error:
+        if error.capture is not None:
+            error.capture.metadata = {**origin(), "failed": error.message}
+        raise
+
+
+def kinds_of(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
+    """The kinds of records that the words in ``what`` ask for.
+
+    Raises:
+        RequestError: a word is not among ``known``, or there is none.
+    """
+    words = [word.strip() for word in what.split(",")] if isinstance(what, str) else list(what)
+    unknown = [word for word in words if word not in known]
+    if unknown or not words:
+        wrong = repr(unknown[0]) if unknown else "Nothing"
+        raise RequestError(f"{wrong} cannot be recorded.", f"Choose among {', '.join(known)}.")
+    return {known[word] for word in words}
+
+
+def several(words: str | Iterable[str]) -> list[str]:
+    """The words given; a lone one need not stand in a list."""
+    return [words] if isinstance(words, str) else list(words)
+
+
+def options_of(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:
+    """The keywords whose values are not the defaults, as JSON can hold them."""
+    defaults = {n: p.default for n, p in inspect.signature(function).parameters.items()}
+    plain = {n: _plain(value) for n, value in given.items() if n not in ("model", "input")}
+    return {name: value for name, value in plain.items() if value != _plain(defaults[name])}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return f"a {type(value).__name__}"
