@@ -14,7 +14,7 @@ from hookscope.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.differentiate import Measure, differentiate
 from hookscope.errors import CheckFailed, RequestError
 from hookscope.hooks import HookSet
-from hookscope.kinds import PARAM_UPDATE
+from hookscope.kinds import PARAM_GRAD, PARAM_UPDATE
 from hookscope.modules import ROOT
 from hookscope.own_hooks.running import attached
 from hookscope.prepare import Prepared
@@ -107,7 +107,8 @@ def take_step(
         values.update({parameter: parameter.detach().clone() for parameter in parameters})
 
     def after(*_: object) -> None:
-        for record in recorder.capture.records:
+        gradients = [one for one in recorder.capture.records if one.kind == PARAM_GRAD]
+        for record in gradients:
             parameter = _parameter_of(prepared.module, record)
             updates.append((record, parameter.detach() - values[parameter]))
 
