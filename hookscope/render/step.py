@@ -6,9 +6,10 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.kinds import PARAM_GRAD, PARAM_UPDATE
+from hookscope.kinds import PARAM_UPDATE
 from hookscope.records import Capture, Record
 from hookscope.render.coverage import coverage_lines
+from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.grads import loss_lines
 from hookscope.render.lower import blocks, lower, sentence
 from hookscope.render.marks import not_finite
@@ -38,7 +39,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def step_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the whole summary: loss, optimizer, table, coverage.
+    """Return the whole summary: loss, optimizer, table, drift, what edits did, coverage.
 
     Args:
         capture: gradients and updates.
@@ -47,8 +48,10 @@ def step_lines(capture: Capture, width: int | None, ascii: bool = False) -> list
     """
     head = loss_lines(capture.metadata, width, ascii)
     head += _optimizer_lines(capture.metadata.get("optimizer"), width, ascii)
-    told = coverage_lines(capture.coverage, width, ascii)
-    return blocks(head, step_table(capture, width, ascii), told, width=width)
+    told = effect_lines(capture, width, ascii) + coverage_lines(capture.coverage, width, ascii)
+    drift = drift_lines(capture, width, ascii)
+    top = top_change_lines(capture.metadata, width, ascii)
+    return blocks(head, step_table(capture, width, ascii), drift, told, top, width=width)
 
 
 def _optimizer_lines(
@@ -64,27 +67,35 @@ def step_table(capture: Capture, width: int | None, ascii: bool = False) -> list
     """Return one row for each parameter in the order of its gradient, then what has none.
 
     The numbers are Euclidean norms: of the gradient, of the update, of the weight before the step.
+    Gradients that were edited on their way, and what hooks emitted, have rows with a norm alone.
     """
     updates = {
         (r.module, r.what.removesuffix(".update"), r.call): r
         for r in capture.records
         if r.kind == PARAM_UPDATE
     }
-    gradients = [r for r in capture.records if r.kind == PARAM_GRAD]
-    rows = [_row(r, updates[r.module, r.what.removesuffix(".grad"), r.call]) for r in gradients]
+    rows = [
+        _row(r, updates.get((r.module, r.what.removesuffix(".grad"), r.call)), capture.metadata)
+        for r in capture.records
+        if r.kind != PARAM_UPDATE
+    ]
     rows += missing_rows(capture, len(COLUMNS))
     return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
-def _row(gradient: Record, update: Record) -> Row:
+def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row:
     cells = (
-        Cell(gradient.module),
-        Cell(gradient.type, style="cyan"),
-        Cell(gradient.what.removesuffix(".grad")),
-        Cell(str(gradient.call)),
-        Cell(shape_text(gradient.shape)),
-        Cell(gradient.dtype),
+        Cell(record.module),
+        Cell(record.type, style="cyan"),
+        Cell(record.what.removesuffix(".grad") if update else record.what),
+        Cell(str(record.call)),
+        Cell(shape_text(record.shape)),
+        Cell(record.dtype),
     )
-    norms = (gradient.stats.norm, update.stats.norm, gradient.weight_norm, update.ratio)
-    loud = [word for record in (gradient, update) if (word := not_finite(record.stats))]
-    return Row((*cells, *map(number_cell, norms)), note_cell(gradient, ", ".join(loud[:1])))
+    numbers = [number_cell(record.stats.norm), Cell(), Cell(), Cell()]
+    if update:
+        ratio = (update.stats.norm, record.weight_norm, update.ratio)
+        numbers[1:] = [number_cell(value) for value in ratio]
+    loud = [word for one in (record, update) if one and (word := not_finite(one.stats))]
+    note = note_cell(record, ", ".join(loud[:1]), edit_note(record, metadata))
+    return Row((*cells, *numbers), note)
