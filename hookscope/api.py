@@ -30,6 +30,7 @@ from hookscope.execute import (
 )
 from hookscope.keywords import kinds_of, options_of, prepared_for, several, telling
 from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
+from hookscope.losses.formulas import refuse_idle_loss
 from hookscope.modules import ModuleTree, describe, refuse_lazy
 from hookscope.numerical import compare as compare_numerically
 from hookscope.own_hooks.binding import Hooks
@@ -455,6 +456,8 @@ def trace(
     """
     given = locals()
     options = options_of(given, trace)
+    if forward_only:
+        refuse_idle_loss(loss, target, reduction, raw)
     measure = None if forward_only else settle_loss(loss, target, reduction, raw)
     prepared = prepared_for("trace", given)
     metadata = describe_run("trace", prepared, options)

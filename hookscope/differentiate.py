@@ -63,18 +63,16 @@ def settle_loss(
         )
     if penalty and name in FORMULAS and FORMULAS[name].reduction:
         reduction = "sum"
-    return Measure(
-        lambda prepared, output: compute(
-            name,
-            output,
-            target,
-            reduction=reduction,
-            raw=raw,
-            categories=prepared.loaded.categories,
-        ),
-        raw,
-        penalty,
-    )
+
+    def of(prepared: Prepared, output: Any) -> Loss:
+        nonlocal target
+        categories = prepared.loaded.categories
+        found = compute(name, output, target, reduction=reduction, raw=raw, categories=categories)
+        if found.classes is not None:  # a run to compare with is measured against the same ones
+            target = found.classes
+        return found
+
+    return Measure(of, raw, penalty)
 
 
 def differentiate(prepared: Prepared, recorder: Recorder, measure: Measure) -> dict[str, Any]:

@@ -128,7 +128,13 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         return
     from hookscope.edits.words import refuse_idle_comparison
     from hookscope.inputs.words import NO_IMAGE, refuse_unused
-    from hookscope.losses.formulas import FORMULAS, check_reduction, check_target, refuse_choices
+    from hookscope.losses.formulas import (
+        FORMULAS,
+        check_reduction,
+        check_target,
+        refuse_choices,
+        refuse_idle_loss,
+    )
     from hookscope.sources.catalog import check_weights
     from hookscope.spec import parse_model
 
@@ -137,6 +143,8 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
+    if values.get("forward_only"):
+        refuse_idle_loss(*(values[name] for name in ("loss", "target", "reduction", "raw")))
     if "loss" in values:
         loss = values["loss"] or "ce"
         if loss in FORMULAS:

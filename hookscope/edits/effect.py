@@ -14,7 +14,6 @@ from hookscope.choices import VALUE_HOOKS
 from hookscope.edits.editor import Editor
 from hookscope.edits.plan import Bound
 from hookscope.execute import run_bare
-from hookscope.kinds import UNEDITED
 from hookscope.prepare import Prepared
 from hookscope.provenance import top_classes
 from hookscope.records import Capture
@@ -77,10 +76,11 @@ def _at_the_output(prepared: Prepared, edited: Any, clean: Any) -> dict[str, Any
 
 def drift(edited: Capture, clean: Capture) -> list[dict[str, Any]]:
     """Return how far each recorded tensor moved, by ``key``, in the order of the edited run."""
+    kinds = {record.kind for record in clean.records}  # not those of edits and hooks alone
     return [
         {"key": record.key, **change(clean.get(record.key), edited[record.key])}
         for record in edited.records
-        if not record.kind.endswith(UNEDITED)
+        if record.kind in kinds
     ]
 
 

@@ -101,11 +101,17 @@ def carry_out(
     except HookscopeError:
         raise
     except (RuntimeError, ValueError, TypeError) as error:
-        raise EditError(
-            f"The edit {edit.word!r} cannot be made at layer {bound.layer.name}"
-            f" ({bound.layer.type}): {str(error).splitlines()[0].rstrip('.')}.",
-            "Choose another operation, or fewer layers.",
-        ) from error
+        raise _cannot(bound, str(error).splitlines()[0].rstrip(".")) from error
+
+
+def _cannot(
+    bound: Bound, reason: str, repair: str = "Choose another operation, or fewer layers."
+) -> EditError:
+    return EditError(
+        f"The edit {bound.edit.word!r} cannot be made at layer {bound.layer.name}"
+        f" ({bound.layer.type}): {reason}.",
+        repair,
+    )
 
 
 def is_editable(bound: Bound, tensor: Tensor) -> bool:
@@ -118,11 +124,8 @@ def is_editable(bound: Bound, tensor: Tensor) -> bool:
         EditError: the tensor is nested, sparse or quantized.
     """
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
-        raise EditError(
-            f"The edit {bound.edit.word!r} cannot be made at layer {bound.layer.name}"
-            f" ({bound.layer.type}): its tensor is nested, sparse or quantized.",
-            "Edit a layer before or after it.",
-        )
+        reason = "its tensor is nested, sparse or quantized"
+        raise _cannot(bound, reason, "Edit a layer before or after it.")
     return bound.edit.name == "patch" or tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -144,11 +147,14 @@ def _index_of(bound: Bound, tensor: Tensor, dim: int) -> Tensor | None:
     if channels is None:
         return None
     if not tensor.ndim:
-        raise ValueError("a single number has no channels")
+        raise _cannot(bound, "a single number has no channels", "Leave out the brackets.")
     if channels[-1] >= tensor.shape[dim]:
-        raise ValueError(
-            f"channel {channels[-1]} does not exist: dimension {dim} of {_looks(tensor)} has"
-            f" channels 0 to {tensor.shape[dim] - 1}"
+        last = tensor.shape[dim] - 1
+        raise _cannot(
+            bound,
+            f"there is no channel {channels[-1]}; those of {_looks(tensor)} lie along dimension"
+            f" {dim}",
+            f"Name channels from 0 to {last}.",
         )
     return torch.tensor(channels, device=tensor.device)
 

@@ -35,6 +35,7 @@ class Loss:
         reduction: how the terms became one number; empty where there was one to begin with.
         target: what it was measured against, in words; empty for ``sum`` and ``norm``.
         raw: whether the loss was taken straight on the model's output.
+        classes: the class indices it was measured against, int64; None where it was not classes.
     """
 
     value: Tensor
@@ -43,6 +44,7 @@ class Loss:
     reduction: str
     target: str
     raw: bool = False
+    classes: Tensor | None = None
 
 
 def compute(
@@ -93,7 +95,7 @@ def compute(
     logits = _logits(output)
     settled = resolve(target, logits, categories)
     value = _reduce(_terms(name, logits, settled, raw), chosen, len(logits))
-    return Loss(value, name, text, chosen, settled.text, raw)
+    return Loss(value, name, text, chosen, settled.text, raw, settled.classes)
 
 
 def _reduction(formula: Formula, asked: str | None, raw: bool) -> str:

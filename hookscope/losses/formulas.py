@@ -111,6 +111,17 @@ def refuse_choices(name: str, reduction: str | None, raw: bool) -> None:
             )
 
 
+def refuse_idle_loss(loss: object, target: object, reduction: object, raw: bool) -> None:
+    """Raise LossError if anything of a loss is chosen where no backward pass will run."""
+    default = isinstance(target, str) and target == "argmax"
+    given = {"loss": loss, "target": not default, "reduction": reduction, "raw": raw}
+    for name in (name for name, value in given.items() if value not in (None, False)):
+        raise LossError(
+            f"--{name} is for the backward pass, and --forward-only leaves that out.",
+            f"Leave out one of the two, --{name} or --forward-only.",
+        )
+
+
 def is_target_file(word: object) -> bool:
     """Whether a target's word means a file of a tensor."""
     return isinstance(word, str) and word.lower().endswith(TARGET_SUFFIXES)

@@ -31,16 +31,6 @@ def test_a_step_down_the_mean_of_roots(run: Run, repo: Path, tmp_path: Path) -> 
     assert torch.equal(made["./x.update"], (X - 1e-3 * x.grad) - X)
 
 
-def test_the_square_of_the_double_has_a_gradient_of_16(
-    run: Run, repo: Path, tmp_path: Path
-) -> None:
-    output = tmp_path / "grads.safetensors"
-    word = f"{repo}/sample_models/doubling.py:SquareOfDouble"
-    done = run("grads", word, "--loss", "sum", "--what", "output,input", "-o", output)
-    assert done.rc == 0, done.stderr
-    assert load_file(output)["./input.0.grad"].tolist() == [16]
-
-
 def test_the_penalty_of_two_steps(run: Run, repo: Path) -> None:
     word = f"{repo}/sample_models/two_steps.py:TwoSteps"
     done = run("grads", word, "--penalty", "gp")
