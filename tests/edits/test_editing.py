@@ -158,7 +158,7 @@ def nested(self: Module, x: Tensor, *, scale: Tensor) -> Any:
         ("c=zero", "No layer of Sequential matches 'c'"),
         (
             "a[3,6]=zero",
-            r"layer a \(Linear\): there is no channel 6; those of 2x6 float32 lie along dimension 1",
+            r"layer a \(Linear\): there is no channel 6; those of 2x6 float32 lie along",
         ),
         ("a:2=zero", r"'a:2=zero' changed nothing: a \(Linear\) was called 1 time"),
         ("a=mean:spatial", r"layer a \(Linear\): a tensor of 2 dimensions has none of space"),
