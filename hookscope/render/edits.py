@@ -70,7 +70,10 @@ def top_change_lines(
         Column("p edited", right=True),
         Column("image", right=True, dull=True),
     )
-    return lower(Table(columns, tuple(rows), (("drop", "image"),), note=""), width, ascii)
+    squeeze: tuple[Squeeze, ...] = tuple(
+        ("drop", title) for title in ("image", "p unedited", "p edited")
+    )
+    return lower(Table(columns, tuple(rows), squeeze, note=""), width, ascii)
 
 
 def drift_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:

@@ -12,17 +12,16 @@ from hookscope.render.text import count, plural, shape_text
 
 COLUMNS = (
     Column("input"),
-    Column("index", right=True),
+    Column("at", right=True),
     Column("output"),
-    Column("output index", "index", right=True),
+    Column("there", right=True),
     Column("analytical", "analyt.", right=True),
     Column("numerical", "numer.", right=True),
     Column("difference", "diff", right=True),
 )
 SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in ("analytical", "numerical", "difference")),
-    ("shorten", "output index"),
-    *(("drop", title) for title in ("note", "difference", "output", "output index")),
+    *(("drop", title) for title in ("note", "difference", "output", "there")),
 )
 
 

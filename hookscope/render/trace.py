@@ -19,12 +19,12 @@ COLUMNS = (
     Column("shape"),
     Column("bytes", right=True),
     Column("ms", right=True),
-    Column("own ms", right=True),
+    Column("own", right=True),
 )
 SQUEEZE: tuple[Squeeze, ...] = (
     ("shorten", "bytes"),
-    *(("shorten", title) for title in ("ms", "own ms")),
-    *(("drop", title) for title in ("type", "own ms", "bytes", "call", "shape", "pass", "ms")),
+    *(("shorten", title) for title in ("ms", "own")),
+    *(("drop", title) for title in ("type", "own", "bytes", "call", "shape", "pass", "ms")),
 )
 INDENT = "  "
 

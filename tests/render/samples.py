@@ -7,6 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from hookscope.agreement import Comparison, Entry, GradCheck
+from hookscope.events import BACKWARD, FORWARD, Event, Trace
 from hookscope.modules import LayerRun, ModuleTree, describe
 from hookscope.records import Absent, Capture, Coverage, Fired, Silent
 
@@ -121,3 +123,73 @@ def gradients() -> Capture:
         },
     }
     return capture
+
+
+def edited() -> Capture:
+    """Outputs of a model that was edited at its first layer, beside those of the unedited run."""
+    capture = outputs()
+    put(capture, "stem", ramp(1, 8, 4, 4), what="output.unedited", kind="output.unedited")
+    put(capture, "stem", ramp(1, 8, 4, 4) / 2)
+    edits = [
+        {"edit": "stem=scale:0.5", "changed": ["stem/output"]},
+        {"edit": "stem[3,7-9]=zero", "changed": ["stem/output"]},
+    ]
+    moved = {"largest": 1.25, "relative": 0.5}
+    effect = {
+        "output": [{"name": "output", **moved}],
+        "top": {
+            "unedited": capture.metadata["top"],
+            "edited": [list(reversed(capture.metadata["top"][0]))],
+        },
+        "drift": [
+            {"key": "head/output", **moved},
+            {"key": "layer3.0.relu:2/output", "largest": 0.0, "relative": 0.0},
+            {"key": "layer3.0.conv1/output", "largest": None, "relative": None},
+        ],
+    }
+    capture.metadata |= {"edits": edits, "effect": effect}
+    return capture
+
+
+def stepped() -> Capture:
+    """Gradients and updates of a step, an edited gradient and an emitted number among them."""
+    capture = gradients()
+    update = {"what": "weight.update", "kind": "param.update", "weight_norm": 2.0}
+    put(capture, "fc", ramp(8, 4) * -0.1, type="Linear", **update)
+    put(capture, "layer1.0.conv1", ramp(8, 3, 3, 3) * -0.1, **update)
+    put(capture, ".", torch.tensor(0.1), type="Net", what="lr", kind="emitted")
+    arguments = {"lr": 0.1, "momentum": 0.9, "foreach": None, "nesterov": False}
+    capture.metadata |= {
+        "optimizer": {"name": "sgd", "class": "SGD", "arguments": arguments},
+        "grad_edits": [{"edit": "fc=clip:1", "changed": ["fc/output.grad"]}],
+    }
+    return capture
+
+
+def trace() -> Trace:
+    """A block of two layers forward and backward, a layer called twice."""
+    shape = ((1, 64, 56, 56),)
+    rows = [
+        (FORWARD, "layer1.0", "BasicBlock", 1, 0, 0.0, 3.25, 0.25),
+        (FORWARD, "layer1.0.conv1", "Conv2d", 1, 1, 0.25, 1.5, 1.5),
+        (FORWARD, "layer1.0.relu", "ReLU", 2, 1, 1.75, 1.5, 1.5),
+        (BACKWARD, "layer1.0", "BasicBlock", 1, 0, 4.0, 1234.5, 0.125),
+        (BACKWARD, "layer1.0.relu", "ReLU", 2, 1, 4.0, 1234.375, 1234.375),
+    ]
+    events = tuple(
+        Event(way, name, kind, call, depth, shape, shape, 802_816, start, time, own)
+        for way, name, kind, call, depth, start, time, own in rows
+    )
+    fired = (Fired("layer1.0", "BasicBlock", 1), Fired("layer1.0.relu", "ReLU", 2))
+    return Trace(events, Coverage(fired), {"loss": gradients().metadata["loss"]})
+
+
+def checked() -> GradCheck:
+    """A backward that is right by its first input and wrong by its second."""
+    right = Entry((0, 2), (0, 2), 1.0, 1.0000001, 1e-7)
+    wrong = [Entry((n,), (n, n), 0.5, 1.0 + n, 0.5 + n) for n in range(3)]
+    comparisons = (
+        Comparison("input.0", "output", (2, 3), (2, 3), 36, 0, (right,)),
+        Comparison("input.scale", "output", (3,), (2, 3), 18, 6, tuple(wrong), "no gradient came"),
+    )
+    return GradCheck(comparisons, 1e-6, 1e-5, 1e-3, {"command": "gradcheck"})

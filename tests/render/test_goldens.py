@@ -18,11 +18,17 @@ from torchvision.models import get_model
 from hookscope.modules import ModuleTree, describe
 from hookscope.render.capture import COLUMNS as CAPTURE_COLUMNS
 from hookscope.render.capture import capture_lines
+from hookscope.render.gradcheck import COLUMNS as GRADCHECK_COLUMNS
+from hookscope.render.gradcheck import gradcheck_lines
 from hookscope.render.grads import COLUMNS as GRADS_COLUMNS
 from hookscope.render.grads import grads_lines
 from hookscope.render.models import COLUMNS as MODELS_COLUMNS
 from hookscope.render.models import models_lines
+from hookscope.render.step import COLUMNS as STEP_COLUMNS
+from hookscope.render.step import step_lines
 from hookscope.render.table import Column
+from hookscope.render.trace import COLUMNS as TRACE_COLUMNS
+from hookscope.render.trace import trace_lines
 from hookscope.render.tree import tree_lines
 from hookscope.sources.catalog import ModelInfo
 from tests.render import samples
@@ -76,12 +82,32 @@ def models(width: int | None, ascii: bool) -> list[Text]:
     )
 
 
+def edited(width: int | None, ascii: bool) -> list[Text]:
+    return capture_lines(samples.edited(), width, ascii)
+
+
+def step(width: int | None, ascii: bool) -> list[Text]:
+    return step_lines(samples.stepped(), width, ascii)
+
+
+def trace(width: int | None, ascii: bool) -> list[Text]:
+    return trace_lines(samples.trace(), width, ascii)
+
+
+def gradcheck(width: int | None, ascii: bool) -> list[Text]:
+    return gradcheck_lines(samples.checked(), width, ascii)
+
+
 TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {
     "tree-resnet18": (resnet18, TREE_COLUMNS, ("layer2.0.downsample.0", "avgpool", "fc")),
     "tree-small": (small, TREE_COLUMNS, ("stem.0", "block.first", "attention.out_proj", "head")),
     "tree-shapes": (shapes, SHAPES_COLUMNS, ("stem.0", "block.second", "attention.out_proj")),
     "capture": (capture, CAPTURE_COLUMNS, ("layer3.0.downsample.0", "layer3.0.blocks", "decoder")),
     "grads": (grads, GRADS_COLUMNS, ("layer1.0.conv1", "layer1.0.mask", "aux", "late")),
+    "edited": (edited, CAPTURE_COLUMNS, ("stem", "layer3.0.downsample.0")),
+    "step": (step, STEP_COLUMNS, ("layer1.0.conv1", "layer1.0.bn1", "late")),
+    "trace": (trace, TRACE_COLUMNS, ("layer1.0.conv1", "layer1.0.relu")),
+    "gradcheck": (gradcheck, GRADCHECK_COLUMNS, ("input.0", "input.scale")),
     "models": (models, MODELS_COLUMNS, ("alexnet", "ssdlite320_mobilenet_v3_large")),
 }
 
