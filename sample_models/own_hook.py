@@ -5,6 +5,7 @@
 - ``sparsity`` changes nothing and records the share of zeros, as ``hookscope.emit`` lets it.
 - ``clip`` limits every entry of a gradient (``tensor``), ``reverse`` turns round what flows back
   through a module (``backward``).
+- ``keep_small`` limits every parameter after an optimizer's step (``step_post``).
 - ``nothing_below`` raises when it sees a negative number: what that does to a recording.
 
 Try, in this folder:
@@ -14,6 +15,7 @@ Try, in this folder:
     hookscope capture digits.py:trained --hook "conv1=own_hook.py:brighten" --hook-kind forward_pre
     hookscope grads digits.py:trained --target 3 --hook "conv*=own_hook.py:clip" --hook-kind tensor
     hookscope grads digits_exported.pt2 --hook "conv2=own_hook.py:reverse" --hook-kind backward
+    hookscope step digits.py:trained --hook own_hook.py:keep_small --hook-kind step_post
     hookscope trace digits_exported.pt2
 
 With ``--hook "fc=own_hook.py:nothing_below"`` a capture ends with status 1, names the line, and
@@ -22,6 +24,7 @@ keeps what had been recorded before.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 import hookscope
@@ -56,6 +59,16 @@ def reverse(
 ) -> tuple[Tensor, ...]:
     """Return the gradients at the inputs with their signs turned, as domain adaptation does."""
     return tuple(-grad for grad in grad_input)
+
+
+def keep_small(
+    optimizer: torch.optim.Optimizer, args: object, kwargs: object, largest: float = 0.1
+) -> None:
+    """Bring every parameter between ``-largest`` and ``largest``, as weight clipping does."""
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.clamp_(-largest, largest)
 
 
 def nothing_below(module: nn.Module, input: tuple[Tensor, ...], output: Tensor) -> None:
