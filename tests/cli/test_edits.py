@@ -1,0 +1,90 @@
+"""Edits from the shell: what they write, what is told of them, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import REPO, Run
+
+pytestmark = pytest.mark.slow
+
+SAMPLES = REPO / "sample_models"
+TRAINED = f"{SAMPLES}/digits.py:trained"
+FIVE = f"{SAMPLES}/five.png"
+
+
+@pytest.mark.parametrize(
+    "model", ["digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"]
+)
+def test_patching_a_bottleneck_of_a_corrupted_run_restores_the_clean_output(
+    run: Run, tmp_path: Path, model: str
+) -> None:
+    word = f"{SAMPLES}/{model}"
+    clean, corrupted, patched = (tmp_path / f"{n}.safetensors" for n in ("clean", "bad", "patched"))
+    assert run("capture", word, "--input", FIVE, "-o", clean).rc == 0
+    assert run("capture", word, "--shape", "1x1x8x8", "--seed", "7", "-o", corrupted).rc == 0
+    words = ("--shape", "1x1x8x8", "--seed", "7", "--edit", f"relu1=patch:{clean}", "--verify")
+    done = run("capture", word, *words, "-o", patched)
+    assert done.rc == 0, done.stderr
+    was, bad, now = (load_file(path)["./output"] for path in (clean, corrupted, patched))
+    assert torch.equal(now, was) and not torch.equal(bad, was)
+    assert "Verified: the output is bit-equal" in done.stdout
+
+
+def test_an_edited_run_tells_what_it_did(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "edited.safetensors"
+    words = ("--edit", "conv1[0-12]=zero", "--edit", "relu1:1=scale:2", "--compare", "-o", output)
+    done = run("capture", TRAINED, "--input", FIVE, *words)
+    assert done.rc == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(x.startswith("conv1") and x.endswith("edited: zero [0-12]") for x in lines)
+    assert any(line.startswith("The model's output moved by at most") for line in lines)
+    header = next(line.split() for line in lines if line.startswith("unedited"))
+    assert header == ["unedited", "p", "unedited", "edited", "p", "edited", "image"]
+    made, clean = load_file(output), tmp_path / "clean.safetensors"
+    assert run("capture", TRAINED, "--input", FIVE, "-o", clean).rc == 0
+    before = load_file(clean)
+    assert torch.equal(made["conv1/output.unedited"], before["conv1/output"])
+    assert made["conv1/output"][:, :13].count_nonzero() == 0
+    assert torch.equal(made["conv1/output"][:, 13:], before["conv1/output"][:, 13:])
+    assert torch.equal(made["relu1/output"], made["relu1/output.unedited"] * 2)
+
+
+def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
+    words = ("--edit", "conv1=zero", "--compare", "--json", "-q", "-o", tmp_path / "x.safetensors")
+    document = json.loads(run("capture", TRAINED, *words).stdout)
+    assert document["edits"] == [{"edit": "conv1=zero", "changed": ["conv1/output"]}]
+    effect = document["effect"]
+    assert effect["output"][0]["largest"] > 0
+    assert [entry["key"] for entry in effect["drift"]][:2] == ["conv1/output", "relu1/output"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "status", "told"),
+    [
+        ("capture", ["--edit", "conv1"], 2, "'conv1' is no edit."),
+        ("capture", ["--edit", "conv1=zer"], 2, "there is no operation 'zer' for --edit"),
+        ("capture", ["--edit", "conv1=clip:1"], 2, "--grad-edit has it."),
+        ("capture", ["--edit", "nope=zero"], 2, "No layer of"),
+        ("capture", ["--edit", "conv1[99]=zero"], 2, "Name channels from 0 to 15."),
+        ("capture", ["--edit", "conv1=patch:gone.safetensors"], 2, "there is no file"),
+        ("capture", ["--edit", "conv1:2=zero"], 2, "conv1 (Conv2d) was called 1 time"),
+        ("capture", ["--compare"], 2, "there are none"),
+        ("capture", ["--grad-edit", "conv1=zero"], 2, "--grad-edit belongs to hookscope grads"),
+        ("grads", ["--grad-edit", "input:conv1=zero"], 2, "edits an input"),
+        ("step", ["--grad-edit", "conv1=clip:x"], 2, "'x' is no number"),
+    ],
+)
+def test_a_wrong_edit_is_refused_with_its_repair(
+    run: Run, tmp_path: Path, verb: str, words: list[str], status: int, told: str
+) -> None:
+    done = run(verb, TRAINED, *words, cwd=tmp_path)
+    assert (done.rc, done.stdout) == (status, ""), done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.safetensors"))
