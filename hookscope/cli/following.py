@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # What to record is not the same choice there, and the file is another one.
 _OWN = {"model", "what", "output", "force"}
-_CLASSLESS_TASKS = ("detection", "optical flow")
 
 
 def next_command(ctx: click.Context, capture: Capture) -> str:
@@ -58,20 +57,7 @@ def _words(option: Option, given: Any, ctx: click.Context) -> Iterator[str]:
 
 def _has_classes(model: str, output: Any) -> bool:
     """Whether the loss that grads takes by default means anything for this output."""
-    from torch import Tensor
-
-    from hookscope.errors import HookscopeError
-    from hookscope.losses.compute import compute
+    from hookscope.losses.compute import has_classes
     from hookscope.sources import catalog
 
-    if any(info.name == model and info.task in _CLASSLESS_TASKS for info in catalog.bundled()):
-        return False
-    if isinstance(output, list | tuple) and not hasattr(output, "logits"):
-        return False
-    if isinstance(output, Tensor) and output.ndim == 3:
-        return False
-    try:
-        compute("ce", output)
-    except HookscopeError:
-        return False
-    return True
+    return has_classes(output, next((x.task for x in catalog.bundled() if x.name == model), ""))
