@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from hookscope.sources.catalog import models
     from hookscope.wrapping import wrap
 
-_VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "load_model", "record", "step")
-_VERBS += ("trace", "tree")
+_VERBS = (
+    *("ablate", "capture", "gradcheck", "grads", "load", "load_model", "record", "step"),
+    *("trace", "tree"),
+)
 _HOMES = {
     **dict.fromkeys(_VERBS, "hookscope.api"),
     "models": "hookscope.sources.catalog",

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from hookscope.ablation import Ablation, Clean, Knockout, LeftOut, Place, ranked
+from hookscope.ablation import Ablation, Knockout, LeftOut, Place, ranked
 from hookscope.changes import Plan
 from hookscope.choices import KNOCKOUTS
 from hookscope.coverage import summarize_coverage
 from hookscope.edits.effect import relative_change
 from hookscope.edits.plan import Bound, carry_out, channel_dim, is_editable
-from hookscope.edits.words import Edit, read_edits
+from hookscope.edits.words import read_edits
 from hookscope.errors import EditError, ForwardError, LossError
 from hookscope.execute import bits_of, first_difference, forward, run_bare, untouched
 from hookscope.hooks import HookSet, what_of

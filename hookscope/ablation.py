@@ -48,6 +48,15 @@ class Knockout:
         """What was knocked out: the layer's name and the channel."""
         return self.layer, self.channel
 
+    def edit(self, operation: str) -> str:
+        """Return the word for ``--edit`` that does the same.
+
+        Example:
+            >>> Knockout("conv1", "Conv2d", 3).edit("zero")
+            'conv1[3]=zero'
+        """
+        return f"{self.layer}{'' if self.channel is None else f'[{self.channel}]'}={operation}"
+
 
 @dataclass(frozen=True)
 class LeftOut:

@@ -82,7 +82,9 @@ def kinds_of(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
 def demand_word(keyword: str, word: str, known: Iterable[str]) -> None:
     """Raise RequestError if ``word`` is not among those that ``keyword`` takes."""
     if word not in known:
-        raise RequestError(f"{word!r} is no value of {keyword}.", f"Choose among {', '.join(known)}.")
+        raise RequestError(
+            f"{word!r} is no value of {keyword}.", f"Choose among {', '.join(known)}."
+        )
 
 
 def several(words: str | Iterable[str]) -> list[str]:

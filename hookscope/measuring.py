@@ -116,11 +116,14 @@ def settle(
         if wanted:
             raise
         return stick
-    figures = {"loss": float(measured.value), "loss_name": measured.name}
+    figures = replace(
+        stick.clean,
+        target=stick.clean.target or measured.target,
+        loss=float(measured.value),
+        loss_name=measured.name,
+    )
     return replace(
-        stick,
-        clean=replace(stick.clean, target=stick.clean.target or measured.target, **figures),
-        loss=lambda output: float(measure.of(prepared, output).value),
+        stick, clean=figures, loss=lambda output: float(measure.of(prepared, output).value)
     )
 
 

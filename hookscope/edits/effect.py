@@ -116,7 +116,8 @@ def relative_change(before: Any, after: Any) -> float | None:
     if not old or [(p, t.shape) for p, t in old] != [(p, t.shape) for p, t in new]:
         return None
     found = [_apart(a, b) for (_, a), (_, b) in zip(old, new, strict=True)]
-    return _relative(*(math.hypot(*(each[i] for each in found)) for i in (1, 2)))
+    _, distances, sizes = zip(*found, strict=True)
+    return _relative(math.hypot(*distances), math.hypot(*sizes))
 
 
 def _counts(tensor: Tensor) -> bool:
@@ -130,7 +131,7 @@ def _apart(before: Tensor, after: Tensor) -> tuple[float, float, float]:
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0, b - a).abs()
     largest = float(gap.max()) if gap.numel() else 0.0
-    return largest, *(float(torch.linalg.vector_norm(x)) for x in (gap, a))
+    return largest, float(torch.linalg.vector_norm(gap)), float(torch.linalg.vector_norm(a))
 
 
 def _relative(distance: float, size: float) -> float:

@@ -112,7 +112,7 @@ VALUES = _table(
     Formula(
         "mean",
         "mean[:spatial|:channel]",
-        "mean, mean:spatial or mean:channel",
+        "mean or mean:spatial or mean:channel",
         "mean of x over the batch; over space, for each sample and channel; or over the batch and"
         " space, for each channel",
         _choice("", "batch", "spatial", "channel"),
