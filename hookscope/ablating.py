@@ -24,7 +24,7 @@ from hookscope.coverage import summarize_coverage
 from hookscope.edits.effect import relative_change
 from hookscope.edits.plan import Bound, carry_out, channel_dim, is_editable
 from hookscope.edits.words import read_edits
-from hookscope.errors import EditError, ForwardError, LossError
+from hookscope.errors import CheckFailed, EditError, ForwardError, LossError, RequestError
 from hookscope.execute import bits_of, first_difference, forward, run_bare, untouched
 from hookscope.hooks import HookSet, what_of
 from hookscope.kinds import OUTPUT
@@ -87,6 +87,11 @@ def prepare_job(
         rank: the figure to sort by; None for the score where there is one, else the output.
         settle: makes the measure, once the clean run's output is there.
         metadata: where the result comes from.
+
+    Raises:
+        ForwardError: the model raised.
+        LossError: the loss, the target and the output do not fit.
+        RequestError: nothing can be knocked out.
     """
     # A copy, as the output may be a tensor of the model's own that the next run changes.
     clean = map_tensors(run_bare(prepared), lambda path, tensor: tensor.detach().clone())
@@ -101,6 +106,15 @@ def prepare_job(
         )
     yardstick = settle(clean)
     layers = {(layer.name, channel): layer for layer, channel in survey.places()}
+    coverage = summarize_coverage(prepared.module, prepared.layers, survey.calls)
+    left_out = tuple(survey.left_out())
+    if not layers:
+        reasons = [(x.layer, x.reason) for x in left_out]
+        reasons += [(x.module, f"it never ran: {x.reason}") for x in coverage.silent]
+        raise RequestError(
+            f"None of the chosen layers can be knocked out by {by}; {': '.join(reasons[0])}.",
+            "Choose other layers or another --by; mean and noise may take a larger batch.",
+        )
     result = Ablation(
         by=by,
         edit=KNOCKOUTS[by],
@@ -108,8 +122,8 @@ def prepare_job(
         total=len(layers),
         clean=yardstick.clean,
         knockouts=(),
-        left_out=tuple(survey.left_out()),
-        coverage=summarize_coverage(prepared.module, prepared.layers, survey.calls),
+        left_out=left_out,
+        coverage=coverage,
         metadata={**metadata, "fingerprint": _fingerprint(prepared, clean)},
     )
     return Job(prepared, by, layers, yardstick), result
@@ -127,8 +141,13 @@ def carry_through(
         result: the result with no knock-outs in it.
         file: written every few seconds and at the end; None keeps nothing.
         progress: called with the number of those made and of all, first before the first.
+
+    Raises:
+        CheckFailed: every single knock-out failed.
+        StoreError: the file cannot be written.
     """
-    earlier = {} if file is None else {k.place: k for k in result.unfinished(file)}
+    kept = () if file is None else result.unfinished(file)
+    earlier = {knockout.place: knockout for knockout in kept if knockout.place in job.layers}
     if earlier:
         log.info("resuming: %d of %d were done", len(earlier), result.total)
     made = dict(earlier)
@@ -152,8 +171,14 @@ def carry_through(
                 so_far().save(file)
                 saved = time.monotonic()
     finally:
-        if file is not None and (made or not result.total):
+        if file is not None and made:
             so_far().save(file)
+    if all(knockout.failed for knockout in made.values()):
+        first = next(iter(made.values()))
+        raise CheckFailed(
+            f"Every knock-out failed, {first.layer} first: {first.failed}",
+            "Try another --by, or layers that the model can do without.",
+        )
     return so_far()
 
 

@@ -29,7 +29,8 @@ class Knockout:
         channel: its index along the channels, from 0; None for the whole layer.
         score: change of the target's logit, mean over the batch: after minus before.
         loss: change of the loss: after minus before.
-        output: Euclidean norm of the difference of the model's outputs over that of the clean one.
+        output: Euclidean norm of the difference of the model's outputs over that of the clean one;
+            None if their shapes differ.
         flipped: for how many decisions the likeliest class changed.
         failed: why there are no figures: what the model said that could not go on.
     """

@@ -9,7 +9,7 @@ from rich.text import Text
 from hookscope.ablation import Ablation, Clean, Knockout
 from hookscope.render.coverage import NAMED, coverage_lines, listed
 from hookscope.render.lower import blocks, lower, sentence
-from hookscope.render.records import LOUD, number_cell
+from hookscope.render.records import LOUD, QUIET, number_cell
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import count, plural, real
 
@@ -87,6 +87,8 @@ def _row(knockout: Knockout, figures: list[str], channels: bool) -> Row:
         return Row((*cells, *[Cell()] * len(figures)), note, gone=True)
     values = [getattr(knockout, name) for name in figures]
     note = Cell(_loud(knockout), style=LOUD)
+    if knockout.output is None:
+        note = Cell("another shape", style=QUIET)
     return Row((*cells, *map(number_cell, values)), note)
 
 
@@ -125,8 +127,12 @@ def _meanings(clean: Clean, figures: list[str]) -> list[str]:
 
 
 def _loud_lines(result: Ablation, width: int | None, ascii: bool) -> list[Text]:
-    """The failures, each cause once, and how many figures are no numbers."""
+    """What must not be overlooked: nothing moved, no numbers, failures, each cause once."""
     lines: list[Text] = []
+    if all(getattr(knockout, result.rank) == 0 for knockout in result.knockouts):
+        text = "Nothing moved: the output does not depend on these layers. The last layer of an"
+        text += " untrained model may begin as zeros, as those of vision transformers do."
+        lines += sentence(text, width, ascii, QUIET)
     odd = sum(1 for knockout in result.knockouts if _loud(knockout))
     if odd:
         text = f"{plural(odd, 'knock-out')} gave NaN! or Inf!, and NaN stands first in the ranking."

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.ablation import Knockout, ranked
-from hookscope.errors import LayerError, LossError, RequestError
+from hookscope.errors import CheckFailed, LayerError, LossError, RequestError
 from tests.conftest import REPO
 from tests.edits.by_hand import channels, drawn, replaced
 from tests.hooks.test_values import hooks_left
@@ -270,6 +270,58 @@ def test_a_module_that_is_called_twice_is_knocked_out_in_both_calls() -> None:
     model = nn.Sequential(shared, nn.ReLU(), shared)
     found = hookscope.ablate(model, input=torch.ones(2, 4), layers="0")
     assert [(k.layer, k.output) for k in found.knockouts] == [("0", 1.0)]
+
+
+def test_what_can_only_fail_is_an_error() -> None:
+    with pytest.raises(CheckFailed, match=r"Every knock-out failed, first first: .*nothing is"):
+        hookscope.ablate(Chooses(), input=torch.ones(2, 4), layers="first")
+
+
+def test_nothing_to_knock_out_is_an_error_with_the_reason() -> None:
+    with pytest.raises(RequestError, match=r"by mean; fc: each channel is a single value"):
+        hookscope.ablate(digits(), input=X[:1], layers="fc", by="mean")
+    with pytest.raises(RequestError, match=r"idle: it never ran: "):
+        hookscope.ablate(Two(), input=torch.ones(2, 4), layers="idle")
+
+
+class Unsteady(nn.Module):
+    """Every run gives something else, whatever the seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.runs = nn.Identity(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        y: Tensor = self.layer(x) + self.runs
+        return y
+
+
+def test_a_model_that_is_not_deterministic_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="hookscope"):
+        hookscope.ablate(Unsteady(), input=torch.ones(2, 4))
+    assert "with nothing knocked out gave another result, relative 0.5" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING", logger="hookscope"):
+        hookscope.ablate(digits(), input=X)
+    assert not caplog.text
+
+
+class Shrinks(nn.Module):
+    """Gives fewer rows where its layer gives zeros, as a detector finds fewer boxes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Identity()
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = self.layer(x)
+        return [y[y.sum(1) > 0]]
+
+
+def test_an_output_of_another_shape_has_no_figure() -> None:
+    [knockout] = hookscope.ablate(Shrinks(), input=torch.ones(2, 4)).knockouts
+    assert (knockout.output, knockout.failed) == (None, "")
 
 
 class Tokens(nn.Module):
