@@ -307,6 +307,22 @@ def test_a_model_that_is_not_deterministic_is_warned_of(caplog: pytest.LogCaptur
     assert not caplog.text
 
 
+class Reuses(nn.Module):
+    """Every run writes to the same tensor and returns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.place = nn.Identity(), torch.zeros(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.place.copy_(self.layer(x))
+
+
+def test_an_output_that_the_next_run_overwrites_is_kept() -> None:
+    [knockout] = hookscope.ablate(Reuses(), input=torch.ones(2, 4)).knockouts
+    assert knockout.output == 1.0
+
+
 class Shrinks(nn.Module):
     """Gives fewer rows where its layer gives zeros, as a detector finds fewer boxes."""
 
@@ -442,12 +458,14 @@ def test_an_interrupted_file_of_another_request_is_not_gone_on_from(
 
 
 def test_other_weights_are_another_request(tmp_path: Path) -> None:
-    model, file = digits(), tmp_path / "a.json"
+    first, last = nn.Linear(4, 4), nn.Linear(4, 3)
+    nn.init.zeros_(last.weight)  # what the first layer gives is not seen in the clean output
+    model, file = nn.Sequential(first, last), tmp_path / "a.json"
     with pytest.raises(Stop):
-        hookscope.ablate(model, input=X, file=file, progress=stopped_after(2))
+        hookscope.ablate(model, input=torch.ones(2, 4), file=file, progress=stopped_after(1))
     with torch.no_grad():
-        model.conv1.weight[0, 0, 0, 0] += 1e-3  # type: ignore[union-attr, operator, index]
-    assert hookscope.ablate(model, input=X, file=file).resumed == 0
+        first.weight += 1e-3
+    assert hookscope.ablate(model, input=torch.ones(2, 4), file=file).resumed == 0
 
 
 @pytest.mark.parametrize("text", ["", '{"hookscope": "', '{"hookscope": "0", "knockouts": 3}'])
