@@ -44,7 +44,7 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
-    ("measuring",),
+    ("measuring", "surveying"),
     ("ablating",),
     ("api", "render"),
     ("cli",),
