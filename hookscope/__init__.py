@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
+    from hookscope.ablation import Ablation
     from hookscope.api import (
+        ablate,
         capture,
         gradcheck,
         grads,
@@ -29,20 +31,26 @@ if TYPE_CHECKING:
     from hookscope.sources.catalog import models
     from hookscope.wrapping import wrap
 
-_VERBS = ("capture", "gradcheck", "grads", "load", "load_model", "record", "step", "trace", "tree")
+_VERBS = (
+    *("ablate", "capture", "gradcheck", "grads", "load", "load_model", "record", "step"),
+    *("trace", "tree"),
+)
 _HOMES = {
     **dict.fromkeys(_VERBS, "hookscope.api"),
     "models": "hookscope.sources.catalog",
     "emit": "hookscope.own_hooks.emission",
     "wrap": "hookscope.wrapping",
+    "Ablation": "hookscope.ablation",
     "Capture": "hookscope.records",
     "HookscopeError": "hookscope.errors",
 }
 
 __all__ = [
+    "Ablation",
     "Capture",
     "HookscopeError",
     "__version__",
+    "ablate",
     "capture",
     "emit",
     "gradcheck",

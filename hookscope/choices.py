@@ -7,6 +7,11 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda", "mps", "auto")
 PENALTIES = ("gp",)
 
+# How ``ablate`` knocks something out: by the word for it, the operation of ``--edit``.
+KNOCKOUTS = {"zero": "zero", "mean": "mean:channel", "noise": "noise:1std"}
+# What each knock-out is told by, and can be ranked by.
+FIGURES = ("score", "loss", "output")
+
 # By the word for it, the class in torch.optim. Left out are those that need more than one gradient
 # (LBFGS), sparse ones (SparseAdam) or matrices alone (Muon).
 OPTIMIZERS = {

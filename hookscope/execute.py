@@ -214,10 +214,17 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors agree in shape, dtype and every bit; NaN equals the same NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if a.is_quantized or a.layout is not torch.strided:
-        a, b = (t.dequantize() if t.is_quantized else t.to_dense() for t in (a, b))
-    a, b = (t.detach().resolve_conj().resolve_neg().contiguous() for t in (a, b))
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    return torch.equal(bits_of(a), bits_of(b))
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return the entries of a tensor as the bytes that they are: one dimension, uint8."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
 
 
 def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:

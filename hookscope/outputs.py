@@ -13,12 +13,12 @@ from pathlib import Path
 from hookscope.errors import RequestError
 
 SUFFIX = ".safetensors"
-MARK = "hookscope"  # the one metadata key of a file that hookscope wrote
+MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
 TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
 
-def default_path(model_name: str, command: str) -> Path:
+def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
     """Return the name of a command's result in the working folder.
 
     It does not begin with a layer's name, or a shell would take ``layer3.*`` without quotes for it.
@@ -26,15 +26,15 @@ def default_path(model_name: str, command: str) -> Path:
     >>> default_path("resnet18", "capture").name
     'resnet18.capture.safetensors'
     """
-    return Path(f"{model_name}.{command}{SUFFIX}")
+    return Path(f"{model_name}.{command}{suffix}")
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether hookscope wrote ``path``, safetensors or a trace, from its beginning alone."""
-    start = '{{"{}": {{"{}":'.format(*TRACE_MARK).encode()
+    """Tell whether hookscope wrote ``path``, safetensors or JSON, from its beginning alone."""
+    starts = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     try:
         with path.open("rb") as file:
-            if file.read(len(start)) == start:
+            if file.read(max(map(len, starts))).startswith(starts):
                 return True
             file.seek(0)
             length = int.from_bytes(file.read(8), "little")

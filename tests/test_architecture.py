@@ -30,7 +30,7 @@ FLOORS = (
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),
     ("agreement", "modules", "records"),
-    ("events",),
+    ("events", "ablation"),
     ("select", "coverage", "own_hooks.emission"),
     ("hooks", "own_hooks.binding"),
     ("recorder", "wrapping", "tracing"),
@@ -44,6 +44,8 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
+    ("measuring", "surveying"),
+    ("ablating",),
     ("api", "render"),
     ("cli",),
     ("__init__", "__main__"),
@@ -56,6 +58,7 @@ SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses
 SEEN_BY_RENDER |= {
     "sources.catalog",
     "stats",
+    "ablation",
     "agreement",
     "modules",
     "records",
@@ -64,7 +67,7 @@ SEEN_BY_RENDER |= {
 }
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
-PUBLIC_VERBS |= {"gradcheck", "step", "trace", "wrap", "emit"}
+PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -1,4 +1,4 @@
-"""The command that goes on from a capture or from gradients: the other one, on the same run."""
+"""The command that goes on from what was shown, on the same run: gradients, a capture, an edit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # What to record is not the same choice there, and the file is another one.
 _OWN = {"model", "what", "output", "force"}
-_CLASSLESS_TASKS = ("detection", "optical flow")
 
 
 def next_command(ctx: click.Context, capture: Capture) -> str:
@@ -37,10 +36,26 @@ def next_command(ctx: click.Context, capture: Capture) -> str:
         hooked = False
     if not (ctx.params["edits"] or hooked):  # nothing that both commands have could be compared
         shared.discard("compare")
+    return shlex.join([*words, *_chosen(ctx, shared)])
+
+
+def edit_command(ctx: click.Context, edit: str) -> str:
+    """Return the line that captures the same run with this edit and tells what it did."""
+    group = ctx.find_root().command
+    assert isinstance(group, click.Group)
+    capture = group.commands["capture"]
+    assert isinstance(capture, Command)
+    shared = {option.key for option in capture.options() if option.section in ("Input", "Run")}
+    words = ["hookscope", "capture", ctx.params["model"], "--edit", edit, "--compare"]
+    return shlex.join([*words, *_chosen(ctx, shared | {"model-arg", "method", "trust"})])
+
+
+def _chosen(ctx: click.Context, keys: set[str]) -> Iterator[str]:
+    """The words of those of these options that were chosen for this run."""
+    assert isinstance(ctx.command, Command)
     for option in ctx.command.options():
-        if option.key in shared and option.was_chosen(ctx):
-            words += _words(option, option.given(ctx), ctx)
-    return shlex.join(words)
+        if option.key in keys and option.was_chosen(ctx):
+            yield from _words(option, option.given(ctx), ctx)
 
 
 def _words(option: Option, given: Any, ctx: click.Context) -> Iterator[str]:
@@ -58,20 +73,7 @@ def _words(option: Option, given: Any, ctx: click.Context) -> Iterator[str]:
 
 def _has_classes(model: str, output: Any) -> bool:
     """Whether the loss that grads takes by default means anything for this output."""
-    from torch import Tensor
-
-    from hookscope.errors import HookscopeError
-    from hookscope.losses.compute import compute
+    from hookscope.losses.compute import has_classes
     from hookscope.sources import catalog
 
-    if any(info.name == model and info.task in _CLASSLESS_TASKS for info in catalog.bundled()):
-        return False
-    if isinstance(output, list | tuple) and not hasattr(output, "logits"):
-        return False
-    if isinstance(output, Tensor) and output.ndim == 3:
-        return False
-    try:
-        compute("ce", output)
-    except HookscopeError:
-        return False
-    return True
+    return has_classes(output, next((x.task for x in catalog.bundled() if x.name == model), ""))

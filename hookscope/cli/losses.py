@@ -26,7 +26,7 @@ loss = together(
         type=ChoiceOrFunction(list(FORMULAS)),
         metavar="NAME",
         show_default="ce",
-        help="What is differentiated: a name of those below, or FILE.py:FUNCTION for a function of"
+        help="The loss: a name of those below, or FILE.py:FUNCTION for a function of"
         " your own, of the output, of output and target, or of output, target, input by name.",
     ),
     option(

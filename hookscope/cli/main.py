@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from hookscope.cli import (
+    ablate,
     capture,
     completion,
     config,
@@ -66,7 +67,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, trace, gradcheck, models),
+    *(tree, capture, grads, step, ablate, trace, gradcheck, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

@@ -11,11 +11,12 @@ import codecs
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from rich.text import Text
 
 RED, YELLOW, DIM = "1;31", "33", "2"
@@ -148,6 +149,35 @@ class Out:
             sys.stderr.flush()
             self._shows_status = True
 
+    @contextmanager
+    def bar(self, text: str) -> Iterator[Callable[[int, int], None]]:
+        """Yield a function of how many are done and of how many: it shows a bar on a terminal.
+
+        The bar comes after a second and is gone when the block ends; ``--quiet``, ``--json`` and
+        ``--verbose`` have none.
+        """
+        silent = self.quiet or self.json or self.verbose
+        shows = not silent and _is_terminal(sys.stderr) and not _is_dumb()
+        begun: float | None = None
+        bar: Progress | None = None
+
+        def advance(done: int, total: int) -> None:
+            nonlocal bar, begun
+            begun = begun or time.monotonic()
+            if shows and bar is None and time.monotonic() - begun > 1:
+                self._wipe()
+                bar = _new_bar(self._colored(sys.stderr))
+                bar.add_task(text, completed=done, total=total)
+                bar.start()
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=done, total=total)
+
+        try:
+            yield advance
+        finally:
+            if bar is not None:
+                bar.stop()
+
     def _wipe(self) -> None:
         if self._shows_status:
             sys.stderr.write(_ERASE_LINE)
@@ -172,6 +202,22 @@ class Out:
         if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
             return True
         return _is_terminal(stream) and not _is_dumb()
+
+
+def _new_bar(colored: bool) -> Progress:
+    """A bar on standard error with the count and the time that is left."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(file=sys.stderr, width=max(columns() - 1, 10), no_color=not colored)
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*parts, TimeRemainingColumn(), console=console, transient=True)
 
 
 def columns() -> int:

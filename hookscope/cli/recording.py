@@ -25,7 +25,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     """Carry out the command of ``ctx``; its name is that of the function in the API."""
     out: Out = ctx.obj
     verb = ctx.info_name or ""
-    path, replaces = _check_output(verb, output, force, values["model"])
+    path, replaces = settle_path(verb, output, force, values["model"])
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
@@ -52,7 +52,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
         out.document(capture_document(capture, str(path)))
     else:
         out.result(_lines(verb)(capture, out.width, out.ascii))
-    _say_what_was_written(out, path, size, replaces)
+    say_what_was_written(out, path, size, replaces)
     if failure is not None:
         out.warning(f"{path} holds only what was recorded before a hook failed.")
         raise failure
@@ -73,7 +73,10 @@ def _lines(verb: str) -> Callable[[Capture, int | None, bool], list[Text]]:
     return capture_lines
 
 
-def _check_output(verb: str, output: str | None, force: bool, model: str) -> tuple[Path, bool]:
+def settle_path(
+    verb: str, output: str | None, force: bool, model: str, *suffix: str
+) -> tuple[Path, bool]:
+    """Return the file to be written, and whether that replaces one; refuse what cannot be."""
     from pathlib import Path
 
     from hookscope import outputs
@@ -81,7 +84,7 @@ def _check_output(verb: str, output: str | None, force: bool, model: str) -> tup
 
     spec = catalog.check(model)
     name = spec.name or Path(spec.path).stem
-    path = Path(output) if output else outputs.default_path(name, verb)
+    path = Path(output) if output else outputs.default_path(name, verb, *suffix)
     return path, outputs.check(path, force)
 
 
@@ -93,7 +96,8 @@ def _remember_layers(capture: Capture, values: dict[str, Any]) -> None:
     candidates.remember(values["model"], fired + silent, complete=not narrowed)
 
 
-def _say_what_was_written(out: Out, path: Path, size: int, replaces: bool) -> None:
+def say_what_was_written(out: Out, path: Path, size: int, replaces: bool) -> None:
+    """Note the file and its size."""
     from hookscope.render.text import size as bytes_text
 
     replaced = ", replacing an earlier file" if replaces else ""

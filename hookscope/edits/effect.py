@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -97,15 +98,46 @@ def change(before: Tensor | None, after: Tensor) -> Mapping[str, float | None]:
     """
     if before is None or before.shape != after.shape:
         return {"largest": None, "relative": None}
+    largest, distance, size = _apart(before, after)
+    return {"largest": largest, "relative": _relative(distance, size)}
+
+
+def relative_change(before: Any, after: Any) -> float | None:
+    """Return how far all floating-point tensors of one output are from those of another.
+
+    It is the ``relative`` of ``change`` with all of them taken for one long vector; None where the
+    outputs have not the same tensors, or none that count.
+
+    Example:
+        >>> relative_change((torch.tensor([3.0]), torch.tensor([4.0])), (torch.zeros(1),) * 2)
+        1.0
+    """
+    old, new = ([(p, t) for p, t in walk(x) if _counts(t)] for x in (before, after))
+    if not old or [(p, t.shape) for p, t in old] != [(p, t.shape) for p, t in new]:
+        return None
+    found = [_apart(a, b) for (_, a), (_, b) in zip(old, new, strict=True)]
+    _, distances, sizes = zip(*found, strict=True)
+    return _relative(math.hypot(*distances), math.hypot(*sizes))
+
+
+def _counts(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized
+
+
+def _apart(before: Tensor, after: Tensor) -> tuple[float, float, float]:
+    """The largest difference of two entries, the norm of all of them, and that of ``before``."""
     wide = torch.complex128 if before.is_complex() or after.is_complex() else torch.float64
     a, b = (_dense(t).to(wide) for t in (before, after))
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0, b - a).abs()
-    if not gap.numel() or not bool(gap.any()):
-        return {"largest": 0.0, "relative": 0.0}
-    size = float(torch.linalg.vector_norm(a))
-    distance = float(torch.linalg.vector_norm(gap))
-    return {"largest": float(gap.max()), "relative": distance / size if size else float("inf")}
+    largest = float(gap.max()) if gap.numel() else 0.0
+    return largest, float(torch.linalg.vector_norm(gap)), float(torch.linalg.vector_norm(a))
+
+
+def _relative(distance: float, size: float) -> float:
+    if not distance:
+        return 0.0
+    return distance / size if size else float("inf")
 
 
 def _dense(tensor: Tensor) -> Tensor:

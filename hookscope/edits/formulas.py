@@ -51,6 +51,11 @@ def _number(low: float = -math.inf, below: float = math.inf) -> Callable[[str], 
     return read
 
 
+def _noise_size(text: str) -> tuple[float, bool]:
+    """A size, and whether it counts standard deviations of what the noise is added to."""
+    return _number(0)(text.removesuffix("std")), text.endswith("std")
+
+
 def _bounds(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(","))
@@ -98,14 +103,19 @@ VALUES = _table(
     Formula("scale", "scale:A", "scale:0.5", "A x", _number()),
     Formula("clamp", "clamp:LOW,HIGH", "clamp:-1,1", "min(max(x, LOW), HIGH)", _bounds),
     Formula(
-        "noise", "noise:S", "noise:0.1", "x + S n, n standard normal from the seed", _number(0)
+        "noise",
+        "noise:S[std]",
+        "noise:0.1 or noise:1std",
+        "x + S n, n standard normal from the seed; with std: x + S std(x) n",
+        _noise_size,
     ),
     Formula(
         "mean",
-        "mean[:spatial]",
-        "mean or mean:spatial",
-        "mean of x over the batch; or over space, for each sample and channel",
-        _choice("", "batch", "spatial"),
+        "mean[:spatial|:channel]",
+        "mean or mean:spatial or mean:channel",
+        "mean of x over the batch; over space, for each sample and channel; or over the batch and"
+        " space, for each channel",
+        _choice("", "batch", "spatial", "channel"),
     ),
     Formula(
         "add", "add:FILE#KEY", "add:mean.safetensors#fc/output", "x + tensor KEY", _file_and_key
@@ -138,7 +148,11 @@ GRADIENTS = _table(
     Formula("scale", "scale:A", "scale:0.5", "A g", _number()),
     Formula("zero", "zero", "zero", "0", _nothing),
     Formula(
-        "noise", "noise:S", "noise:0.1", "g + S n, n standard normal from the seed", _number(0)
+        "noise",
+        "noise:S[std]",
+        "noise:0.1 or noise:1std",
+        "g + S n, n standard normal from the seed; with std: g + S std(g) n",
+        _noise_size,
     ),
     Formula("sign", "sign", "sign", "-1, 0 or 1", _nothing),
     Formula("l2", "l2:A", "l2:0.01", "g + A x", _number()),

@@ -66,17 +66,33 @@ def _clamp(x: Tensor, bounds: tuple[float, float], site: Site) -> Tensor:
     return x.clamp(*bounds)
 
 
-def _noise(x: Tensor, size: float, site: Site) -> Tensor:
-    return x + size * site.draw(torch.randn, x)
+def _noise(x: Tensor, size: tuple[float, bool], site: Site) -> Tensor:
+    number, in_deviations = size
+    if not in_deviations:
+        return x + number * site.draw(torch.randn, x)
+    if x.numel() < 2:
+        raise ValueError("a single value has no standard deviation")
+    # A constant: how much noise there is does not belong to what is differentiated.
+    return x + number * x.detach().std(correction=0) * site.draw(torch.randn, x)
 
 
 def _mean(x: Tensor, over: str, site: Site) -> Tensor:
+    if over == "channel":
+        return _channel_mean(x, site)
     if over != "spatial":
         return x.mean(0, keepdim=True).expand_as(x).contiguous()
     space = [dim for dim in range(1, x.ndim) if dim != site.channel_dim]
     if not space:
         raise ValueError(f"a tensor of {x.ndim} dimensions has none of space to average over")
     return x.mean(space, keepdim=True).expand_as(x).contiguous()
+
+
+def _channel_mean(x: Tensor, site: Site) -> Tensor:
+    """The mean over the batch and every position; of one value it would be the value itself."""
+    others = [dim for dim in range(x.ndim) if dim != site.channel_dim]
+    if all(x.shape[dim] == 1 for dim in others):
+        raise ValueError("each channel is a single value, which is its own mean")
+    return x.mean(others, keepdim=True).expand_as(x).contiguous()
 
 
 def _add(x: Tensor, source: Any, site: Site) -> Tensor:

@@ -19,6 +19,7 @@ from hookscope.tensors import walk
 
 log = logging.getLogger("hookscope")
 
+_CLASSLESS_TASKS = ("detection", "optical flow")
 _LOGITS = ("logits", "out")  # where output classes and dicts keep them
 _CLASSLESS = "The losses sum and norm work for any output."
 _ONE_CLASS = "Use logit, bce or mse, which depend on a single score."
@@ -92,7 +93,7 @@ def compute(
         flat = _all_floating(output)
         value = flat.sum() if name == "sum" else torch.linalg.vector_norm(flat)
         return Loss(value, name, text, chosen, "", raw)
-    logits = _logits(output)
+    logits = class_scores(output)
     settled = resolve(target, logits, categories)
     value = _reduce(_terms(name, logits, settled, raw), chosen, len(logits))
     return Loss(value, name, text, chosen, settled.text, raw, settled.classes)
@@ -174,8 +175,12 @@ def _check_distribution(dense: Tensor, name: str) -> None:
         )
 
 
-def _logits(output: Any) -> Tensor:
-    """The output's scores in float32 or wider: batch, class, and any more dimensions."""
+def class_scores(output: Any) -> Tensor:
+    """Return the output's scores in float32 or wider: batch, class, and any more dimensions.
+
+    Raises:
+        LossError: no tensor in it can be one of class scores.
+    """
     key, found = _find_logits(output)
     if found is None:
         what = type(output).__name__
@@ -190,6 +195,24 @@ def _logits(output: Any) -> Tensor:
     if found.ndim == 3 and key == "logits":
         found = found.transpose(1, 2)
     return found.to(torch.promote_types(found.dtype, torch.float32))
+
+
+def has_classes(output: Any, task: str = "") -> bool:
+    """Tell whether an output is one of class scores, as far as its looks and the task tell.
+
+    Example:
+        >>> has_classes(torch.zeros(1, 10)), has_classes([torch.zeros(1, 4)])
+        (True, False)
+    """
+    structure = isinstance(output, list | tuple) and not hasattr(output, "logits")
+    tokens = isinstance(output, Tensor) and output.ndim == 3
+    if structure or tokens or task in _CLASSLESS_TASKS:
+        return False
+    try:
+        compute("ce", output)
+    except LossError:
+        return False
+    return True
 
 
 def _find_logits(output: Any) -> tuple[str, Tensor | None]:

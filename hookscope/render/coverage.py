@@ -25,18 +25,19 @@ def coverage_lines(coverage: Coverage, width: int | None, ascii: bool = False) -
     again = [f"{f.module} x{f.calls}" for f in coverage.fired if f.calls > 1]
     text = f"{plural(coverage.matched, 'layer')} matched, {count(len(coverage.fired))} ran"
     if again:
-        text += f" ({count(len(again))} of them more than once: {_listed(again, some)})"
+        text += f" ({count(len(again))} of them more than once: {listed(again, some)})"
     lines = sentence(text + ".", width, ascii)
     causes: dict[str, list[str]] = {}
     for silent in coverage.silent:
         causes.setdefault(silent.reason, []).append(silent.module)
     for cause, names in causes.items():
-        lines += sentence(f"Never ran: {_listed(names, some)} ({cause}).", width, ascii, "yellow")
+        lines += sentence(f"Never ran: {listed(names, some)} ({cause}).", width, ascii, "yellow")
     left_out = some is not None and max([len(again), *map(len, causes.values())]) > NAMED
     return lines + (sentence("--json has all names.", width, ascii, "dim") if left_out else [])
 
 
-def _listed(names: Sequence[str], some: int | None) -> str:
+def listed(names: Sequence[str], some: int | None) -> str:
+    """Return the names with commas between; on a terminal the first ``some`` and a count."""
     if some is None or len(names) <= some:
         return ", ".join(names)
     return f"{', '.join(names[:some])} and {count(len(names) - some)} more"

@@ -15,7 +15,7 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "tree capture grads step trace gradcheck models config completion help"
+    known = "tree capture grads step ablate trace gradcheck models config completion help"
     assert known.split() == COMMANDS
 
 
@@ -126,13 +126,14 @@ def test_an_option_of_another_command_is_told_as_such(run) -> None:
     done = run("capture", "--loss", "kl")
     assert done.rc == 2
     assert done.stderr.splitlines() == [
-        "Error: No such option '--loss'. --loss belongs to hookscope grads, hookscope step or"
-        " hookscope trace.",
+        "Error: No such option '--loss'. --loss belongs to hookscope grads, hookscope step,"
+        " hookscope ablate or hookscope trace.",
         "See: hookscope capture --help",
     ]
     assert "--task belongs to hookscope models." in run("--task", "video", "models").stderr
-    owners = "hookscope tree, hookscope capture, hookscope grads, hookscope step or hookscope trace"
-    assert f"-l belongs to {owners}." in run("models", "-l", "fc").stderr
+    verbs = ("tree", "capture", "grads", "step", "ablate")
+    owners = ", ".join(f"hookscope {verb}" for verb in verbs)
+    assert f"-l belongs to {owners} or hookscope trace." in run("models", "-l", "fc").stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

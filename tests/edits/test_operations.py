@@ -31,7 +31,9 @@ EDITS = {
     "scale:0.5": replaced(lambda x: x * 0.5),
     "clamp:-1,1": replaced(lambda x: x.clamp(-1, 1)),
     "noise:0.1": replaced(lambda x: x + 0.1 * noise(x)),
+    "noise:0.5std": replaced(lambda x: x + 0.5 * x.std(correction=0) * noise(x)),
     "mean": replaced(lambda x: x.mean(0, keepdim=True).expand_as(x)),
+    "mean:channel": replaced(lambda x: x.mean((0, 2, 3), keepdim=True).expand_as(x)),
     "mean:spatial": replaced(lambda x: x.mean((2, 3), keepdim=True).expand_as(x)),
     "quantize:8": replaced(lambda x: quantized(x, 8)),
     "quantize:3": replaced(lambda x: quantized(x, 3)),
@@ -43,7 +45,9 @@ SUBSETS = {
     "zero": lambda x: torch.zeros_like(x),
     "scale:-2": lambda x: x * -2,
     "noise:0.1": lambda x: x + 0.1 * noise(x),
+    "noise:1std": lambda x: x + 1.0 * x.std(correction=0) * noise(x),
     "mean": lambda x: x.mean(0, keepdim=True).expand_as(x),
+    "mean:channel": lambda x: x.mean((0, 2, 3), keepdim=True).expand_as(x),
 }
 GRADIENTS = {
     "clip:0.001": lambda g, x: g.clamp(-0.001, 0.001),
@@ -52,6 +56,7 @@ GRADIENTS = {
     "scale:0.5": lambda g, x: g * 0.5,
     "zero": lambda g, x: torch.zeros_like(g),
     "noise:0.1": lambda g, x: g + 0.1 * noise(g, "conv2/output.grad"),
+    "noise:2std": lambda g, x: g + 2 * g.std(correction=0) * noise(g, "conv2/output.grad"),
     "sign": lambda g, x: g.sign(),
     "l2:0.01": lambda g, x: g + 0.01 * x,
     "l1:0.01": lambda g, x: g + 0.01 * x.sign(),

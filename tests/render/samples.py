@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from hookscope.ablation import Ablation, Clean, Knockout, LeftOut, ranked
 from hookscope.agreement import Comparison, Entry, GradCheck
 from hookscope.events import BACKWARD, FORWARD, Event, Trace
 from hookscope.modules import LayerRun, ModuleTree, describe
@@ -193,3 +194,33 @@ def checked() -> GradCheck:
         Comparison("input.scale", "output", (3,), (2, 3), 18, 6, tuple(wrong), "no gradient came"),
     )
     return GradCheck(comparisons, 1e-6, 1e-5, 1e-3, {"command": "gradcheck"})
+
+
+def ablation() -> Ablation:
+    """Channels knocked out: more than a terminal shows, one not a number, one that failed."""
+    name = "layer1.0.conv2"
+    made = [
+        Knockout(name, "Conv2d", n, (-1) ** n / (n + 3), n / 64, 1 / (n + 1), n % 3)
+        for n in range(32)
+    ]
+    nan, inf = float("nan"), float("inf")
+    made += [
+        Knockout("layer1.0.norm", "Normalize", 0, nan, nan, nan, 2),
+        Knockout("layer1.0.norm", "Normalize", 1, -inf, inf, inf, 2),
+        Knockout("fc", "Linear", 0, failed="The forward pass failed in layer fc (Linear): no."),
+    ]
+    coverage = Coverage(
+        tuple(Fired(x, "Conv2d", 1) for x in (name, "layer1.0.norm", "fc", "layer1.0.mask")),
+        (Silent("late", "Linear", "a branch not taken in eval mode"),),
+    )
+    return Ablation(
+        by="mean",
+        edit="mean:channel",
+        rank="score",
+        total=len(made),
+        clean=Clean("argmax: 3 (tiger shark)", 11.089760780334473, 0.175, "ce", 2),
+        knockouts=ranked(made, "score"),
+        left_out=(LeftOut("layer1.0.mask", "Mask", "it gives no floating-point tensor"),),
+        coverage=coverage,
+        metadata={"command": "ablate"},
+    )

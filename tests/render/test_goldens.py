@@ -16,6 +16,7 @@ from rich.text import Text
 from torchvision.models import get_model
 
 from hookscope.modules import ModuleTree, describe
+from hookscope.render.ablate import ablation_lines
 from hookscope.render.capture import COLUMNS as CAPTURE_COLUMNS
 from hookscope.render.capture import capture_lines
 from hookscope.render.gradcheck import COLUMNS as GRADCHECK_COLUMNS
@@ -39,6 +40,10 @@ TREE_COLUMNS = (
     Column("state"),
 )
 SHAPES_COLUMNS = (*TREE_COLUMNS, Column("output"), Column("calls"), Column("FLOPs"))
+ABLATE_COLUMNS = (
+    *(Column("layer"), Column("type"), Column("channel", "ch")),
+    *map(Column, ("score", "loss", "output", "flipped")),
+)
 Lines = Callable[[int | None, bool], list[Text]]
 
 
@@ -66,6 +71,10 @@ def capture(width: int | None, ascii: bool) -> list[Text]:
 
 def grads(width: int | None, ascii: bool) -> list[Text]:
     return grads_lines(samples.gradients(), width, ascii)
+
+
+def ablate(width: int | None, ascii: bool) -> list[Text]:
+    return ablation_lines(samples.ablation(), width, ascii)
 
 
 def models(width: int | None, ascii: bool) -> list[Text]:
@@ -108,6 +117,7 @@ TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {
     "step": (step, STEP_COLUMNS, ("layer1.0.conv1", "layer1.0.bn1", "late")),
     "trace": (trace, TRACE_COLUMNS, ("layer1.0.conv1", "layer1.0.relu")),
     "gradcheck": (gradcheck, GRADCHECK_COLUMNS, ("input.0", "input.scale")),
+    "ablate": (ablate, ABLATE_COLUMNS, ("layer1.0.conv2", "layer1.0.norm", "layer1.0.mask", "fc")),
     "models": (models, MODELS_COLUMNS, ("alexnet", "ssdlite320_mobilenet_v3_large")),
 }
 
@@ -160,7 +170,7 @@ def test_columns_yield_one_by_one_as_the_terminal_narrows(name: str) -> None:
         wider = shown
 
 
-@pytest.mark.parametrize("name", ["tree-resnet18", "capture", "grads", "models"])
+@pytest.mark.parametrize("name", ["tree-resnet18", "capture", "grads", "ablate", "models"])
 def test_pipe_has_one_record_a_line_and_fields_two_spaces_apart(name: str) -> None:
     lines, columns, _ = TABLES[name]
     texts = [line.plain for line in lines(None, False)]

@@ -1,0 +1,140 @@
+"""``hookscope ablate``: knock out layers in turn and rank them by what that does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.choices import FIGURES, KNOCKOUTS
+from hookscope.cli import candidates, losses, options
+from hookscope.cli.command import Example, command, flag, option, together
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.following import edit_command
+from hookscope.cli.out import Out
+from hookscope.cli.recording import say_what_was_written, settle_path
+from hookscope.cli.values import FileName
+
+EXAMPLES = (
+    Example(
+        "hookscope ablate sample_models/digits.py:trained --input sample_models/five.png",
+        "Which layers a trained model needs to see a five.",
+    ),
+    Example(
+        'hookscope ablate sample_models/digits_scripted.pt --layer "conv*" --channels --by mean',
+        "Every channel of two layers, of a scripted file.",
+    ),
+    Example(
+        'hookscope ablate resnet18 --layer "layer?.?" --by noise --rank output --shape 2x3x64x64',
+        "Whole blocks, by how far the output moves.",
+    ),
+)
+
+MEANINGS = {
+    "Knocking out (--by)": [
+        ("zero", "the output becomes 0"),
+        ("mean", "each channel becomes its mean over the batch and all positions"),
+        ("noise", "standard normal noise is added, times the output's standard deviation"),
+    ],
+    "Figures": [
+        ("score", "change of the target's logit, mean over the batch: after minus before"),
+        ("loss", "change of the loss: after minus before"),
+        ("output", "norm of the difference of the outputs, over the norm of the clean one"),
+        ("flipped", "for how many images, or positions, the likeliest class changed"),
+    ],
+}
+
+how = together(
+    option(
+        "--by",
+        section="Knocking out",
+        default="zero",
+        type=click.Choice(list(KNOCKOUTS)),
+        help="What becomes of a layer's output.",
+    ),
+    flag(
+        "channels",
+        section="Knocking out",
+        help="Every channel of every layer on its own, in place of whole layers.",
+    ),
+    option(
+        "--rank",
+        section="Knocking out",
+        type=click.Choice(FIGURES),
+        help="The figure to sort by; score if the output is one of class scores, else output.",
+    ),
+)
+
+output = together(
+    option(
+        "--output",
+        "-o",
+        "file",
+        section="Output",
+        type=FileName("file"),
+        help="The JSON file to write, and to go on from; MODEL.ablate.json here if not given.",
+    ),
+    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+)
+
+
+def _notes() -> dict[str, list[tuple[str, str]]]:
+    return MEANINGS | losses.formulas()
+
+
+@command(
+    "ablate",
+    options.model,
+    how,
+    losses.loss,
+    options.layers,
+    options.inputs,
+    options.run,
+    output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+    notes=_notes,
+)
+def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> None:
+    """Knock out layers in turn and rank them by what that does.
+
+    Runs the model once for every chosen layer (all that hold no others, if none is chosen) with its
+    output changed, and shows how far the score of the target, the loss and the output move, the
+    largest change first. The target is settled by the run with nothing knocked out. Results go to a
+    JSON file as they come: interrupted, the same command goes on from there.
+    """
+    out: Out = ctx.obj
+    path, replaces = settle_path("ablate", file, force, values["model"], ".json")
+    options.announce_model(ctx)
+    out.last_words = "Interrupted; nothing was written."
+    with out.status("Loading torch ..."):
+        from hookscope import api
+        from hookscope.cli.log import listen
+
+        listen(out)
+        out.step(f"Running {values['model']} ...")
+        with out.bar("knocking out") as advance:
+
+            def progress(done: int, total: int) -> None:
+                if done:
+                    kept = f"{done} of {total} knock-outs are in {path}"
+                    out.last_words = f"Interrupted; {kept}. The same command goes on from there."
+                advance(done, total)
+
+            result = api.ablate(**values, file=path, progress=progress)
+        out.last_words = f"Interrupted; {path} was written."
+    names = [(one.module, one.type) for one in result.coverage.fired]
+    names += [(one.module, one.type) for one in result.coverage.silent]
+    candidates.remember(values["model"], names, complete=False)
+    if out.json:
+        from hookscope.render.json import document
+
+        out.document(document("ablate", {**result.to_json(), "file": str(path)}))
+    else:
+        from hookscope.render.ablate import ablation_lines
+
+        out.result(ablation_lines(result, out.width, out.ascii))
+    say_what_was_written(out, path, path.stat().st_size, replaces and not result.resumed)
+    if result.knockouts:
+        out.note(f"next: {edit_command(ctx, result.knockouts[0].edit(result.edit))}")
