@@ -159,10 +159,10 @@ def capture(
         ops: record too what functions return that the chosen layers call between modules, as
             ``<module>[:call]/add`` (see docs/ops.md).
         attention: record the weights of attention too, as ``<module>[:call]/attention`` of shape
-            (..., L, S), L queries by S keys. Those that a fused kernel hides are recomputed from its
-            inputs, and kept only if they give the kernel's output; ``metadata["attention"]`` tells
-            how far it was off. With ``ops`` or this the model is run once more without hooks, and
-            must return the same bits.
+            (..., L, S), L queries by S keys. Those that a fused kernel hides are recomputed from
+            its inputs, and kept only if they give the kernel's output; ``metadata["attention"]``
+            tells how far off that was. With this or ``ops`` the model is run once more without
+            hooks, and must return the same bits.
         input: image files (one or a list), or what the model is called with: a tensor, a tuple of
             positional arguments, a dict of keyword arguments, or a pair of both. None: what the
             model's file offers, or standard normal noise.

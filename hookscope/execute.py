@@ -181,12 +181,12 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
     if not different:
         return
     with _without_fast_path():
-        same_path = run_bare(prepared)
-    if not first_difference(output, same_path):
+        slow = run_bare(prepared)
+    if not first_difference(output, slow):
         log.info(
-            "attention: run without PyTorch's fast path, which takes no hooks; the output is"
-            " bit-equal to that of a run without hooks and without it, and differs in the last bits"
-            " from one with it"
+            "attention: run without PyTorch's fast path, which hooks and --ops turn off. A run"
+            " without hooks and without it gives the same bits, one with it differs%s",
+            _by_how_much(output, bare),
         )
         return
     if excuse_noise and first_difference(bare, run_bare(prepared)):
@@ -229,6 +229,15 @@ def first_difference(output: Any, again: Any) -> str:
         if not same_bits(a, b):
             return ".".join(("output", *path))
     return ""
+
+
+def _by_how_much(output: Any, again: Any) -> str:
+    pairs = list(zip(walk(output), walk(again), strict=False))
+    if any(a.shape != b.shape for (_, a), (_, b) in pairs):
+        return " in shape"
+    return (
+        f" by {max(float((a.double() - b.double()).abs().max()) for (_, a), (_, b) in pairs):.2g}"
+    )
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -54,7 +54,7 @@ class HookSet:
 
         With ``first`` it is called before all other hooks that are there now.
         """
-        hook = partial(_ours, function)
+        hook = partial(as_hook, function)
         handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=first)
         self._handles.append(handle)
 
@@ -65,13 +65,13 @@ class HookSet:
 
         With ``always`` it is called after a failure too, with None for the output.
         """
-        hook = partial(_ours, function)
+        hook = partial(as_hook, function)
         handle = module.register_forward_hook(hook, with_kwargs=True, always_call=always)
         self._handles.append(handle)
 
     def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
         """Call ``function`` with the gradient of ``tensor``; what it returns flows on instead."""
-        self._handles.append(tensor.register_hook(partial(_ours, function)))
+        self._handles.append(tensor.register_hook(partial(as_hook, function)))
 
     def around_step(
         self,
@@ -87,16 +87,14 @@ class HookSet:
 
 
 class _Depth(threading.local):
-    """How many of our hooks are running on this thread, one within the other."""
-
     hooks = 0
 
 
 _depth = _Depth()
 
 
-def _ours(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a hook; what it computes is not the model's doing (see ``inside_hook``)."""
+def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function as hooks are: what it computes is not the model's doing."""
     _depth.hooks += 1
     try:
         return function(*args, **kwargs)
@@ -104,9 +102,9 @@ def _ours(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _depth.hooks -= 1
 
 
-def inside_hook() -> bool:
-    """Whether a hook that a ``HookSet`` attached is running on this thread."""
-    return _depth.hooks > 0
+def hook_depth() -> int:
+    """How many functions are running on this thread, one within the other, ``as_hook``."""
+    return _depth.hooks
 
 
 def inside_backward() -> bool:

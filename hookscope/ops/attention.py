@@ -223,7 +223,10 @@ def _checked(name: str, weights: Tensor, again: Tensor, output: Tensor) -> Findi
     difference = 0.0
     if output.numel():
         largest = float(output.abs().max()) or 1.0
-        difference = float((again.to(torch.promote_types(output.dtype, torch.float32)) - output).abs().max()) / largest
+        difference = (
+            float((again.to(torch.promote_types(output.dtype, torch.float32)) - output).abs().max())
+            / largest
+        )
     if difference <= tolerance:
         return Finding(weights, name, difference=difference, tolerance=tolerance)
     reason = (

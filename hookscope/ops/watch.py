@@ -10,20 +10,19 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.hooks import HookSet, inside_backward, inside_hook
+from hookscope.hooks import HookSet, as_hook, hook_depth, inside_backward
 from hookscope.kinds import ATTENTION, OP, OP_GRAD
 from hookscope.modules import Layer, layers_of
-from hookscope.ops.attention import Attention, Finding
+from hookscope.ops.attention import Attention
 from hookscope.ops.names import is_building_block, plain_name
 from hookscope.recorder import Recorder
 from hookscope.records import key_of
@@ -32,11 +31,15 @@ from hookscope.tensors import walk
 
 @dataclass
 class _Frame:
-    """One call of a module that is under way, and how often each operator was used in it."""
+    """One call of a module that is under way, and how often each operator was used in it.
+
+    ``depth`` tells inside how many hooks it was called: a hook may run a module, or a whole model.
+    """
 
     layer: Layer
     call: int
     block: bool
+    depth: int
     uses: Counter[str] = field(default_factory=Counter)
 
     def next(self, name: str) -> str:
@@ -46,11 +49,11 @@ class _Frame:
 
 
 class _Here(threading.local):
-    """What runs on this thread; ``mode`` is the one in force."""
+    """What runs on this thread; ``mode`` ends the function mode that is in force."""
 
     def __init__(self) -> None:
         self.frames: list[_Frame] = []
-        self.mode: TorchFunctionMode | None = None
+        self.mode: ExitStack | None = None
 
 
 class _Mode(TorchFunctionMode):
@@ -120,14 +123,13 @@ class Watch:
         again = inside_backward()  # activation checkpointing: not a new call
         self._calls[layer.module] += not again
         call = 0 if again else self._calls[layer.module]
-        self._here.frames.append(_Frame(layer, call, is_building_block(layer.module)))
+        outside = hook_depth() - 1  # of the hook that this is
+        self._here.frames.append(_Frame(layer, call, is_building_block(layer.module), outside))
         if self._here.mode is None and not again:
-            self._here.mode = _Mode(self)
-            self._here.mode.__enter__()
+            self._here.mode = ExitStack()
+            self._here.mode.enter_context(_Mode(self))
 
-    def _after(
-        self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any
-    ) -> None:
+    def _after(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         frames = self._here.frames
         if any(frame.layer is layer for frame in frames):
             while frames.pop().layer is not layer:  # of those inside it that Ctrl-C left behind
@@ -138,26 +140,26 @@ class Watch:
     def _leave(self) -> None:
         mode, self._here.mode = self._here.mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)
+            mode.close()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Call a function of PyTorch, and record its result if the model itself called it."""
         frames = self._here.frames
         name = plain_name(function)
-        if not name or not frames or not frames[-1].call or inside_hook() or inside_backward():
+        idle = not name or not frames or not frames[-1].call
+        if idle or hook_depth() > frames[-1].depth or inside_backward():
             return function(*args, **kwargs)
         given = {id(tensor): _version(tensor) for _, tensor in walk((args, kwargs))}
         result = function(*args, **kwargs)
         if self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen:
-            self._keep(frames[-1], name, args[0] if name == "setitem" else result, given)
+            shown = args[0] if name == "setitem" else result
+            as_hook(self._keep, frames[-1], name, shown, given)
         if self._attention is not None:
-            for finding in self._attention.see(name, function, args, kwargs, result):
-                self._tell(next(f for f in reversed(frames) if not f.block or f is frames[0]), finding)
+            place = next((f for f in reversed(frames) if not f.block), frames[0])
+            as_hook(self._look, place, name, function, args, kwargs, result)
         return result
 
-    def _keep(
-        self, frame: _Frame, name: str, result: Any, given: dict[int, int | None]
-    ) -> None:
+    def _keep(self, frame: _Frame, name: str, result: Any, given: dict[int, int | None]) -> None:
         """Record the tensors of ``result``, less those given that are as they were."""
         changed = [
             id(tensor)
@@ -172,15 +174,17 @@ class Watch:
             what = ".".join((use, *path))
             self.recorder.keep_op(frame.layer, frame.call, what, tensor)
 
-    def _tell(self, frame: _Frame, finding: Finding) -> None:
-        if frame.layer.module not in self._chosen:
-            return
-        layer, call, what = frame.layer, frame.call, frame.next(ATTENTION)
-        if finding.weights is None:
-            self.recorder.miss_attention(layer, call, what, finding.reason)
-            return
-        self.recorder.keep_attention(layer, call, what, finding.weights)
-        self.told.append({"key": key_of(layer.name, call, what), **finding.to_json()})
+    def _look(self, frame: _Frame, *called: Any) -> None:
+        """Record the weights of attention, or why there are none, of a call in ``frame``."""
+        assert self._attention is not None
+        for finding in self._attention.see(*called):
+            if frame.layer.module in self._chosen:
+                layer, call, what = frame.layer, frame.call, frame.next(ATTENTION)
+                if finding.weights is None:
+                    self.recorder.miss_attention(layer, call, what, finding.reason)
+                    continue
+                self.recorder.keep_attention(layer, call, what, finding.weights)
+                self.told.append({"key": key_of(layer.name, call, what), **finding.to_json()})
 
 
 def _version(tensor: Tensor) -> int | None:
