@@ -60,12 +60,16 @@ class Call:
 
 @dataclass(frozen=True, eq=False)  # two tensors of one name are still two places
 class Slot:
-    """Where a tensor goes: one that is here, or a gradient once it arrives."""
+    """Where a tensor goes: one that is here, or a gradient once it arrives.
+
+    ``view`` marks the gradient at a tensor that shares its memory with another one.
+    """
 
     layer: Layer
     call: int
     what: str
     kind: str
+    view: bool = False
 
 
 class Recorder:
@@ -145,7 +149,14 @@ class Recorder:
         reason = self.outside if ran else "backward() did not run"
         reason = reason if error is None else UNFINISHED
         for slot in self._waiting:
-            self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
+            # What is changed in place goes on as the tensor that it is a view of, and so do views
+            # of that made before: their own place in the graph leads nowhere.
+            shared = (
+                ", but for tensors that share its memory"
+                if slot.view and reason == self.outside
+                else ""
+            )
+            self._miss(slot, reason + shared if self._calls.get(slot.layer.module) else "never ran")
         self.capture.absent = tuple(self._absent)
         coverage = summarize_coverage(self.model, self.layers, self._calls)
         if error is not None:
@@ -168,7 +179,7 @@ class Recorder:
         if OP in self.kinds:
             self._keep_one(Slot(layer, call, what, OP), tensor)
         if OP_GRAD in self.kinds:
-            slot = Slot(layer, call, f"{what}.grad", OP_GRAD)
+            slot = Slot(layer, call, f"{what}.grad", OP_GRAD, tensor._is_view())
             if self._can_listen(slot, tensor):
                 self._listen(slot, tensor)
 

@@ -18,7 +18,7 @@ from hookscope.errors import CheckFailed, ForwardError
 from hookscope.ops.names import plain_name
 from hookscope.records import Capture
 from tests.conftest import REPO
-from tests.hooks.test_values import hooks_left
+from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 from tests.sources.torchscript.examples import quietly
 
@@ -136,6 +136,23 @@ def test_a_result_used_twice_has_the_whole_gradient() -> None:
     x = torch.tensor([2.0])
     found = hookscope.grads(Twice(), input=x, ops=True, loss="sum")
     assert found["./mul.grad"] == 2 * 6 + 5
+
+
+def test_views_that_are_changed_in_place_have_no_gradient_of_their_own() -> None:
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        whole = x * 1
+        row = whole[0]
+        row.mul_(2)  # goes on as part of ``whole``
+        return (whole * 3).sum() + x[1].sum()
+
+    found = hookscope.grads(Module(run), input=torch.ones(2, 2), ops=True, loss="sum")
+    assert found["./mul.grad"].tolist() == [[6, 6], [3, 3]]
+    assert found["./getitem:2.grad"].tolist() == [1, 1]
+    reason = "outside the loss, but for tensors that share its memory"
+    assert [(absent.what, absent.reason) for absent in found.absent] == [
+        ("getitem.grad", reason),
+        ("mul_.grad", reason),
+    ]
 
 
 def test_the_four_forms_of_the_digits_model_have_the_same_ops() -> None:
