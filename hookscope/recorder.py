@@ -315,7 +315,7 @@ class Recorder:
         self._tell_closed(layer, call, kind, kind, value)
 
     def _keep_one(self, slot: Slot, tensor: Tensor) -> None:
-        if _escapes(tensor):
+        if escapes(tensor):
             self._miss(slot, ESCAPES)
             return
         clone = tensor.detach().clone()
@@ -417,7 +417,7 @@ class Recorder:
         reason = ""
         if not (tensor.is_floating_point() or tensor.is_complex()):
             reason = "integer" if tensor.dtype is not torch.bool else "bool"
-        elif _escapes(tensor):
+        elif escapes(tensor):
             reason = ESCAPES
         elif not torch.is_grad_enabled():
             reason = "computed without autograd"
@@ -469,5 +469,6 @@ def _can_carry_gradient(tensor: Tensor) -> bool:
     return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _escapes(tensor: Tensor) -> bool:
+def escapes(tensor: Tensor) -> bool:
+    """Whether a tensor belongs to a transform of ``torch.func``; see ``ESCAPES``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

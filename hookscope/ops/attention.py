@@ -18,11 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hookscope.recorder import ESCAPES, escapes
+from hookscope.tensors import walk
+
 # The largest difference of two outputs, over the largest entry of the model's, that rounding in
-# another order accounts for: some tens of the dtype's epsilon, fewer for the coarse ones.
+# another order accounts for. The most that was measured is a third of it: in the wide types it
+# grows with the scores, to 3e-5 in float32 for scores of 600; in the narrow ones it is the rounding
+# of the output itself.
 TOLERANCES = {
-    torch.float64: 1e-12,
-    torch.float32: 1e-5,
+    torch.float64: 1e-11,
+    torch.float32: 1e-4,
     torch.float16: 5e-3,
     torch.bfloat16: 4e-2,
 }
@@ -72,7 +77,10 @@ class Attention:
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
     ) -> Iterator[Finding]:
         """Yield the attention that a call of ``function`` (plainly called ``name``) shows."""
-        if name in _SOFTMAX and isinstance(result, Tensor) and result.ndim > 1:
+        if any(escapes(tensor) for _, tensor in walk(result)):
+            if name in _KERNELS:
+                yield Finding(None, name, ESCAPES)
+        elif name in _SOFTMAX and isinstance(result, Tensor) and result.ndim > 1:
             self._followed[result] = result.detach().clone()
         elif name in _PASSES and isinstance(result, Tensor):
             weights = self._weights(args[0]) if args else None
@@ -233,4 +241,4 @@ def _checked(name: str, weights: Tensor, again: Tensor, output: Tensor) -> Findi
         f"recomputed from the inputs of {name} they give an output that differs from the model's by"
         f" {difference:.2g} of its largest entry; up to {tolerance:g} is rounding"
     )
-    return Finding(None, name, reason, difference, tolerance)
+    return Finding(None, name, reason)

@@ -16,6 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -64,6 +65,8 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # within it the mode is not in force
+        if torch.compiler.is_compiling():
+            return func(*args, **(kwargs or {}))
         return self._watch.call(func, args, kwargs or {})
 
 
@@ -149,7 +152,8 @@ class Watch:
         idle = not name or not frames or not frames[-1].call
         if idle or hook_depth() > frames[-1].depth or inside_backward():
             return function(*args, **kwargs)
-        given = {id(tensor): _version(tensor) for _, tensor in walk((args, kwargs))}
+        held = [tensor for _, tensor in walk((args, kwargs))]  # so that no id is given again
+        given = {id(tensor): _version(tensor) for tensor in held}
         result = function(*args, **kwargs)
         if self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen:
             shown = args[0] if name == "setitem" else result

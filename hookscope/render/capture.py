@@ -100,7 +100,7 @@ def attention_lines(capture: Capture, width: int | None, ascii: bool = False) ->
         )
     if hidden:
         told.append(f"{count(hidden)} out of reach, as the table tells")
-    none = "none found; docs/ops.md tells what is known as attention"
+    none = "none found in these layers; docs/ops.md tells what is known as attention"
     return sentence(f"Attention: {'; '.join(told) or none}.", width, ascii)
 
 

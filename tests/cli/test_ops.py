@@ -60,7 +60,7 @@ def test_attention_tells_where_it_comes_from(run, tmp_path: Path) -> None:
     assert done.rc == 0, done.stderr
     assert keys(work / "x") == {"./attention", "./attention:2", "./output"}
     assert "Attention: 1 seen in the open; 1 recomputed, and the outputs" in done.stdout
-    assert "of the largest entry (1e-05 is allowed)." in done.stdout
+    assert "of the largest entry (1e-04 is allowed)." in done.stdout
 
     dropping = ("--model-arg", "dropout=0.5")
     done = run("capture", "model.py:Attending", *dropping, "--layer", ".", "--attention", "--json")
@@ -72,4 +72,7 @@ def test_attention_tells_where_it_comes_from(run, tmp_path: Path) -> None:
     assert "dropout 0.5" in absent["reason"]
 
     done = run("capture", "model.py:Attending", "--layer", "mix", "--attention")
-    assert "Attention: none found; docs/ops.md tells what is known as attention." in done.stdout
+    assert (
+        "Attention: none found in these layers; docs/ops.md tells what is known as attention."
+        in done.stdout
+    )

@@ -49,7 +49,7 @@ def test_a_vision_transformer_has_the_weights_of_its_own_multihead_attention() -
             _, expected = own(given, given, given, average_attn_weights=False)
         assert expected.shape == (2, 2, 17, 17)
         assert same_bits(shot[f"{name}/attention"], expected)
-        assert 0 <= entry["difference"] <= entry["tolerance"] == 1e-5
+        assert 0 <= entry["difference"] <= entry["tolerance"] == 1e-4
 
 
 SCALED: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ def test_scaled_dot_product_attention_by_hand(name: str) -> None:
     assert torch.allclose(weights, scaled_by_hand(q, k, given), rtol=1e-12, atol=1e-14)
     [told] = shot.metadata["attention"]
     assert told["from"] == "scaled_dot_product_attention"
-    assert told["difference"] <= told["tolerance"] == 1e-12
+    assert told["difference"] <= told["tolerance"] == 1e-11
     assert not hidden_in(shot)
 
 
@@ -235,6 +235,18 @@ def test_weights_whose_output_is_another_are_not_given() -> None:
     assert "./attention" not in shot
 
 
+def test_inside_torch_func_attention_is_told_and_not_kept() -> None:
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        seen = torch.vmap(lambda y: (y @ y.mT).softmax(-1) @ y)(x)
+        return seen + torch.vmap(lambda y: F.scaled_dot_product_attention(y, y, y))(x)
+
+    shot = hookscope.capture(Module(run), input=torch.randn(2, 3, 3), attention=True)
+    assert weights_of(shot) == {}
+    [(_, what, reason)] = hidden_in(shot)
+    assert what == "attention"
+    assert reason.startswith("inside torch.func")
+
+
 def test_recomputing_draws_no_random_number() -> None:
     class Noisy(nn.Module):
         def __init__(self) -> None:
@@ -294,6 +306,21 @@ def test_what_a_kernel_hides_altogether_is_told() -> None:
     shot = hookscope.capture(scripted, input=torch.randn(2, 5, 8), attention=True)
     kernel = "_transformer_encoder_layer_fwd"
     reason = f"inside {kernel}, which hookscope cannot recompute"
+    assert hidden_in(shot) == [(".", "attention", reason)]
+
+
+@pytest.mark.slow  # it imports the compiler
+def test_flex_attention_runs_and_is_told() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        return flex_attention(x, x, x)
+
+    with quietly():
+        shot = hookscope.capture(
+            Module(run), input=torch.randn(1, 2, 16, 16), attention=True, verify=True
+        )
+    reason = "inside flex_attention, which hookscope cannot recompute"
     assert hidden_in(shot) == [(".", "attention", reason)]
 
 
