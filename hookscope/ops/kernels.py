@@ -1,4 +1,4 @@
-"""Attention inside a fused kernel: the kernel asked again, or its formula worked out from its inputs.
+"""Attention inside a fused kernel: asked for again, or its formula worked out from its inputs.
 
 Without autograd, and without any random number. Only weights whose output is the one that the model
 got are given.
