@@ -38,11 +38,12 @@ from hookscope.keywords import (
     several,
     telling,
 )
-from hookscope.kinds import GRADIENTS, PARAM_GRAD, VALUES
+from hookscope.kinds import ATTENTION, GRADIENTS, OP, OP_GRAD, PARAM_GRAD, VALUES
 from hookscope.losses.formulas import refuse_idle_loss
 from hookscope.measuring import settle
 from hookscope.modules import ModuleTree, describe, refuse_lazy
 from hookscope.numerical import compare as compare_numerically
+from hookscope.ops.watch import watched
 from hookscope.own_hooks.binding import Hooks
 from hookscope.prepare import prepare
 from hookscope.provenance import describe_run, top_classes, versions
@@ -132,6 +133,8 @@ def capture(
     depth: int | None = None,
     leaves: bool = False,
     what: str | Iterable[str] = ("output",),
+    ops: bool = False,
+    attention: bool = False,
     input: Any = None,
     shape: Sequence[int] | None = None,
     preprocess: str | None = None,
@@ -164,6 +167,13 @@ def capture(
         depth: names of at most so many parts.
         leaves: modules without children only.
         what: ``output``, ``input`` or both.
+        ops: record too what functions return that the chosen layers call between modules, as
+            ``<module>[:call]/add`` (see docs/ops.md).
+        attention: record the weights of attention too, as ``<module>[:call]/attention`` of shape
+            (..., L, S), L queries by S keys. Those that a fused kernel hides are recomputed from
+            its inputs, and kept only if they give the kernel's output; ``metadata["attention"]``
+            tells how far off that was. With this or ``ops`` the model is run once more without
+            hooks, and must return the same bits.
         input: image files (one or a list), or what the model is called with: a tensor, a tuple of
             positional arguments, a dict of keyword arguments, or a pair of both. None: what the
             model's file offers, or standard normal noise.
@@ -210,14 +220,16 @@ def capture(
     given = locals()
     options = options_of(given, capture)
     kinds = kinds_of(what, VALUES)
+    watching = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
+    kinds |= watching
     prepared = prepared_for("capture", given)
     announce_size(prepared, kinds, max_bytes)
     with telling("capture", prepared, options) as origin, torch.no_grad():
         run = run_forward(prepared, kinds, max_bytes)
         shot = run.capture
-        if verify:
-            demand_unchanged(prepared, shot.output)
-        shot.metadata = origin()
+        if verify or watching:
+            demand_unchanged(prepared, shot.output, excuse_noise=not verify)
+        shot.metadata = origin() | run.told
         shot.metadata |= describe_effect(prepared, run, partial(run_forward, kinds=kinds), compare)
     if verify:
         shot.metadata["verified"] = True
@@ -241,6 +253,7 @@ def grads(
     depth: int | None = None,
     leaves: bool = False,
     what: str | Iterable[str] = ("output", "param"),
+    ops: bool = False,
     input: Any = None,
     shape: Sequence[int] | None = None,
     preprocess: str | None = None,
@@ -289,6 +302,8 @@ def grads(
             That first gradient is in the capture too, as ``./input.0.score.grad``.
         what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
             through that module to its input) and ``param``.
+        ops: record too the gradients at what functions return that the chosen layers call between
+            modules, as ``<module>[:call]/add.grad``.
         grad_edits: changes to the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also
             reach all that lies further back. ``<module>/output.grad`` is the edited one, and
             ``<module>/output.grad.unedited`` what had arrived.
@@ -313,7 +328,7 @@ def grads(
     """
     given = locals()
     options = options_of(given, grads)
-    kinds = kinds_of(what, GRADIENTS)
+    kinds = kinds_of(what, GRADIENTS) | ({OP_GRAD} if ops else set())
     measure = settle_loss(loss, target, reduction, raw, penalty)
     prepared = prepared_for("grads", given)
     announce_size(prepared, kinds, max_bytes)
@@ -646,6 +661,7 @@ def record(
     layers: str | Iterable[str] = (),
     what: str | Iterable[str] = ("output",),
     grads: bool = False,
+    ops: bool = False,
 ) -> Iterator[Capture]:
     """Record inside your own loop: whatever ``module`` runs within the ``with`` block.
 
@@ -660,6 +676,7 @@ def record(
         layers: layer patterns; none means all.
         what: ``output``, ``input`` or both.
         grads: record gradients too.
+        ops: record too what functions return that the chosen layers call between modules.
 
     Raises:
         LayerError: a pattern matches nothing.
@@ -672,14 +689,14 @@ def record(
         >>> capture["./weight.grad"]
         tensor([[2., 2., 2., 2.]])
     """
-    kinds = kinds_of(what, VALUES)
+    kinds = kinds_of(what, VALUES) | ({OP} if ops else set())
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     demand_model(module)
     with hookable(module) as open_module:
         word = type(open_module).__name__
         recorder = Recorder(open_module, select(open_module, several(layers), word=word), kinds)
-        with recorder as capture:
+        with recorder as capture, watched(recorder):
             run = {"command": "record", "model": {"word": word}, "versions": versions()}
             capture.metadata = run
             yield capture

@@ -170,7 +170,8 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
     """Run the model again with nothing but its plan in force, and demand the very same bits.
 
     With ``excuse_noise`` a model that is not deterministic by itself, which a further run without
-    hooks tells, gets a warning.
+    hooks tells, gets a warning. PyTorch's attention leaves its fast path where it finds hooks or a
+    function mode; then the run that it is held against leaves it too, and a note says so.
 
     Raises:
         CheckFailed: some tensor of the output differs.
@@ -178,6 +179,15 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
     bare = run_bare(prepared)
     different = first_difference(output, bare)
     if not different:
+        return
+    with _without_fast_path():
+        slow = run_bare(prepared)
+    if not first_difference(output, slow):
+        log.info(
+            "attention: run without PyTorch's fast path, which hooks and --ops turn off. A run"
+            " without hooks and without it gives the same bits, one with it differs%s",
+            _by_how_much(output, bare),
+        )
         return
     if excuse_noise and first_difference(bare, run_bare(prepared)):
         log.warning(
@@ -190,6 +200,17 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
         "Either the model is not deterministic, or it counts on a tensor being the very one it"
         " has elsewhere. Nothing was kept. Try fewer layers, or another --device.",
     )
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    """Keep attention modules from their fused kernels for eval mode without autograd."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def run_bare(prepared: Prepared) -> Any:
@@ -208,6 +229,15 @@ def first_difference(output: Any, again: Any) -> str:
         if not same_bits(a, b):
             return ".".join(("output", *path))
     return ""
+
+
+def _by_how_much(output: Any, again: Any) -> str:
+    """The end of a sentence that says that two outputs differ."""
+    pairs = [(a, b) for (_, a), (_, b) in zip(walk(output), walk(again), strict=False) if a.numel()]
+    if any(a.shape != b.shape for a, b in pairs):
+        return " in shape"
+    wide = [(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs]
+    return f" by {max((float((a - b).abs().max()) for a, b in wide), default=0.0):.2g}"
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

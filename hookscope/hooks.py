@@ -6,8 +6,10 @@ What the hooks do is the business of whoever attaches them: ``recorder``, ``edit
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,9 +47,16 @@ class HookSet:
             self._handles.pop().remove()
         self._stance.close()
 
-    def before(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        """Call ``function(module, args, kwargs)`` before the module; it may return both anew."""
-        self._handles.append(module.register_forward_pre_hook(function, with_kwargs=True))
+    def before(
+        self, module: nn.Module, function: Callable[..., Any], *, first: bool = False
+    ) -> None:
+        """Call ``function(module, args, kwargs)`` before the module; it may return both anew.
+
+        With ``first`` it is called before all other hooks that are there now.
+        """
+        hook = partial(as_hook, function)
+        handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=first)
+        self._handles.append(handle)
 
     def after(
         self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
@@ -56,12 +65,13 @@ class HookSet:
 
         With ``always`` it is called after a failure too, with None for the output.
         """
-        handle = module.register_forward_hook(function, with_kwargs=True, always_call=always)
+        hook = partial(as_hook, function)
+        handle = module.register_forward_hook(hook, with_kwargs=True, always_call=always)
         self._handles.append(handle)
 
     def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
         """Call ``function`` with the gradient of ``tensor``; what it returns flows on instead."""
-        self._handles.append(tensor.register_hook(function))
+        self._handles.append(tensor.register_hook(partial(as_hook, function)))
 
     def around_step(
         self,
@@ -74,6 +84,27 @@ class HookSet:
             self._handles.append(optimizer.register_step_pre_hook(before))
         if after is not None:
             self._handles.append(optimizer.register_step_post_hook(after))
+
+
+class _Depth(threading.local):
+    hooks = 0
+
+
+_depth = _Depth()
+
+
+def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function as hooks are: what it computes is not the model's doing."""
+    _depth.hooks += 1
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _depth.hooks -= 1
+
+
+def hook_depth() -> int:
+    """How many functions are running on this thread, one within the other, ``as_hook``."""
+    return _depth.hooks
 
 
 def inside_backward() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
+OP, OP_GRAD = "op", "op.grad"  # what a function returned that was called between modules
+ATTENTION = "attention"  # the weights of one call of attention
 EMITTED = "emitted"  # what a hook of the user's own handed to hookscope.emit
 
 # Added to a kind and to the name of a tensor: as it was before an edit.

@@ -28,9 +28,12 @@ from hookscope.coverage import summarize_coverage
 from hookscope.errors import CheckFailed
 from hookscope.hooks import HookSet, inside_backward, what_of
 from hookscope.kinds import (
+    ATTENTION,
     EMITTED,
     INPUT,
     INPUT_GRAD,
+    OP,
+    OP_GRAD,
     OUTPUT,
     OUTPUT_GRAD,
     PARAM_GRAD,
@@ -57,12 +60,16 @@ class Call:
 
 @dataclass(frozen=True, eq=False)  # two tensors of one name are still two places
 class Slot:
-    """Where a tensor goes: one that is here, or a gradient once it arrives."""
+    """Where a tensor goes: one that is here, or a gradient once it arrives.
+
+    ``view`` marks the gradient at a tensor that shares its memory with another one.
+    """
 
     layer: Layer
     call: int
     what: str
     kind: str
+    view: bool = False
 
 
 class Recorder:
@@ -142,7 +149,14 @@ class Recorder:
         reason = self.outside if ran else "backward() did not run"
         reason = reason if error is None else UNFINISHED
         for slot in self._waiting:
-            self._miss(slot, reason if self._calls.get(slot.layer.module) else "never ran")
+            # What is changed in place goes on as the tensor that it is a view of, and so do views
+            # of that made before: their own place in the graph leads nowhere.
+            shared = (
+                ", but for tensors that share its memory"
+                if slot.view and reason == self.outside
+                else ""
+            )
+            self._miss(slot, reason + shared if self._calls.get(slot.layer.module) else "never ran")
         self.capture.absent = tuple(self._absent)
         coverage = summarize_coverage(self.model, self.layers, self._calls)
         if error is not None:
@@ -152,13 +166,30 @@ class Recorder:
 
     def emit(self, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
         """Record a clone of what a hook of the user's own found at ``layer`` in its ``call``."""
-        slot = Slot(layer, call, name, EMITTED)
-        if _escapes(tensor):
-            self._miss(slot, ESCAPES)
+        self._keep_one(Slot(layer, call, name, EMITTED), tensor)
+
+    def keep_op(self, layer: Layer, call: int, what: str, tensor: Tensor) -> None:
+        """Record what a function returned within a call of ``layer``, and listen to it.
+
+        No clone is handed on: a hook on the tensor itself gets the gradient with respect to the
+        value that it has now, whatever is done to it in place afterwards.
+        """
+        if not self._open:
             return
-        clone = tensor.detach().clone()
-        self._count(layer, clone)
-        self._put(slot, clone)
+        if OP in self.kinds:
+            self._keep_one(Slot(layer, call, what, OP), tensor)
+        if OP_GRAD in self.kinds:
+            slot = Slot(layer, call, f"{what}.grad", OP_GRAD, tensor._is_view())
+            if self._can_listen(slot, tensor):
+                self._listen(slot, tensor)
+
+    def keep_attention(self, layer: Layer, call: int, what: str, weights: Tensor) -> None:
+        """Record the weights of attention."""
+        self._keep_one(Slot(layer, call, what, ATTENTION), weights)
+
+    def miss_attention(self, layer: Layer, call: int, what: str, reason: str) -> None:
+        """Tell why the weights of attention are not recorded."""
+        self._miss(Slot(layer, call, what, ATTENTION), reason)
 
     @property
     def doubts(self) -> list[str]:
@@ -280,14 +311,16 @@ class Recorder:
     def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
         """Record a clone of every tensor in ``value``."""
         for path, tensor in walk(value):
-            slot = Slot(layer, call, what_of(kind, path), kind)
-            if _escapes(tensor):
-                self._miss(slot, ESCAPES)
-                continue
-            clone = tensor.detach().clone()
-            self._count(layer, clone)
-            self._put(slot, clone)
+            self._keep_one(Slot(layer, call, what_of(kind, path), kind), tensor)
         self._tell_closed(layer, call, kind, kind, value)
+
+    def _keep_one(self, slot: Slot, tensor: Tensor) -> None:
+        if escapes(tensor):
+            self._miss(slot, ESCAPES)
+            return
+        clone = tensor.detach().clone()
+        self._count(slot.layer, clone)
+        self._put(slot, clone)
 
     def keep_edited(
         self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor
@@ -297,13 +330,7 @@ class Recorder:
         if kind not in dict(self._wanted()).get(layer, ()):
             kept.append(("", after))
         for mark, tensor in kept:
-            slot = Slot(layer, call, what + mark, kind + mark)
-            if _escapes(tensor):
-                self._miss(slot, ESCAPES)
-                continue
-            clone = tensor.detach().clone()
-            self._count(layer, clone)
-            self._put(slot, clone)
+            self._keep_one(Slot(layer, call, what + mark, kind + mark), tensor)
 
     def _tell_closed(self, layer: Layer, call: int, what: str, kind: str, value: Any) -> None:
         """Name what holds tensors out of reach, and an output without any tensor."""
@@ -348,7 +375,7 @@ class Recorder:
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
             own = tensor.detach()  # the caller's tensor stays as it is
             tensor = (own.clone() if own.is_inference() else own).requires_grad_()
-        clone = self._listen(slot, tensor)
+        clone = self._listened(slot, tensor)
         if clone is not original:
             call.lent.append(Lent(original, clone, clone._version))
         return clone
@@ -359,7 +386,7 @@ class Recorder:
         """A clone of an output, listened to."""
         kind = OUTPUT_GRAD
         slot = Slot(layer, call.number, f"{what_of(OUTPUT, path)}.grad", kind)
-        clone = self._listen(slot, tensor)
+        clone = self._listened(slot, tensor)
         if clone is not tensor and memory_of(tensor) in older:
             self._passed_on.append((layer.name, clone.detach(), clone._version))
         return clone
@@ -377,24 +404,32 @@ class Recorder:
                 reason = f"the same tensor as {first[id(tensor)]}"
                 self._miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
 
-    def _listen(self, slot: Slot, tensor: Tensor) -> Tensor:
+    def _listened(self, slot: Slot, tensor: Tensor) -> Tensor:
         """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            self._miss(slot, "integer" if tensor.dtype is not torch.bool else "bool")
-            return tensor
-        if _escapes(tensor):
-            self._miss(slot, ESCAPES)
-            return tensor
-        if not torch.is_grad_enabled():
-            self._miss(slot, "computed without autograd")
-            return tensor
-        if not tensor.requires_grad:
-            self._miss(slot, "nothing before it requires grad")
+        if not self._can_listen(slot, tensor):
             return tensor
         clone = tensor.clone()
-        self._hooks.listen(clone, partial(self._arrived, slot))
-        self._waiting[slot] = None
+        self._listen(slot, clone)
         return clone
+
+    def _can_listen(self, slot: Slot, tensor: Tensor) -> bool:
+        """Whether a gradient can come to a tensor; if not, tell why."""
+        reason = ""
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            reason = "integer" if tensor.dtype is not torch.bool else "bool"
+        elif escapes(tensor):
+            reason = ESCAPES
+        elif not torch.is_grad_enabled():
+            reason = "computed without autograd"
+        elif not tensor.requires_grad:
+            reason = "nothing before it requires grad"
+        if reason:
+            self._miss(slot, reason)
+        return not reason
+
+    def _listen(self, slot: Slot, tensor: Tensor) -> None:
+        self._hooks.listen(tensor, partial(self._arrived, slot))
+        self._waiting[slot] = None
 
     def _arrived(self, slot: Slot, grad: Tensor | None) -> None:
         """Keep a gradient; a second backward through the same graph adds, as ``.grad`` does."""
@@ -434,5 +469,6 @@ def _can_carry_gradient(tensor: Tensor) -> bool:
     return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _escapes(tensor: Tensor) -> bool:
+def escapes(tensor: Tensor) -> bool:
+    """Whether a tensor belongs to a transform of ``torch.func``; see ``ESCAPES``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -14,7 +14,8 @@ from hookscope.differentiate import Measure, differentiate
 from hookscope.edits.editor import Editor
 from hookscope.errors import HookError
 from hookscope.execute import forward, untouched
-from hookscope.kinds import PARAM_GRAD
+from hookscope.kinds import ATTENTION, PARAM_GRAD
+from hookscope.ops.watch import watched
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
 from hookscope.records import Capture
@@ -27,7 +28,7 @@ class Run:
     """What came of a run: the recording with the model's output, what was edited, what is told.
 
     ``gradients`` is None for a run without a backward pass; ``told`` is what the metadata say of
-    the loss, a penalty and an optimizer.
+    the loss, a penalty, an optimizer and attention.
     """
 
     capture: Capture
@@ -48,10 +49,18 @@ def run_forward(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None 
     recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
     changed = values_changed(prepared.plan, prepared.module, prepared.seed, recorder, keep=True)
     guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
-    with _carrying(recorder), guard, torch.no_grad(), changed as values, recorder as shot:
+    with (
+        _carrying(recorder),
+        guard,
+        torch.no_grad(),
+        changed as values,
+        recorder as shot,
+        watched(recorder) as attention,
+    ):
         shot.output = forward(prepared, recorder.capture)
     values.demand_effect()
-    return Run(shot, values)
+    told = {"attention": attention} if ATTENTION in recorder.kinds else {}
+    return Run(shot, values, told=told)
 
 
 def run_backward(
@@ -91,6 +100,7 @@ def _both_ways(prepared: Prepared, recorder: Recorder, work: Callable[[], dict[s
         torch.enable_grad(),
         values_changed(plan, model, seed, recorder) as values,
         recorder as found,
+        watched(recorder),
         gradients_changed(plan, model, seed, recorder) as gradients,
     ):
         told = work()

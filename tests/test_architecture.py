@@ -34,6 +34,7 @@ FLOORS = (
     ("select", "coverage", "own_hooks.emission"),
     ("hooks", "own_hooks.binding"),
     ("recorder", "wrapping", "tracing"),
+    ("ops",),
     ("own_hooks",),
     ("edits",),
     ("changes",),

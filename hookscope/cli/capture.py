@@ -30,6 +30,14 @@ EXAMPLES = (
         "What went in and came out, on noise.",
     ),
     Example(
+        'hookscope capture resnet18 --layer "layer1.*" --ops --shape 1x3x64x64',
+        "What is computed between modules, such as the sums of residual connections.",
+    ),
+    Example(
+        'hookscope capture vit_b_16 --layer "*.self_attention" --attention',
+        "The weights of attention, head by head.",
+    ),
+    Example(
         'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
         "The same digit with two channels knocked out, and how far every later layer moves.",
     ),
@@ -50,6 +58,8 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.model,
     options.layers,
     options.what("output", "output", "input"),
+    options.ops,
+    options.attention,
     options.inputs,
     changes.changes("capture"),
     options.run,

@@ -66,6 +66,7 @@ penalty = option(
     penalty,
     options.layers,
     options.what("output,param", "output", "input", "param"),
+    options.ops,
     options.inputs,
     changes.changes("grads"),
     options.run,

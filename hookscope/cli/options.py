@@ -346,6 +346,21 @@ def what(default: str, *choices: str) -> Callable[[Any], Any]:
     )
 
 
+ops = flag(
+    "ops",
+    section="Layers",
+    help="Record too what functions return that these layers call between modules: add, flatten,"
+    " matmul.",
+)
+
+attention = flag(
+    "attention",
+    section="Layers",
+    help="Record the weights of attention too. What a fused kernel hides is recomputed, and kept"
+    " only if it gives the kernel's output.",
+)
+
+
 # The file
 
 output = together(

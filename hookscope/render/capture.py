@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.kinds import ATTENTION
 from hookscope.records import Capture, Record
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
@@ -21,7 +22,7 @@ from hookscope.render.records import (
     probability_cell,
 )
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
-from hookscope.render.text import full, per_cent
+from hookscope.render.text import count, full, per_cent
 
 NUMBERS = ("mean", "std", "min", "max")
 COLUMNS = (*ORIGIN, *(Column(title, right=True) for title in (*NUMBERS, "zeros")))
@@ -45,6 +46,7 @@ def capture_lines(capture: Capture, width: int | None, ascii: bool = False) -> l
     told = [
         *effect_lines(capture, width, ascii),
         *verified_lines(capture, width, ascii),
+        *attention_lines(capture, width, ascii),
         *coverage_lines(capture.coverage, width, ascii),
     ]
     moved = top_change_lines(capture.metadata, width, ascii)
@@ -77,6 +79,29 @@ def verified_lines(capture: Capture, width: int | None, ascii: bool = False) -> 
     edited = " but those of the edits" if capture.metadata.get("edits") else ""
     text = f"Verified: the output is bit-equal without hooks{edited}."
     return sentence(text, width, ascii, "green")
+
+
+def attention_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+    """Return how the weights of attention were come by, if they were asked for."""
+    found = capture.metadata.get("attention")
+    if found is None:
+        return []
+    hidden = sum(absent.kind == ATTENTION for absent in capture.absent)
+    again = [entry for entry in found if "difference" in entry]
+    told = []
+    if len(found) > len(again):
+        told.append(f"{count(len(found) - len(again))} seen in the open")
+    if again:
+        furthest = max(again, key=lambda entry: float(entry["difference"] / entry["tolerance"]))
+        told.append(
+            f"{count(len(again))} recomputed, and the outputs that come of them differ from the"
+            f" model's by at most {furthest['difference']:.1e} of the largest entry"
+            f" ({furthest['tolerance']:.0e} is allowed)"
+        )
+    if hidden:
+        told.append(f"{count(hidden)} out of reach, as the table tells")
+    none = "none found in these layers; docs/ops.md tells what is known as attention"
+    return sentence(f"Attention: {'; '.join(told) or none}.", width, ascii)
 
 
 def top_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:

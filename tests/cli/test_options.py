@@ -36,6 +36,8 @@ SAMPLES = {
     "shapes": ("yes", True),
     "shape": ("1x3x8x8", (1, 3, 8, 8)),
     "what": ("input, output", ("input", "output")),
+    "ops": ("1", True),
+    "attention": ("1", True),
     "input": ("one.png", ["one.png"]),
     "edit": ("conv1=zero fc=scale:2", ("conv1=zero", "fc=scale:2")),
     "grad-edit": ("fc=sign", ("fc=sign",)),

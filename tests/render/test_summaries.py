@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookscope.records import Capture, Coverage, Fired, Silent
+from hookscope.records import Absent, Capture, Coverage, Fired, Silent
 from hookscope.render.capture import capture_lines, capture_table, top_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.grads import grads_lines, loss_lines
@@ -47,6 +47,26 @@ def test_capture_of_nothing_says_what_it_has() -> None:
     assert joined(capture_lines(Capture(), 80)).startswith("layer")
     assert joined(capture_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
     assert joined(grads_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
+
+
+def test_attention_tells_how_its_weights_were_come_by() -> None:
+    capture = Capture()
+    assert "Attention" not in joined(capture_lines(capture, None))
+    capture.metadata["attention"] = []
+    assert "Attention: none found in these layers; docs/ops.md " in joined(
+        capture_lines(capture, None)
+    )
+    capture.absent = (Absent("a", "Module", 1, "attention", "attention", "hidden"),)
+    capture.metadata["attention"] = [
+        {"key": "b/attention", "from": "a softmax in the model"},
+        {"key": "c/attention", "from": "kernel", "difference": 2e-6, "tolerance": 1e-4},
+        {"key": "d/attention", "from": "kernel", "difference": 1e-3, "tolerance": 5e-3},
+    ]
+    assert (
+        "Attention: 1 seen in the open; 2 recomputed, and the outputs that come of them differ from"
+        " the model's by at most 1.0e-03 of the largest entry (5e-03 is allowed); 1 out of reach,"
+        " as the table tells." in joined(capture_lines(capture, None))
+    )
 
 
 @pytest.mark.parametrize("width", [40, 80, 200, None])

@@ -205,7 +205,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _kinds(graphs: nn.Module) -> dict[str, str]:
-    """The class name of each module that did something in the program, by the module's path.
+    """The class of each module that did something in the program, by the module's path.
 
     A program that was just made may have the class itself, one from a file its dotted name.
     """
@@ -213,14 +213,16 @@ def _kinds(graphs: nn.Module) -> dict[str, str]:
     for inner in graphs.modules():
         for node in inner.graph.nodes if isinstance(inner, fx.GraphModule) else ():
             for path, kind in node.meta.get("nn_module_stack", {}).values():
-                name = kind.__name__ if isinstance(kind, type) else str(kind)
-                found[_CALL.sub("", path)] = name.rpartition(".")[2]
+                own = isinstance(kind, type)
+                name = f"{kind.__module__}.{kind.__qualname__}" if own else str(kind)
+                found[_CALL.sub("", path)] = name
     return found
 
 
 @cache
 def _class_named(name: str | None, base: type[Any]) -> Any:
-    return type(name or "Module", (base,), {"__module__": __name__, "__doc__": base.__doc__})
+    members = {"__module__": __name__, "__doc__": base.__doc__, "_hookscope_class": name or ""}
+    return type((name or "Module").rpartition(".")[2], (base,), members)
 
 
 def _add(root: nn.Module, path: str, kind: str | None) -> Layer:

@@ -37,6 +37,7 @@ class ScriptedModule(nn.Module):
     """A module whose methods were compiled from a TorchScript graph.
 
     Attributes:
+        _hookscope_class: the class that it was made from, with its package.
         _hookscope_source: where its ``forward`` stands in the code it was made from; empty where
             the file does not tell.
         _hookscope_signatures: the arguments of each method.
@@ -47,6 +48,7 @@ class ScriptedModule(nn.Module):
         _hookscope_place: where its model is.
     """
 
+    _hookscope_class: str = ""
     _hookscope_source: str = ""
     _hookscope_signatures: Mapping[str, tuple[Argument, ...]] = MappingProxyType({})
     _hookscope_methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})
@@ -150,7 +152,8 @@ class Builder:
         if given not in self._built:
             name = private.type_name(given)
             if name not in self._classes:
-                self._classes[name] = type(private.class_name(given), (ScriptedModule,), {})
+                members = {"_hookscope_class": name.removeprefix("__torch__.")}
+                self._classes[name] = type(private.class_name(given), (ScriptedModule,), members)
             made = self._built[given] = self._classes[name]()
             self._paths[given] = path
             for child, below in private.children(given).items():

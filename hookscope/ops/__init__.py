@@ -1,0 +1,1 @@
+"""What functions compute between modules (``--ops``), and the weights of attention."""
