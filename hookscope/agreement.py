@@ -22,7 +22,7 @@ class Comparison:
     """The derivatives of one output by one input.
 
     Attributes:
-        input: ``input.0``, or with a name for a keyword argument.
+        input: ``input.0``, or with a name for a keyword argument; for a parameter its name.
         output: ``output``, or with the path to a nested one.
         input_shape: its lengths.
         output_shape: its lengths.
@@ -52,6 +52,7 @@ class GradCheck:
         atol: absolute tolerance.
         rtol: relative tolerance.
         metadata: model, inputs, seed and versions.
+        unvaried: what was not varied and so not checked, in words; empty if nothing.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -59,6 +60,7 @@ class GradCheck:
     atol: float
     rtol: float
     metadata: dict[str, Any]
+    unvaried: str = ""
 
     @property
     def ok(self) -> bool:
@@ -68,4 +70,5 @@ class GradCheck:
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
         told = {"ok": self.ok, "eps": self.eps, "atol": self.atol, "rtol": self.rtol}
-        return {**self.metadata, **told, "comparisons": [asdict(c) for c in self.comparisons]}
+        comparisons = [asdict(comparison) for comparison in self.comparisons]
+        return {**self.metadata, **told, "unvaried": self.unvaried, "comparisons": comparisons}

@@ -43,6 +43,7 @@ from hookscope.losses.formulas import refuse_idle_loss
 from hookscope.measuring import settle
 from hookscope.modules import ModuleTree, describe, refuse_lazy
 from hookscope.numerical import compare as compare_numerically
+from hookscope.numerical import demand_tolerances, unvaried
 from hookscope.ops.watch import watched
 from hookscope.own_hooks.binding import Hooks
 from hookscope.prepare import prepare
@@ -52,7 +53,7 @@ from hookscope.records import Capture
 from hookscope.runs import run_backward, run_forward, run_step
 from hookscope.select import select
 from hookscope.sources import loading
-from hookscope.sources.autograd_function import Applied, is_function
+from hookscope.sources.autograd_function import applied, is_function
 from hookscope.sources.live import demand_model, hookable
 from hookscope.stepping import settle_rule
 from hookscope.tensors import map_tensors
@@ -427,6 +428,8 @@ def step(
     with telling("step", prepared, options) as origin, torch.enable_grad():
         run = again(prepared, max_bytes=max_bytes)
         made = run.capture
+        if prepared.plan.hands_on_clones:
+            demand_unchanged(prepared, made.output, excuse_noise=True)
         made.metadata = origin() | run.told
         made.metadata |= describe_effect(prepared, run, again, compare)
     if strict:
@@ -605,7 +608,8 @@ def gradcheck(
     The model, or a copy of a live one, runs in float64 and eval mode. Every entry of every floating
     input is moved by ``eps`` to either side; each derivative of each output that the central
     difference gives is held against the one of a backward pass. Inputs at a kink (0 for a ReLU)
-    have no derivative to agree on. Parameters are not varied.
+    have no derivative to agree on. Parameters that require grad are varied too, unless they are
+    more than 10,000 numbers together: ``unvaried`` tells.
 
     Args:
         model: as for ``capture``, or a class derived from ``torch.autograd.Function``, itself or as
@@ -629,30 +633,32 @@ def gradcheck(
     """
     given = locals()
     options = options_of(given, gradcheck)
-    applied: Any = Applied(model) if is_function(model) else model
+    demand_tolerances(eps, atol, rtol)
+    checked: Any = applied(model) if is_function(model) else model
     shapes: list[Any] = [shape] if shape and isinstance(shape[0], int) else list(shape)
     if len(shapes) > 1 and input is None:
         source = torch.Generator().manual_seed(seed)
         input = tuple(torch.randn(*each, generator=source) for each in shapes)
         shapes = []
-    prepared = prepare(
-        applied,
-        input,
-        selection={},
-        recipe={"shape": shapes[0] if shapes else None},
-        weights=weights,
-        model_args=model_args,
-        method=method,
-        trust=trust,
-        seed=seed,
-        dtype="float64",
-        device="cpu",
-        train=False,
-    )
-    with untouched(prepared.module, train=False, seed=seed), torch.inference_mode(False):
-        found = tuple(compare_numerically(prepared, eps, atol, rtol))
+    with torch.inference_mode(False):
+        prepared = prepare(
+            checked,
+            input,
+            selection={},
+            recipe={"shape": shapes[0] if shapes else None},
+            weights=weights,
+            model_args=model_args,
+            method=method,
+            trust=trust,
+            seed=seed,
+            dtype="float64",
+            device="cpu",
+            train=False,
+        )
+        with untouched(prepared.module, train=False, seed=seed):
+            found = tuple(compare_numerically(prepared, eps, atol, rtol))
     run = describe_run("gradcheck", prepared, options)
-    return GradCheck(found, eps, atol, rtol, run)
+    return GradCheck(found, eps, atol, rtol, run, unvaried(prepared))
 
 
 @contextmanager

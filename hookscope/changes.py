@@ -37,6 +37,11 @@ class Plan:
     def __bool__(self) -> bool:
         return bool(self.values or self.gradients or self.hooks)
 
+    @property
+    def hands_on_clones(self) -> bool:
+        """Whether what is done to gradients hands clones through the model, which it may notice."""
+        return bool(self.gradients or self.hooks_of(GRADIENT_HOOKS))
+
     def hooks_of(self, kinds: tuple[str, ...]) -> list[OwnHook]:
         """The hooks of these kinds, in the order given."""
         return [hook for hook in self.hooks if hook.kind in kinds]

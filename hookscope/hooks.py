@@ -107,6 +107,18 @@ def hook_depth() -> int:
     return _depth.hooks
 
 
+def show_to_fast_paths(module: nn.Module) -> None:
+    """Register a hook that does nothing, and stays.
+
+    PyTorch's transformer layers skip their children's ``forward`` unless one of them has a hook.
+    """
+    module.register_forward_hook(_nothing)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
 def inside_backward() -> bool:
     """Whether a backward pass is under way: a module that runs now is being run again for it."""
     return torch._C._current_graph_task_id() != -1

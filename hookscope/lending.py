@@ -42,6 +42,7 @@ def shared_memory(tensors: Iterable[Tensor]) -> set[int]:
 
 def memory_of(tensor: Tensor) -> int:
     """What tells whether two tensors share memory."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # by torch.func: has none
+    if tensor.layout is not torch.strided or tensor.is_nested or wrapped:
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)

@@ -20,51 +20,68 @@ from hookscope.prepare import Prepared
 from hookscope.tensors import Path, as_call, map_tensors, walk
 
 LARGEST = 10_000_000  # entries of a Jacobian: 80 MB, and twice that is held
+PARAMETERS = 10_000  # so many numbers in parameters are varied, two runs of the model each
 FARTHEST = 5  # so many entries are told of where the two part
+
+Varied = dict[Path, Tensor]
+Outputs = list[tuple[Path, tuple[int, ...]]]
+
+
+def demand_tolerances(eps: float, atol: float, rtol: float) -> None:
+    """Raise RequestError if a tolerance is negative or not finite, or ``eps`` is not positive."""
+    if eps > 0 and atol >= 0 and rtol >= 0 and max(eps, atol, rtol) < float("inf"):
+        return
+    raise RequestError(
+        f"eps {eps}, atol {atol}, rtol {rtol}: they cannot be negative, nor eps zero.",
+        "torch.autograd.gradcheck takes 1e-6, 1e-5 and 1e-3 unless told otherwise.",
+    )
 
 
 def compare(prepared: Prepared, eps: float, atol: float, rtol: float) -> Iterator[Comparison]:
     """Yield how the analytical and the numerical Jacobians of a model in float64 compare.
 
     Raises:
-        RequestError: a tolerance is no positive number, no input is of a floating-point type, or
-            the Jacobian is too large.
+        RequestError: no input is of a floating-point type, or the Jacobian is too large.
         LossError: no output is of a floating-point type.
         ForwardError: the model raised, forward or backward.
     """
-    if not eps > 0 or not atol >= 0 or not rtol >= 0:
+    inputs = dict(_floating(as_call(prepared.value)))
+    if not any(tensor.numel() for tensor in inputs.values()):
         raise RequestError(
-            f"eps {eps}, atol {atol}, rtol {rtol}: they cannot be negative, nor eps zero.",
-            "torch.autograd.gradcheck takes 1e-6, 1e-5 and 1e-3 unless told otherwise.",
-        )
-    given = dict(_floating(as_call(prepared.value)))
-    if not given:
-        raise RequestError(
-            f"{prepared.loaded.word} takes no tensor of a floating-point type.",
+            f"{prepared.loaded.word} takes no tensor of a floating-point type that holds a number.",
             "Give --shape, once for each input.",
         )
-    analytical, outputs = _analytical(prepared, given)
-    numerical = {path: _numerical(prepared, path, given[path], eps, outputs) for path in given}
-    for path, tensor in given.items():
-        for place, (name, shape) in enumerate(outputs):
-            rows = analytical[path][place]
+    parameters = {} if unvaried(prepared) else _parameters(prepared)
+    analytical, outputs = _analytical(prepared, inputs, parameters)
+    for path, tensor in (inputs | parameters).items():
+        numbers = _numerical(prepared, path, tensor, path in parameters, eps, outputs)
+        named = path[0] if path in parameters else ".".join(("input", *path[1:]))
+        for (name, shape), rows, columns in zip(outputs, analytical[path], numbers, strict=True):
             yield _compared(
-                _named("input", path[1:]),
-                _named("output", name),
+                named,
+                ".".join(("output", *name)),
                 (tuple(tensor.shape), shape),
-                (rows, numerical[path][place]),
+                (rows, columns),
                 (atol, rtol),
             )
 
 
-Outputs = list[tuple[Path, tuple[int, ...]]]
+def unvaried(prepared: Prepared) -> str:
+    """Tell in words which parameters are too many to be varied; empty if none are."""
+    count = sum(parameter.numel() for parameter in _parameters(prepared).values())
+    return f"the parameters, which are {count:,} numbers" if count > PARAMETERS else ""
+
+
+def _parameters(prepared: Prepared) -> Varied:
+    named = prepared.module.named_parameters()
+    return {(name,): x for name, x in named if x.requires_grad and x.is_floating_point()}
 
 
 def _analytical(
-    prepared: Prepared, given: dict[Path, Tensor]
+    prepared: Prepared, inputs: Varied, parameters: Varied
 ) -> tuple[dict[Path, list[Tensor | None]], Outputs]:
-    """For each input and each output the Jacobian by backward passes; None where none came."""
-    leaves = {path: x.detach().clone().requires_grad_() for path, x in given.items()}
+    """For all that varies and each output the Jacobian by backward passes; None where none came."""
+    leaves = {path: x.detach().clone().requires_grad_() for path, x in inputs.items()}
     with torch.enable_grad():
         results = _evaluate(prepared, {path: x.clone() for path, x in leaves.items()})
     if not results:
@@ -72,11 +89,12 @@ def _analytical(
             f"{prepared.loaded.word} returns no tensor of a floating-point type.",
             "Nothing in it has a gradient.",
         )
-    numel_in = sum(x.numel() for x in given.values())
+    leaves |= parameters
+    numel_in = sum(x.numel() for x in leaves.values())
     numel_out = sum(result.numel() for _, result in results)
     if numel_in * numel_out > LARGEST:
         raise RequestError(
-            f"{numel_in:,} numbers go in and {numel_out:,} come out, which makes"
+            f"{numel_in:,} numbers are varied and {numel_out:,} come out, which makes"
             f" {numel_in * numel_out:,} derivatives; at most {LARGEST:,} are checked.",
             "Give a smaller --shape, or check the layer that you doubt by itself.",
         )
@@ -85,41 +103,51 @@ def _analytical(
         rows = [_row(prepared, result, k, leaves) for k in range(result.numel())]
         for place, path in enumerate(leaves):
             column = [row[place] for row in rows]
-            known = [grad for grad in column if grad is not None]
             zero = torch.zeros_like(leaves[path])
             filled = [zero if grad is None else grad for grad in column]
-            jacobian = torch.stack([grad.reshape(-1) for grad in filled]) if known else None
-            found[path].append(jacobian)
+            known = any(grad is not None for grad in column)
+            flat = [grad.reshape(-1) for grad in filled]
+            found[path].append(torch.stack(flat) if known else None)
     return found, [(path, tuple(result.shape)) for path, result in results]
 
 
-def _row(
-    prepared: Prepared, result: Tensor, k: int, leaves: dict[Path, Tensor]
-) -> tuple[Tensor | None, ...]:
+def _row(prepared: Prepared, result: Tensor, k: int, leaves: Varied) -> tuple[Tensor | None, ...]:
     if not result.requires_grad:
         return (None,) * len(leaves)
-    one = torch.zeros_like(result)
-    one.reshape(-1)[k] = 1
+    one = torch.zeros(result.numel(), dtype=result.dtype)
+    one[k] = 1
     try:
         return torch.autograd.grad(
-            result, list(leaves.values()), one, retain_graph=True, allow_unused=True
+            result,
+            list(leaves.values()),
+            one.reshape(result.shape),
+            retain_graph=True,
+            allow_unused=True,
         )
     except Exception as error:
         raise model_failed(prepared.module, prepared.value, error, during="backward") from error
 
 
 def _numerical(
-    prepared: Prepared, path: Path, x: Tensor, eps: float, outputs: Outputs
+    prepared: Prepared, path: Path, x: Tensor, in_model: bool, eps: float, outputs: Outputs
 ) -> list[Tensor]:
-    """For each output its Jacobian by the input at ``path``, by central differences."""
+    """For each output its Jacobian by one tensor, by central differences.
+
+    A parameter, which is ``in_model``, is varied where it is, and put back bit for bit.
+    """
     columns: list[list[Tensor]] = [[] for _ in outputs]
+    moved = x.detach() if in_model else x.detach().clone()
     for j in range(x.numel()):
+        place = _index(j, tuple(x.shape))
+        value = moved[place].clone()
         sides = []
-        for step in (eps, -eps):
-            moved = x.detach().clone()
-            moved.view(-1)[j] += step
-            with torch.no_grad():
-                sides.append(_evaluate(prepared, {path: moved}))
+        try:
+            for step in (eps, -eps):
+                moved[place] = value + step
+                with torch.no_grad():
+                    sides.append(_evaluate(prepared, {} if in_model else {path: moved.clone()}))
+        finally:
+            moved[place] = value
         for column, (_, above), (_, below) in zip(columns, *sides, strict=True):
             column.append(((above - below) / (2 * eps)).reshape(-1))
     return [torch.stack(column, dim=1) for column in columns]
@@ -136,7 +164,14 @@ def _evaluate(prepared: Prepared, changed: dict[Path, Tensor]) -> list[tuple[Pat
 
 
 def _floating(value: Any) -> Iterator[tuple[Path, Tensor]]:
-    return ((path, tensor) for path, tensor in walk(value) if tensor.is_floating_point())
+    for path, tensor in walk(value):
+        if tensor.is_floating_point():
+            if tensor.layout is not torch.strided:
+                raise RequestError(
+                    "A sparse tensor goes in or comes out, and none can be checked.",
+                    "Make it dense inside the module that is checked.",
+                )
+            yield path, tensor
 
 
 def _compared(
@@ -177,7 +212,3 @@ def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         place, rest = divmod(place, length)
         index.insert(0, rest)
     return tuple(index)
-
-
-def _named(kind: str, path: Path) -> str:
-    return ".".join((kind, *path))

@@ -56,6 +56,7 @@ class Call:
 
     number: int
     lent: list[Lent]
+    handled: BaseException | None = None  # that which was being handled when it began
 
 
 @dataclass(frozen=True, eq=False)  # two tensors of one name are still two places
@@ -117,19 +118,19 @@ class Recorder:
         self.outside = "outside the loss"  # why no gradient came after a backward pass
         self._own = {layer.module for layer in self.layers} | {model}
         self._noticed: list[str] = []
+        self._kept_of = self._wanted()
         self._open = False
-        self._handled: BaseException | None = None
+        self._paused = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         return self  # the hooks of a model's copy are this recorder's, which knows them as foreign
 
     def __enter__(self) -> Capture:
         self._open = True
-        self._handled = sys.exc_info()[1]
         try:
             if self._hooks.__enter__().stands_in_for_compiled:
                 log.info("torch.compile: run without compiled code, in which no hook would fire")
-            for layer, kinds in self._wanted():
+            for layer, kinds in self._kept_of.items():
                 self._attach(layer, kinds)
             if PARAM_GRAD in self.kinds:
                 self._attach_parameters()
@@ -200,19 +201,19 @@ class Recorder:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing within the block: its backward passes belong to something else."""
-        self._open = False
+        self._open, self._paused = False, True
         try:
             yield
         finally:
-            self._open = True
+            self._open, self._paused = True, False
 
-    def _wanted(self) -> list[tuple[Layer, frozenset[str]]]:
+    def _wanted(self) -> dict[Layer, frozenset[str]]:
         """The layers to hook and what to keep of each."""
         wanted = dict.fromkeys(self.layers, self.kinds)
         if self.model_input:
             root = next((x for x in self.layers if x.name == ROOT), Layer(ROOT, self.model))
             wanted[root] = wanted.get(root, frozenset()) | {INPUT_GRAD}
-        return list(wanted.items())
+        return wanted
 
     def _attach(self, layer: Layer, kinds: frozenset[str]) -> None:
         module = layer.module
@@ -263,7 +264,7 @@ class Recorder:
             running.append(Call(0, []))
             return None
         number = self._calls[module] = self._calls.get(module, 0) + 1
-        call = Call(number, [])
+        call = Call(number, [], sys.exc_info()[1])
         running.append(call)
         if INPUT in kinds:
             self._keep(layer, number, INPUT, (args, kwargs))
@@ -293,7 +294,7 @@ class Recorder:
         for lent in call.lent:
             if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):
                 self._noticed.append(layer.name)
-        if output is None and sys.exc_info()[1] is not self._handled:
+        if sys.exc_info()[1] is not call.handled:  # PyTorch calls this hook for a failure too
             self._miss(Slot(layer, call.number, OUTPUT, OUTPUT), "an error ended its call")
             return None
         if OUTPUT in kinds:
@@ -326,8 +327,10 @@ class Recorder:
         self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor
     ) -> None:
         """Record a tensor as it was before an edit, and what went on where nothing else does."""
+        if self._paused:
+            return
         kept = [(UNEDITED, before)]
-        if kind not in dict(self._wanted()).get(layer, ()):
+        if kind not in self._kept_of.get(layer, ()):
             kept.append(("", after))
         for mark, tensor in kept:
             self._keep_one(Slot(layer, call, what + mark, kind + mark), tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from hookscope.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.differentiate import Measure, differentiate
-from hookscope.errors import CheckFailed, RequestError
+from hookscope.errors import CheckFailed, HookscopeError, RequestError
 from hookscope.hooks import HookSet
 from hookscope.kinds import PARAM_GRAD, PARAM_UPDATE
 from hookscope.modules import ROOT
@@ -70,6 +71,8 @@ def settle_rule(name: str, lr: float | None, opt_args: Mapping[str, Any] | None)
         if key not in known:
             near = did_you_mean(key, known) or f"It takes {', '.join(known)}."
             raise RequestError(f"{kind.__name__} takes no argument {key!r}.", near)
+    if lr is not None and not math.isfinite(lr):
+        raise RequestError(f"{lr} is no learning rate.", "Give a finite number as --lr.")
     if lr is not None and "lr" in given:
         raise RequestError("The learning rate is given twice.", "Leave out --opt-arg lr.")
     settled = arguments.settle(kind, given)
@@ -118,7 +121,7 @@ def take_step(
             own = prepared.plan.hooks_of(STEP_HOOKS)
             with attached(prepared.module, own, recorder, optimizer):
                 outer.around_step(optimizer, None, after)  # the update is what user hooks leave
-                optimizer.step()
+                _step(optimizer, rule)
     finally:
         with torch.no_grad():
             for parameter, value in values.items():
@@ -129,6 +132,20 @@ def take_step(
     settings = {key: _plain(value) for key, value in optimizer.defaults.items()}
     described["optimizer"] = {"name": rule.name, "class": rule.kind.__name__, "arguments": settings}
     return described
+
+
+def _step(optimizer: torch.optim.Optimizer, rule: Rule) -> None:
+    try:
+        optimizer.step()
+    except HookscopeError:
+        raise
+    except Exception as error:
+        shown = arguments.show(rule.arguments)
+        said = str(error) or type(error).__name__
+        raise RequestError(
+            f"{rule.kind.__name__} with {shown} cannot step this model: {ended(said)}",
+            "Give another --optimizer or --opt-arg.",
+        ) from error
 
 
 def _parameter_of(model: nn.Module, record: Record) -> Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 
 from hookscope.errors import RequestError
 from hookscope.gates import Grads, WayBack
+from hookscope.hooks import show_to_fast_paths
 from hookscope.sources.functions import name_of
 from hookscope.sources.live import demand_model, opened
 from hookscope.tensors import outline
@@ -73,13 +74,16 @@ def wrap(
             raise RequestError(
                 f"{name} is of type {type(function).__name__}.", "Give a function, or None."
             )
-    made = copy.copy(opened(module))
+    inner = opened(module)
+    made = inner.__new__(type(inner))  # not copy.copy: parametrized modules refuse that
     members = vars(made)
+    members.update(vars(inner))
+    for name in [name for name, value in members.items() if isinstance(value, dict)]:
+        members[name] = copy.copy(members[name])  # what is set on the one is not on the other
     if _AROUND not in members:
         members[_FORWARD] = members.pop("forward", None)
         made.__class__ = _class_of(type(made))  # type: ignore[arg-type] # a class has a hash
-    for name in [name for name in members if name.startswith("_") and "_hooks" in name]:
-        members[name] = copy.copy(members[name])  # a hook on the one is none on the other
+        show_to_fast_paths(made)
     members[_AROUND] = (*members.get(_AROUND, ()), Around(before, after, backward))
     return made
 
@@ -125,25 +129,18 @@ def _run(
         made = outer.before(module, args)
         if made is not None:
             args = _same(outer.before, args, made if isinstance(made, tuple) else (made,))
-    if outer.backward is None:
-        output = _run(base, module, tuple(inner), args, kwargs)
-    else:
-        output = _with_way_back(base, module, outer.backward, tuple(inner), args, kwargs)
+    # Around ``after`` too, as PyTorch has its forward hooks within its backward ones.
+    way = None if outer.backward is None else _way_back(module, outer.backward)
+    args = args if way is None else way.enter(args)
+    output = _run(base, module, tuple(inner), args, kwargs)
     if outer.after is not None:
         made = outer.after(module, args, output)
         output = output if made is None else _same(outer.after, output, made)
-    return output
+    return output if way is None else way.leave(output)
 
 
-def _with_way_back(
-    base: type[nn.Module],
-    module: nn.Module,
-    function: Function,
-    inner: tuple[Around, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Run the module between two gates, which show the gradients at its outputs and inputs."""
+def _way_back(module: nn.Module, function: Function) -> WayBack:
+    """Two gates, which show the gradients at the module's outputs and inputs."""
 
     def on_grads(grad_input: Grads, grad_output: Grads) -> Grads:
         made = function(module, grad_input, grad_output)
@@ -153,8 +150,7 @@ def _with_way_back(
         _same(function, grad_input, new)
         return new
 
-    way = WayBack(on_grads)
-    return way.leave(_run(base, module, inner, way.enter(args), kwargs))
+    return WayBack(on_grads)
 
 
 def _same(function: Function, old: Any, new: Any) -> Any:

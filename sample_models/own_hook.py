@@ -55,10 +55,13 @@ def clip(grad: Tensor, largest: float = 0.01) -> Tensor:
 
 
 def reverse(
-    module: nn.Module, grad_input: tuple[Tensor, ...], grad_output: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """Return the gradients at the inputs with their signs turned, as domain adaptation does."""
-    return tuple(-grad for grad in grad_input)
+    module: nn.Module, grad_input: tuple[Tensor | None, ...], grad_output: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients at the inputs with their signs turned, as domain adaptation does.
+
+    None stands where nothing further back asks for a gradient.
+    """
+    return tuple(None if grad is None else -grad for grad in grad_input)
 
 
 def keep_small(

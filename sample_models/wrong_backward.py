@@ -2,6 +2,7 @@
 
     hookscope gradcheck wrong_backward.py:ScaleFunction --shape 1x3 --shape 3
     hookscope gradcheck wrong_backward.py:ScaleFunction --shape 2x3 --shape 3  # exit status 1
+    hookscope gradcheck wrong_backward.py:Scale  # exit status 1
 
 It multiplies each of a batch of rows by the same scale. The gradient at the scale is then to be the
 sum over the batch of what each row says; this one takes the mean. For a batch of one the two are
@@ -46,6 +47,6 @@ class Scale(nn.Module):
         return scaled
 
 
-def example_input() -> tuple[Tensor, Tensor]:
-    """Return two rows, and a scale."""
-    return torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), torch.tensor([1.0, 2.0, 3.0])
+def example_input() -> Tensor:
+    """Return two rows for the layer; the function takes a scale besides."""
+    return torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])

@@ -186,7 +186,7 @@ class Editor:
             return tensor
         # A copy: what the model does to its output in place must not reach the penalties l1 and l2.
         needed = any(bound.edit.name in ("l1", "l2") for bound in bounds)
-        activation = tensor.detach().clone() if needed else None
+        activation = tensor.clone() if needed else None
         clone = tensor.clone()
         what = f"{what_of(OUTPUT, path)}.grad"
         self._hooks.listen(clone, partial(self._arrived, layer, call, what, bounds, activation))
@@ -203,8 +203,8 @@ class Editor:
     ) -> Tensor | None:
         if grad is None:
             return None
-        with torch.no_grad():
-            new = self._edited(bounds, grad, key_of(layer.name, call, what), activation)
+        # With autograd as it is: a gradient that is differentiated again keeps its graph.
+        new = self._edited(bounds, grad, key_of(layer.name, call, what), activation)
         if self.recorder is not None:
             self.recorder.keep_edited(layer, call, what, OUTPUT_GRAD, grad, new)
         return new

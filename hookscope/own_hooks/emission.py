@@ -59,7 +59,7 @@ def emit(name: str, value: Tensor | float) -> None:
         )
     if not name or "/" in name:
         raise RequestError(f"{name!r} is no name for a value.", "Give a text without a slash.")
-    if name.partition(".")[0] in ("output", "input") or name.endswith(".grad"):
+    if name.partition(".")[0] in ("output", "input") or name.endswith((".grad", ".update")):
         raise RequestError(
             f"{name!r} is what hookscope calls a value of its own.", "Choose another name."
         )

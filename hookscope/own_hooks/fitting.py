@@ -53,10 +53,15 @@ class Fitting:
             hook_set.after(module, self._gate_output)
 
     def attach_to_step(self, hook_set: HookSet, optimizer: torch.optim.Optimizer) -> None:
-        """Attach to the step of an optimizer, before or after it; what it returns goes to torch."""
+        """Attach to the step of an optimizer, before or after it."""
 
-        def call(*arguments: Any) -> Any:
-            return self._run(1, *arguments) if self.open else None
+        def call(step: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+            if not self.open:
+                return None
+            result = self._run(1, step, args, kwargs)
+            if result is not None and pre:
+                self._demand_same((args, kwargs), result)
+            return result
 
         pre = self.hook.kind == STEP_PRE
         hook_set.around_step(optimizer, *((call, None) if pre else (None, call)))

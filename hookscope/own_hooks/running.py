@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from hookscope.choices import STEP_HOOKS
+from hookscope.choices import GRADIENT_HOOKS, STEP_HOOKS
 from hookscope.hooks import HookSet
 from hookscope.own_hooks.binding import OwnHook
 from hookscope.own_hooks.fitting import Fitting
@@ -34,7 +34,9 @@ def attached(
     every = [fitting for fitted in fittings.values() for fitting in fitted]
     try:
         with HookSet(model) as hook_set:
-            for fitting in every:
+            back = [fitting for fitting in every if fitting.hook.kind in GRADIENT_HOOKS]
+            others = [fitting for fitting in every if fitting not in back]
+            for fitting in (*others, *reversed(back)):  # a gradient meets first what came last
                 if fitting.hook.kind not in STEP_HOOKS:
                     fitting.attach(hook_set)
                 elif optimizer is not None:

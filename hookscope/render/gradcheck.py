@@ -6,7 +6,7 @@ from rich.text import Text
 
 from hookscope.agreement import Comparison, Entry, GradCheck
 from hookscope.render.lower import blocks, lower, sentence
-from hookscope.render.records import LOUD, number_cell
+from hookscope.render.records import LOUD, QUIET, number_cell
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import count, plural, shape_text
 
@@ -38,7 +38,10 @@ def gradcheck_lines(result: GradCheck, width: int | None, ascii: bool = False) -
     """
     rows = [_row(c, entry, first) for c in result.comparisons for first, entry in _entries(c)]
     table = lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
-    return blocks(table, _verdict(result, width, ascii), width=width)
+    told = _verdict(result, width, ascii)
+    if result.unvaried:
+        told += sentence(f"Not varied, and so not checked: {result.unvaried}.", width, ascii, QUIET)
+    return blocks(table, told, width=width)
 
 
 def _entries(comparison: Comparison) -> list[tuple[bool, Entry]]:

@@ -8,28 +8,22 @@ import torch
 from torch import nn
 
 
-class Applied(nn.Module):
-    """Calls ``function.apply``; it has no parameters.
+def applied(function: type[torch.autograd.Function]) -> nn.Module:
+    """Return a module of the function's name that calls its ``apply``; it has no parameters.
 
     Example:
         >>> class Twice(torch.autograd.Function):
         ...     @staticmethod
         ...     def forward(ctx, x): return 2 * x
-        >>> Applied(Twice)(torch.ones(2))
-        tensor([2., 2.])
+        >>> applied(Twice)(torch.ones(2)), applied(Twice)
+        (tensor([2., 2.]), Twice())
     """
 
-    def __init__(self, function: type[torch.autograd.Function]) -> None:
-        super().__init__()
-        self.function = function
+    def forward(self: nn.Module, *args: Any) -> Any:
+        return function.apply(*args)
 
-    def forward(self, *args: Any) -> Any:
-        """Return what the function returns."""
-        return self.function.apply(*args)
-
-    def extra_repr(self) -> str:
-        """Return the function's name."""
-        return self.function.__name__
+    made: nn.Module = type(function.__name__, (nn.Module,), {"forward": forward})()
+    return made
 
 
 def is_function(value: object) -> TypeGuard[type[torch.autograd.Function]]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
-from hookscope.sources.autograd_function import Applied, is_function
+from hookscope.sources.autograd_function import applied, is_function
 from hookscope.sources.catalog import no_weights_by_name
 from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo
 from hookscope.sources.userfile import guarded, run_file
@@ -40,9 +40,8 @@ def load(
         torch.default_generator.manual_seed(seed)
         file = run_file(spec.path)
         name, found = _find(file, spec)
-        torch.default_generator.manual_seed(
-            seed
-        )  # so that what the file does besides does not change the weights
+        # Once more, so that what the file does besides does not change the weights.
+        torch.default_generator.manual_seed(seed)
         module = _build(spec, name, found, model_args)
     offered = vars(file)
     example, preprocess = offered.get("example_input"), offered.get("preprocess")
@@ -65,7 +64,9 @@ def _find(file: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
     factories = [
         name
         for name, value in public.items()
-        if inspect.isfunction(value) and value.__module__ == file.__name__ and name not in _OFFERS
+        if (inspect.isfunction(value) or is_function(value))
+        and value.__module__ == file.__name__
+        and name not in _OFFERS
     ]
     if spec.name:
         if spec.name in vars(file):
@@ -102,7 +103,7 @@ def _build(spec: ModelSpec, name: str, found: Any, model_args: dict[str, Any]) -
             )
         return found
     if is_function(found):
-        return Applied(found)
+        return applied(found)
     if not callable(found):
         raise ModelError(
             f"{name} in {spec.path!r} is of type {type(found).__name__}, not a model.",

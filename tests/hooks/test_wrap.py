@@ -116,3 +116,41 @@ def test_another_shape_and_what_is_no_module_are_refused() -> None:
         hookscope.wrap(3)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="after is of type int"):
         hookscope.wrap(nn.Identity(), after=3)  # type: ignore[arg-type]
+
+
+def test_a_wrapped_layer_is_not_skipped_by_the_fast_path_of_transformers() -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+    x = torch.randn(1, 3, 4)
+    plain = layer(x)
+    layer.linear1 = hookscope.wrap(layer.linear1, after=lambda module, input, output: output * 0)
+    with torch.no_grad():
+        assert torch.allclose(layer(x), layer(x.clone().requires_grad_()), atol=1e-6)
+        assert not torch.allclose(layer(x), plain, atol=1e-2)
+
+
+def test_backward_sees_what_the_hooks_by_hand_see_beside_after() -> None:
+    seen: list[Tensor] = []
+    net, x = nn.Linear(2, 2), torch.randn(3, 2, requires_grad=True)
+
+    def double(module: nn.Module, input: Any, output: Tensor) -> Tensor:
+        return output * 2
+
+    def look(module: nn.Module, grad_input: Any, grad_output: Any) -> None:
+        seen.extend((grad_input[0].clone(), grad_output[0].clone()))
+
+    hookscope.wrap(net, after=double, backward=look)(x).sum().backward()
+    net.register_forward_hook(double)
+    net.register_full_backward_hook(look)
+    net(x).sum().backward()
+    assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3])
+
+
+def test_a_parametrized_module_can_be_wrapped_and_the_original_stays() -> None:
+    net = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    made = hookscope.wrap(net, after=lambda module, input, output: output + 1)
+    x = torch.randn(1, 2)
+    assert torch.equal(made(x), net(x) + 1)
+    plain = nn.Linear(2, 2)
+    weight = plain.weight
+    hookscope.wrap(plain).weight = nn.Parameter(torch.zeros(2, 2))
+    assert plain.weight is weight
