@@ -139,7 +139,7 @@ class Ablation:
 
     def unfinished(self, path: str | os.PathLike[str]) -> list[Knockout]:
         """Return what a file holds of this very ablation, if it was interrupted; else nothing."""
-        if not is_ours(Path(path)):
+        if not is_ours(Path(path), ".json"):
             return []
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -31,12 +31,12 @@ from hookscope.execute import (
     untouched,
 )
 from hookscope.keywords import (
+    Telling,
     demand_word,
     kinds_of,
     options_of,
     prepared_for,
     several,
-    telling,
 )
 from hookscope.kinds import ATTENTION, GRADIENTS, OP, OP_GRAD, PARAM_GRAD, VALUES
 from hookscope.losses.formulas import refuse_idle_loss
@@ -225,12 +225,12 @@ def capture(
     kinds |= watching
     prepared = prepared_for("capture", given)
     announce_size(prepared, kinds, max_bytes)
-    with telling("capture", prepared, options) as origin, torch.no_grad():
+    with Telling("capture", prepared, options) as told, torch.no_grad():
         run = run_forward(prepared, kinds, max_bytes)
-        shot = run.capture
+        shot = told.capture = run.capture
         if verify or watching:
             demand_unchanged(prepared, shot.output, excuse_noise=not verify)
-        shot.metadata = origin() | run.told
+        shot.metadata = told.origin() | run.told
         shot.metadata |= describe_effect(prepared, run, partial(run_forward, kinds=kinds), compare)
     if verify:
         shot.metadata["verified"] = True
@@ -334,11 +334,11 @@ def grads(
     prepared = prepared_for("grads", given)
     announce_size(prepared, kinds, max_bytes)
     again = partial(run_backward, kinds=kinds, measure=measure)
-    with telling("grads", prepared, options) as origin, torch.enable_grad():
+    with Telling("grads", prepared, options) as told, torch.enable_grad():
         run = again(prepared, max_bytes=max_bytes)
-        found = run.capture
+        found = told.capture = run.capture
         demand_unchanged(prepared, found.output, excuse_noise=not verify)
-        found.metadata = origin() | run.told
+        found.metadata = told.origin() | run.told
         found.metadata |= describe_effect(prepared, run, again, compare)
     if verify:
         found.metadata["verified"] = True
@@ -425,12 +425,12 @@ def step(
     prepared = prepared_for("step", given)
     announce_size(prepared, {PARAM_GRAD}, max_bytes)
     again = partial(run_step, measure=measure, rule=rule)
-    with telling("step", prepared, options) as origin, torch.enable_grad():
+    with Telling("step", prepared, options) as told, torch.enable_grad():
         run = again(prepared, max_bytes=max_bytes)
-        made = run.capture
+        made = told.capture = run.capture
         if prepared.plan.hands_on_clones:
             demand_unchanged(prepared, made.output, excuse_noise=True)
-        made.metadata = origin() | run.told
+        made.metadata = told.origin() | run.told
         made.metadata |= describe_effect(prepared, run, again, compare)
     if strict:
         demand_all_ran(made)

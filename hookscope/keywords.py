@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from hookscope.changes import Plan
 from hookscope.edits.plan import bind as bind_edits
-from hookscope.edits.words import read_edits, refuse_idle_comparison
+from hookscope.edits.words import read_edits, refuse_idle_comparison, refuse_second_order
 from hookscope.errors import HookError, RequestError
 from hookscope.own_hooks.binding import bind as bind_hooks
+from hookscope.own_hooks.binding import find as find_hooks
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run
+from hookscope.records import Capture
 
 
 def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
@@ -24,6 +25,10 @@ def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
     values = read_edits(given.get("edits", ()))
     gradients = read_edits(given.get("grad_edits", ()), gradients=True)
     refuse_idle_comparison(given.get("compare", False), values, gradients, given.get("hooks", ()))
+    kinds, arguments = given.get("hook_kind", ()), given.get("hook_args") or {}
+    kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+    refuse_second_order(given.get("penalty"), gradients, kinds)
+    hooks = find_hooks(given.get("hooks", ()), kinds, arguments, verb=verb)
     selection = {name: several(given[name]) for name in ("layers", "types")}
     recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
     run = ("weights", "model_args", "method", "trust", "seed", "dtype", "device", "train")
@@ -38,31 +43,30 @@ def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
     plan = Plan(
         bind_edits(module, values, word),
         bind_edits(module, gradients, word),
-        bind_hooks(
-            given.get("hooks", ()),
-            given.get("hook_kind", ()),
-            given.get("hook_args") or {},
-            model=module,
-            layers=prepared.layers,
-            word=word,
-            verb=verb,
-        ),
+        bind_hooks(hooks, module, prepared.layers, word),
     )
     return replace(prepared, plan=plan)
 
 
-@contextmanager
-def telling(
-    verb: str, prepared: Prepared, options: Mapping[str, Any]
-) -> Iterator[Callable[[], dict[str, Any]]]:
-    """Yield what makes the metadata of this run; an error in a user's hook carries them too."""
-    origin = partial(describe_run, verb, prepared, options)
-    try:
-        yield origin
-    except HookError as error:
+class Telling:
+    """Makes the metadata of a run. An error of a user's hook in its block carries the recording.
+
+    ``capture`` is to be set once there is one: the hook may fail in a later run that only checks.
+    """
+
+    def __init__(self, verb: str, prepared: Prepared, options: Mapping[str, Any]) -> None:
+        self.origin = partial(describe_run, verb, prepared, options)
+        self.capture: Capture | None = None
+
+    def __enter__(self) -> Telling:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, HookError):
+            return
+        error.capture = error.capture or self.capture
         if error.capture is not None:
-            error.capture.metadata = {**origin(), "failed": error.message}
-        raise
+            error.capture.metadata = {**self.origin(), "failed": error.message}
 
 
 def kinds_of(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:

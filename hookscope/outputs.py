@@ -29,14 +29,16 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
     return Path(f"{model_name}.{command}{suffix}")
 
 
-def is_ours(path: Path) -> bool:
-    """Tell whether hookscope wrote ``path``, safetensors or JSON, from its beginning alone."""
+def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
+    """Tell whether hookscope wrote ``path``, from its beginning alone.
+
+    ``suffix`` is the kind of file meant: ``.safetensors`` or ``.json``.
+    """
     starts = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     try:
         with path.open("rb") as file:
-            if file.read(max(map(len, starts))).startswith(starts):
-                return True
-            file.seek(0)
+            if suffix != SUFFIX:
+                return file.read(max(map(len, starts))).startswith(starts)
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= _HEADER_LIMIT:
                 return False
@@ -47,13 +49,14 @@ def is_ours(path: Path) -> bool:
     return isinstance(metadata, dict) and MARK in metadata
 
 
-def check(path: Path, force: bool = False, option: str = "--output") -> bool:
+def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:
     """Make sure that ``path`` can be written, and return whether that replaces a file.
 
     Args:
         path: the file to be written.
         force: whether a file that hookscope did not write may be replaced.
         option: what named the file, for the repair.
+        suffix: the kind of file to be written, ``.safetensors`` or ``.json``.
 
     Raises:
         RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or
@@ -63,7 +66,7 @@ def check(path: Path, force: bool = False, option: str = "--output") -> bool:
         raise RequestError("The output cannot be '-'.", "Name a file: stdout has the summary.")
     if path.is_dir():
         raise RequestError(
-            f"The output {path} is a folder.", f"Name a file in it: {path / f'result{SUFFIX}'}"
+            f"The output {path} is a folder.", f"Name a file in it: {path / f'result{suffix}'}"
         )
     folder = path.parent
     if not folder.is_dir():
@@ -81,9 +84,9 @@ def check(path: Path, force: bool = False, option: str = "--output") -> bool:
     # A device or a pipe would be replaced by the rename that ends the writing.
     if not path.is_file():
         raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
-    if not force and not is_ours(path):
+    if not force and not is_ours(path, suffix):
         raise RequestError(
-            f"The file {path} exists and was not written by hookscope.",
+            f"The file {path} exists and was not written by hookscope as a {suffix} file.",
             f"Add --force to replace it, or name another file with {option}.",
         )
     return True

@@ -126,7 +126,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         settle_kinds(values["hook_kind"], len(values["hooks"]), verb=verb)
     if "weights" not in values:
         return
-    from hookscope.edits.words import refuse_idle_comparison
+    from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
     from hookscope.inputs.words import NO_IMAGE, refuse_unused
     from hookscope.losses.formulas import (
         FORMULAS,
@@ -143,6 +143,9 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
+    refuse_second_order(
+        values.get("penalty"), values.get("grad_edits"), values.get("hook_kind", ())
+    )
     if values.get("forward_only"):
         refuse_idle_loss(*(values[name] for name in ("loss", "target", "reduction", "raw")))
     if "loss" in values:

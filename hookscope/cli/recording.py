@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from hookscope.cli import candidates
 from hookscope.cli.following import next_command
 from hookscope.cli.options import announce_model
 from hookscope.cli.out import Out
-from hookscope.errors import HookError
+from hookscope.errors import HookError, RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,8 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     out: Out = ctx.obj
     verb = ctx.info_name or ""
     path, replaces = settle_path(verb, output, force, values["model"])
+    if replaces:
+        _refuse_own_source(path, values)
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
@@ -74,7 +77,7 @@ def _lines(verb: str) -> Callable[[Capture, int | None, bool], list[Text]]:
 
 
 def settle_path(
-    verb: str, output: str | None, force: bool, model: str, *suffix: str
+    verb: str, output: str | None, force: bool, model: str, suffix: str = ".safetensors"
 ) -> tuple[Path, bool]:
     """Return the file to be written, and whether that replaces one; refuse what cannot be."""
     from pathlib import Path
@@ -84,8 +87,21 @@ def settle_path(
 
     spec = catalog.check(model)
     name = spec.name or Path(spec.path).stem
-    path = Path(output) if output else outputs.default_path(name, verb, *suffix)
-    return path, outputs.check(path, force)
+    path = Path(output) if output else outputs.default_path(name, verb, suffix)
+    return path, outputs.check(path, force, suffix=suffix)
+
+
+def _refuse_own_source(path: Path, values: dict[str, Any]) -> None:
+    """Refuse to replace a file that the run reads: the clean capture of a patch, say."""
+    from hookscope.edits.words import files_of
+
+    words = [*files_of(values["edits"]), values["weights"], values.get("target")]
+    for word in words:
+        if isinstance(word, str) and os.path.exists(word) and os.path.samefile(word, path):
+            raise RequestError(
+                f"{path} is read by this run, and would be replaced by what it writes.",
+                "Name another file with --output.",
+            )
 
 
 def _remember_layers(capture: Capture, values: dict[str, Any]) -> None:

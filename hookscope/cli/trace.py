@@ -11,6 +11,7 @@ from hookscope.cli.command import Example, command, flag, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.cli.values import FileName
+from hookscope.errors import RequestError
 
 EXAMPLES = (
     Example(
@@ -63,7 +64,9 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     from hookscope.sources import catalog
 
     catalog.check(values["model"])
-    replaces = outputs.check(Path(chrome), force, "--chrome") if chrome else False
+    if force and not chrome:
+        raise RequestError("--force is for the file of --chrome.", "Add --chrome FILE.")
+    replaces = outputs.check(Path(chrome), force, "--chrome", ".json") if chrome else False
     options.announce_model(ctx)
     with out.status("Loading torch ..."):
         from hookscope import api

@@ -186,7 +186,7 @@ class Editor:
             return tensor
         # A copy: what the model does to its output in place must not reach the penalties l1 and l2.
         needed = any(bound.edit.name in ("l1", "l2") for bound in bounds)
-        activation = tensor.clone() if needed else None
+        activation = tensor.detach().clone() if needed else None
         clone = tensor.clone()
         what = f"{what_of(OUTPUT, path)}.grad"
         self._hooks.listen(clone, partial(self._arrived, layer, call, what, bounds, activation))

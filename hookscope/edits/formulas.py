@@ -61,6 +61,8 @@ def _bounds(text: str) -> tuple[float, float]:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"{text!r} are no two numbers") from None
+    if math.isnan(low) or math.isnan(high):
+        raise ValueError(f"{text!r} are no two numbers")
     if not low <= high:
         raise ValueError(f"{low:g} is not below {high:g}")
     return low, high
@@ -83,7 +85,8 @@ def _choice(*words: str) -> Callable[[str], str]:
 
 def _file(text: str) -> str:
     if not os.path.isfile(text):
-        raise ValueError(f"there is no file {text!r}")
+        alone = "; it takes a file alone" if os.path.isfile(text.rpartition("#")[0]) else ""
+        raise ValueError(f"there is no file {text!r}{alone}")
     return text
 
 

@@ -79,6 +79,8 @@ def _noise(x: Tensor, size: tuple[float, bool], site: Site) -> Tensor:
 def _mean(x: Tensor, over: str, site: Site) -> Tensor:
     if over == "channel":
         return _channel_mean(x, site)
+    if over != "spatial" and x.ndim < 2:  # a vector of channels is one sample
+        return x.clone()
     if over != "spatial":
         return x.mean(0, keepdim=True).expand_as(x).contiguous()
     space = [dim for dim in range(1, x.ndim) if dim != site.channel_dim]

@@ -171,7 +171,11 @@ def _other(bound: Bound, tensor: Tensor, key: str) -> Tensor | None:
         return None
     other = bound.stored[wanted]
     if other.shape != tensor.shape or other.dtype != tensor.dtype:
-        raise ValueError(f"{wanted} in {path} is {_looks(other)}, and here is {_looks(tensor)}")
+        raise _cannot(
+            bound,
+            f"{wanted} in {path} is {_looks(other)}, and here is {_looks(tensor)}",
+            "Record the file with an input of the same shape, and in the same dtype.",
+        )
     return other.to(tensor.device)
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from hookscope.choices import GRADIENT_HOOKS
 from hookscope.edits.formulas import GRADIENTS, VALUES, Formula
 from hookscope.errors import EditError
 from hookscope.kinds import INPUT, OUTPUT, OUTPUT_GRAD
@@ -69,12 +70,37 @@ def read_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[
     return tuple(_read(word, gradients) for word in listed)
 
 
+def files_of(words: Iterable[str]) -> list[str]:
+    """Return the files that edits of values read.
+
+    >>> files_of(["fc=zero", "fc=scale:2"])
+    []
+    """
+    read = [edit for edit in read_edits(words) if edit.name in ("add", "patch")]
+    return [edit.argument[0] if edit.name == "add" else edit.argument for edit in read]
+
+
 def refuse_idle_comparison(compare: bool, *changes: object) -> None:
     """Raise EditError if a comparison with the unchanged run is asked for and nothing changes."""
     if compare and not any(changes):
         raise EditError(
             "--compare compares with a run without edits and hooks, and there are none.",
             "Add --edit 'LAYER=OPERATION', or leave out --compare.",
+        )
+
+
+def refuse_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]) -> None:
+    """Raise EditError if gradients are changed on a way that is going to be differentiated again.
+
+    What the second pass reads of the values that the first one saved goes past the change, so the
+    result would not be that of the same hook on the tensor itself.
+    """
+    hooked = [kind for kind in kinds if kind in GRADIENT_HOOKS]
+    if penalty and (grad_edits or hooked):
+        given = "--grad-edit" if grad_edits else f"a hook of kind {hooked[0]}"
+        raise EditError(
+            f"--penalty differentiates gradients again, and {given} would change them on the way.",
+            "Leave out one of the two.",
         )
 
 

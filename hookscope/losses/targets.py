@@ -105,6 +105,8 @@ def hand_over(target: Any, categories: Sequence[str] = ()) -> tuple[Any, str]:
         return tensor, f"{path} ({'x'.join(map(str, tensor.shape)) or 'one number'})"
     if isinstance(target, str) and target == "argmax":
         return None, ""
+    if isinstance(target, list | tuple) and target and all(type(n) is int for n in target):
+        target = ",".join(map(str, target))
     if not isinstance(target, str):
         plain = isinstance(target, int | float | None)
         return target, str(target) if plain else f"given {type(target).__name__}"

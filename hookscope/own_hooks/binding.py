@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -43,63 +43,68 @@ _CALLED_WITH = {
 class OwnHook:
     """A user's function, when it is called, and at which layers.
 
-    ``label`` is the word it was given by, or the function's name. ``file`` is where its code is.
+    ``label`` is the word it was given by, or the function's name, ``file`` where its code is.
+    ``glob`` names layers of its own; ``layers`` are there once it is bound to a model.
     """
 
     label: str
     kind: str
     function: Function
-    layers: tuple[Layer, ...]
     file: str
+    glob: str | None
+    layers: tuple[Layer, ...] = ()
 
 
-def bind(
-    hooks: Hooks,
-    kinds: str | Iterable[str],
-    arguments: Mapping[str, Any],
-    *,
-    model: nn.Module,
-    layers: tuple[Layer, ...],
-    word: str,
-    verb: str,
+def find(
+    hooks: Hooks, kinds: Sequence[str], arguments: Mapping[str, Any], *, verb: str
 ) -> tuple[OwnHook, ...]:
-    """Find the functions that ``hooks`` names, and the layers that each one goes to.
+    """Find the functions that ``hooks`` names, running their files; no model is needed yet.
 
     Args:
         hooks: words (``[GLOB=]FILE.py:FUNCTION``), functions, or a dict from globs to either.
         kinds: one kind for all, or one for each.
         arguments: further arguments, for each function that has a parameter of the name.
-        model: the model that runs.
-        layers: where a hook goes that has no glob of its own.
-        word: what the user called the model.
         verb: what runs it: ``capture``, ``grads`` or ``step``.
 
     Raises:
         RequestError, ModelError, LayerError: a word, file, function, argument or glob is wrong.
     """
     wanted = [_parsed(glob, one) for glob, one in _pairs(hooks)]
-    kinds = settle_kinds([kinds] if isinstance(kinds, str) else list(kinds), len(wanted), verb=verb)
-    words = [one for _, one in wanted if isinstance(one, FunctionWord)]
-    found = iter(load_functions(words))
-    functions = [next(found) if isinstance(one, FunctionWord) else one for _, one in wanted]
-    if arguments and not functions:
+    kinds = settle_kinds(kinds, len(wanted), verb=verb)
+    if arguments and not wanted:
         raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
+    for (glob, _), kind in zip(wanted, kinds, strict=True):
+        if kind in STEP_HOOKS and glob is not None:
+            raise RequestError(
+                f"A hook of kind {kind!r} is bound to no layer, and {glob!r} names some.",
+                "Give it without a glob: it runs once, with the optimizer.",
+            )
+    found = iter(load_functions([one for _, one in wanted if isinstance(one, FunctionWord)]))
+    functions = [next(found) if isinstance(one, FunctionWord) else one for _, one in wanted]
     bound = with_arguments(functions, arguments, [_CALLED_WITH[kind] for kind in kinds])
     made = []
     for (glob, one), kind, function in zip(wanted, kinds, bound, strict=True):
-        if kind in STEP_HOOKS:
-            if glob is not None:
-                raise RequestError(
-                    f"A hook of kind {kind!r} is bound to no layer, and {glob!r} names some.",
-                    "Give it without a glob: it runs once, with the optimizer.",
-                )
-            chosen: tuple[Layer, ...] = (Layer(ROOT, model),)
-        else:
-            chosen = layers if glob is None else select(model, [glob], word=word)
         file = one.home if isinstance(one, FunctionWord) and one.in_file else file_of(function)
         label = one.word if isinstance(one, FunctionWord) else name_of(function)
-        made.append(OwnHook(label, kind, function, chosen, file))
+        made.append(OwnHook(label, kind, function, file, glob))
     return tuple(made)
+
+
+def bind(
+    hooks: Iterable[OwnHook], model: nn.Module, layers: tuple[Layer, ...], word: str
+) -> tuple[OwnHook, ...]:
+    """Bind each hook to its layers in ``model``: those of its glob, else ``layers``.
+
+    Raises:
+        LayerError: a glob matches nothing.
+    """
+
+    def places(hook: OwnHook) -> tuple[Layer, ...]:
+        if hook.kind in STEP_HOOKS:
+            return (Layer(ROOT, model),)
+        return layers if hook.glob is None else select(model, [hook.glob], word=word)
+
+    return tuple(replace(hook, layers=places(hook)) for hook in hooks)
 
 
 def _pairs(hooks: Hooks) -> list[tuple[str | None, Any]]:

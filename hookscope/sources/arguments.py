@@ -73,7 +73,7 @@ def _read(key: str, text: str, hint: Any) -> Any:
 
 def _read_any(key: str, text: str, hints: tuple[Any, ...]) -> Any:
     """The value as the first type that can hold it; text comes last, since it holds anything."""
-    if type(None) in hints and text == "None":
+    if type(None) in hints and text.lower() == "none":
         return None
     for hint in sorted(hints, key=lambda each: each is str):
         if hint is not type(None):
@@ -81,7 +81,8 @@ def _read_any(key: str, text: str, hints: tuple[Any, ...]) -> Any:
                 return _read(key, text, hint)
             except RequestError:
                 continue
-    raise _refusal(key, text, " or ".join(getattr(hint, "__name__", str(hint)) for hint in hints))
+    names = ["none" if x is type(None) else getattr(x, "__name__", str(x)) for x in hints]
+    raise _refusal(key, text, " or ".join(names))
 
 
 def _literal(text: str) -> Any:

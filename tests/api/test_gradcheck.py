@@ -129,3 +129,44 @@ def test_what_cannot_be_checked_is_told_in_a_sentence() -> None:
 
     with pytest.raises(ForwardError, match=r"backward pass failed.*invalid gradient"):
         hookscope.gradcheck(Fails, shape=(3,))
+
+
+@pytest.mark.parametrize("order", ["rows", "columns", "channels last"])
+def test_memory_order_of_inputs_and_outputs_does_not_matter(order: str) -> None:
+    net: nn.Module = Module(lambda self, x: (x**2).transpose(0, 1))
+    x = torch.randn(2, 3)
+    if order == "columns":
+        x = torch.randn(3, 2).t()
+    if order == "channels last":
+        net = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        x = torch.randn(1, 2, 3, 3).to(memory_format=torch.channels_last)
+    assert hookscope.gradcheck(net, input=x).ok
+
+
+def test_parameters_are_varied_and_put_back_bit_for_bit(repo: Path) -> None:
+    word = f"{repo}/sample_models/wrong_backward.py:Scale"
+    result = hookscope.gradcheck(word)
+    assert [(c.input, c.wrong) for c in result.comparisons] == [("input.0", 0), ("scale", 6)]
+    net = nn.Linear(3, 2).double()
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    result = hookscope.gradcheck(net, shape=(2, 3))
+    assert result.ok and not result.unvaried
+    assert [c.input for c in result.comparisons] == ["input.0", "weight", "bias"]
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+
+
+def test_parameters_that_are_too_many_are_told() -> None:
+    result = hookscope.gradcheck(nn.Linear(101, 100), shape=(1, 101))
+    assert result.ok
+    assert result.unvaried == "the parameters, which are 10,200 numbers"
+
+
+def test_it_works_inside_inference_mode() -> None:
+    with torch.inference_mode():
+        assert hookscope.gradcheck(nn.Tanh(), shape=(2, 3)).ok
+
+
+@pytest.mark.parametrize("x", [torch.zeros(0, 3), torch.eye(2).to_sparse()])
+def test_an_empty_or_sparse_input_is_refused(x: Tensor) -> None:
+    with pytest.raises(RequestError, match=r"no tensor of a floating-point type that|sparse"):
+        hookscope.gradcheck(nn.Tanh(), input=x)

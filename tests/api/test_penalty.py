@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import ForwardError, LossError
+from hookscope.errors import EditError, ForwardError, LossError
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -192,3 +192,24 @@ def test_a_runs_traces_are_gone_afterwards() -> None:
     hookscope.grads(net, penalty="gp", input=x)
     assert not x.requires_grad and x.grad is None
     assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"grad_edits": "1=scale:0.5"}, {"hooks": {"1": print}, "hook_kind": "tensor"}],
+)
+def test_gradients_that_are_differentiated_again_are_not_changed_on_the_way(changes: Any) -> None:
+    with pytest.raises(EditError, match="--penalty differentiates gradients again"):
+        hookscope.grads(nn.Linear(3, 2), shape=(5, 3), penalty="gp", **changes)
+
+
+def test_a_value_edited_on_its_way_is_part_of_what_is_differentiated() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    found = hookscope.grads(net, input=x, penalty="gp", edits="1=scale:0.5")
+    net[1].register_forward_hook(lambda module, args, output: output * 0.5)
+    leaf = x.clone().requires_grad_()
+    [grad] = torch.autograd.grad(net(leaf).sum(), leaf, create_graph=True)
+    ((grad.norm(dim=1) - 1) ** 2).mean().backward()
+    torch.testing.assert_close(found["0/weight.grad"], net[0].weight.grad)

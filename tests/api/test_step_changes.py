@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import HookError, RequestError
+from hookscope.errors import CheckFailed, HookError, RequestError
 from tests.api.test_step import X, small
 from tests.conftest import REPO
 from tests.hooks.test_values import hooks_left
@@ -116,3 +116,24 @@ def test_a_kind_that_would_never_run_is_refused(verb: str, hook: Any, told: str)
     hooks: Any = {glob: print} if glob else print
     with pytest.raises(RequestError, match=told):
         getattr(hookscope, verb)(small(), input=X, hooks=hooks, **hook)
+
+
+class Alias(nn.Module):
+    """Reads a tensor that it has changed under another name: clones would change its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.same, self.outer = nn.Linear(6, 6), nn.Dropout(), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        z = self.same(y)  # in eval mode y itself
+        z += 1
+        return self.outer(y) + z[:, :2]
+
+
+def test_a_step_whose_hooks_change_the_model_is_refused() -> None:
+    plain = hookscope.step(Alias(), input=X, loss="sum", lr=0.1)
+    assert "inner/weight.update" in plain
+    with pytest.raises(CheckFailed, match="gave another result"):
+        hookscope.step(Alias(), input=X, loss="sum", lr=0.1, grad_edits="same=scale:1")

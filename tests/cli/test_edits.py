@@ -36,6 +36,16 @@ def test_patching_a_bottleneck_of_a_corrupted_run_restores_the_clean_output(
     assert "Verified: the output is bit-equal" in done.stdout
 
 
+def test_the_file_that_a_patch_reads_is_not_replaced(run: Run, tmp_path: Path) -> None:
+    assert run("capture", TRAINED, "--input", FIVE, cwd=tmp_path).rc == 0
+    [file] = tmp_path.glob("*.safetensors")
+    before = file.read_bytes()
+    done = run("capture", TRAINED, "--edit", f"relu1=patch:{file}", cwd=tmp_path)
+    assert done.rc == 2
+    assert "is read by this run, and would be replaced" in done.stderr
+    assert file.read_bytes() == before
+
+
 def test_an_edited_run_tells_what_it_did(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "edited.safetensors"
     words = ("--edit", "conv1[0-12]=zero", "--edit", "relu1:1=scale:2", "--compare", "-o", output)

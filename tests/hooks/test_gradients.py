@@ -403,3 +403,24 @@ def test_a_sparse_buffer_is_no_hindrance_and_odd_buffers_are_put_back() -> None:
     assert shot.metadata["verified"]
     assert net.memory.tolist() == [0] and net.later is None
     assert torch.equal(net.adjacency.to_dense(), torch.eye(2))
+
+
+@pytest.mark.parametrize("transform", ["vmap", "grad"])
+def test_gradients_outside_a_function_transform_are_recorded(transform: str) -> None:
+    inner = nn.Linear(3, 3)
+
+    def forward(self: Module, x: Tensor) -> Tensor:
+        if transform == "vmap":
+            mapped: Tensor = torch.func.vmap(inner)(x)
+            return mapped
+        slope: Tensor = torch.func.grad(lambda v: inner(v).sum())(x)
+        return inner(x) + slope
+
+    net = nn.Sequential(Module(forward), nn.Linear(3, 2))
+    net[0].inner = inner
+    x = torch.randn(2, 3)
+    found = hookscope.grads(net, input=x, loss="sum")
+    net(x).sum().backward()
+    assert inner.weight.grad is not None
+    torch.testing.assert_close(found["0.inner/weight.grad"], inner.weight.grad)
+    assert any("torch.func" in absent.reason for absent in found.absent)
