@@ -12,35 +12,30 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.ablation import Ablation
-    from hookscope.api import (
-        ablate,
-        capture,
-        gradcheck,
-        grads,
-        load,
-        load_model,
-        record,
-        step,
-        trace,
-        tree,
-    )
+    from hookscope.ablation.result import Ablation
     from hookscope.errors import HookscopeError
     from hookscope.own_hooks.emission import emit
     from hookscope.records import Capture
     from hookscope.sources.catalog import models
+    from hookscope.verbs.ablate import ablate
+    from hookscope.verbs.capture import capture
+    from hookscope.verbs.gradcheck import gradcheck
+    from hookscope.verbs.grads import grads
+    from hookscope.verbs.load import load, load_model
+    from hookscope.verbs.record import record
+    from hookscope.verbs.step import step
+    from hookscope.verbs.trace import trace
+    from hookscope.verbs.tree import tree
     from hookscope.wrapping import wrap
 
-_VERBS = (
-    *("ablate", "capture", "gradcheck", "grads", "load", "load_model", "record", "step"),
-    *("trace", "tree"),
-)
+_VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "record", "step", "trace", "tree")
 _HOMES = {
-    **dict.fromkeys(_VERBS, "hookscope.api"),
+    **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
+    "load_model": "hookscope.verbs.load",
     "models": "hookscope.sources.catalog",
     "emit": "hookscope.own_hooks.emission",
     "wrap": "hookscope.wrapping",
-    "Ablation": "hookscope.ablation",
+    "Ablation": "hookscope.ablation.result",
     "Capture": "hookscope.records",
     "HookscopeError": "hookscope.errors",
 }

@@ -109,8 +109,8 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
-        from hookscope import api
         from hookscope.cli.log import listen
+        from hookscope.verbs.ablate import ablate as verb
 
         listen(out)
         out.step(f"Running {values['model']} ...")
@@ -122,7 +122,7 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
                     out.last_words = f"Interrupted; {kept}. The same command goes on from there."
                 advance(done, total)
 
-            result = api.ablate(**values, file=path, progress=progress)
+            result = verb(**values, file=path, progress=progress)
         out.last_words = f"Interrupted; {path} was written."
     names = [(one.module, one.type) for one in result.coverage.fired]
     names += [(one.module, one.type) for one in result.coverage.silent]

@@ -88,12 +88,12 @@ def gradcheck(ctx: click.Context, **values: Any) -> None:
     catalog.check(values["model"])
     options.announce_model(ctx)
     with out.status("Loading torch ..."):
-        from hookscope import api
         from hookscope.cli.log import listen
+        from hookscope.verbs.gradcheck import gradcheck as verb
 
         listen(out)
         out.step(f"Running {values['model']} ...")
-        result = api.gradcheck(**values)
+        result = verb(**values)
     if out.json:
         from hookscope.render.json import document
 

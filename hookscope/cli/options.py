@@ -1,7 +1,7 @@
 """The options, in groups that commands share: what each is called, accepts and produces.
 
-The name of a parameter here is the keyword of the function in ``hookscope.api`` that takes it, so a
-command hands its values on as they are.
+The name of a parameter here is the keyword of the function in ``hookscope.verbs`` that takes it, so
+that a command hands its values on as they are.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,14 +33,13 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
-        from hookscope import api
         from hookscope.cli.log import listen
 
         listen(out)
         out.step(f"Running {values['model']} ...")
         failure: HookError | None = None
         try:
-            capture: Capture = getattr(api, verb)(**values)
+            capture: Capture = getattr(import_module(f"hookscope.verbs.{verb}"), verb)(**values)
         except HookError as error:
             if not error.capture:
                 raise

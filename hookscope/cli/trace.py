@@ -69,12 +69,12 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     replaces = outputs.check(Path(chrome), force, "--chrome", ".json") if chrome else False
     options.announce_model(ctx)
     with out.status("Loading torch ..."):
-        from hookscope import api
         from hookscope.cli.log import listen
+        from hookscope.verbs.trace import trace as verb
 
         listen(out)
         out.step(f"Running {values['model']} ...")
-        result = api.trace(**values)
+        result = verb(**values)
         written = result.save_chrome(chrome) if chrome else 0
     names = [(one.module, one.type) for one in result.coverage.fired]
     names += [(one.module, one.type) for one in result.coverage.silent]

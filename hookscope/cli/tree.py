@@ -44,12 +44,12 @@ def tree(ctx: click.Context, **values: Any) -> None:
     catalog.check(values["model"])
     options.announce_model(ctx)
     with out.status("Loading torch ..."):
-        from hookscope import api
         from hookscope.cli.log import listen
+        from hookscope.verbs.tree import tree as verb
 
         listen(out)
         out.step(f"Reading {values['model']} ...")
-        result = api.tree(**values)
+        result = verb(**values)
     complete = len(result.nodes) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")
     )

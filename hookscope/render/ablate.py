@@ -6,7 +6,7 @@ import math
 
 from rich.text import Text
 
-from hookscope.ablation import Ablation, Clean, Knockout
+from hookscope.ablation.result import Ablation, Clean, Knockout
 from hookscope.render.coverage import NAMED, coverage_lines, listed
 from hookscope.render.lower import blocks, lower, sentence
 from hookscope.render.records import LOUD, QUIET, number_cell

@@ -155,12 +155,12 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
 
 @pytest.mark.slow
 def test_choices_are_those_of_the_library() -> None:
-    from hookscope import api, prepare
+    from hookscope import capture, prepare
     from hookscope.cli import models, options
     from hookscope.sources import catalog
 
     assert set(options.DTYPES) == set(prepare.DTYPES)
-    assert inspect.signature(api.capture).parameters["model"].default == options.DEFAULT_MODEL
+    assert inspect.signature(capture).parameters["model"].default == options.DEFAULT_MODEL
     assert set(models.TASKS) == {model.task for model in catalog.bundled()}
 
 

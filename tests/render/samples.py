@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from hookscope.ablation import Ablation, Clean, Knockout, LeftOut, ranked
+from hookscope.ablation.result import Ablation, Clean, Knockout, LeftOut, ranked
 from hookscope.agreement import Comparison, Entry, GradCheck
 from hookscope.events import BACKWARD, FORWARD, Event, Trace
 from hookscope.modules import LayerRun, ModuleTree, describe

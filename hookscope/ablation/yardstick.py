@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hookscope.ablation import Clean
+from hookscope.ablation.result import Clean
 from hookscope.differentiate import Measure, settle_loss
 from hookscope.edits.effect import relative_change
 from hookscope.errors import LossError

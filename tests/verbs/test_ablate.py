@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.ablation import Knockout, ranked
+from hookscope.ablation.result import Knockout, ranked
 from hookscope.errors import CheckFailed, LayerError, LossError, RequestError
 from tests.conftest import REPO
 from tests.edits.by_hand import channels, drawn, replaced

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import CheckFailed, HookError, RequestError
-from tests.api.test_step import X, small
 from tests.conftest import REPO
 from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
+from tests.verbs.test_step import X, small
 
 SAMPLES = REPO / "sample_models"
 Step = dict[str, tuple[Tensor, Tensor]]

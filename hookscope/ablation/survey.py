@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hookscope.ablation import LeftOut
+from hookscope.ablation.result import LeftOut
 from hookscope.choices import KNOCKOUTS
 from hookscope.edits.plan import Bound, carry_out, channel_dim, is_editable
 from hookscope.edits.words import read_edits

@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookscope.ablation import Ablation, Knockout, Place, ranked
+from hookscope.ablation.result import Ablation, Knockout, Place, ranked
+from hookscope.ablation.survey import Survey, knocked_out
+from hookscope.ablation.yardstick import Yardstick
 from hookscope.changes import Plan
 from hookscope.choices import KNOCKOUTS
 from hookscope.coverage import summarize_coverage
 from hookscope.edits.effect import relative_change
 from hookscope.errors import CheckFailed, EditError, ForwardError, LossError, RequestError
 from hookscope.execute import bits_of, first_difference, run_bare
-from hookscope.measuring import Yardstick
 from hookscope.modules import Layer
 from hookscope.prepare import Prepared
-from hookscope.surveying import Survey, knocked_out
 from hookscope.tensors import map_tensors, walk
 
 log = logging.getLogger("hookscope")

@@ -1,0 +1,145 @@
+"""Run a model once and keep what its layers took and gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.choices import DEFAULT_MODEL
+from hookscope.edits.effect import describe_effect
+from hookscope.execute import (
+    announce_size,
+    demand_all_ran,
+    demand_unchanged,
+)
+from hookscope.keywords import (
+    Telling,
+    kinds_of,
+    options_of,
+    prepared_for,
+)
+from hookscope.kinds import ATTENTION, OP, VALUES
+from hookscope.own_hooks.binding import Hooks
+from hookscope.provenance import top_classes
+from hookscope.records import Capture
+from hookscope.runs import run_forward
+
+
+def capture(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: str | Iterable[str] = ("output",),
+    ops: bool = False,
+    attention: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    edits: str | Iterable[str] = (),
+    compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
+    verify: bool = False,
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Run a model once and return what the chosen layers took and gave.
+
+    Args:
+        model: a model's word, or a live module.
+        layers: layer patterns; none means all. A leading ``!`` takes away.
+        types: class names or globs of them.
+        depth: names of at most so many parts.
+        leaves: modules without children only.
+        what: ``output``, ``input`` or both.
+        ops: record too what functions return that the chosen layers call between modules, as
+            ``<module>[:call]/add`` (see docs/ops.md).
+        attention: record the weights of attention too, as ``<module>[:call]/attention`` of shape
+            (..., L, S), L queries by S keys. Those that a fused kernel hides are recomputed from
+            its inputs, and kept only if they give the kernel's output; ``metadata["attention"]``
+            tells how far off that was. With this or ``ops`` the model is run once more without
+            hooks, and must return the same bits.
+        input: image files (one or a list), or what the model is called with: a tensor, a tuple of
+            positional arguments, a dict of keyword arguments, or a pair of both. None: what the
+            model's file offers, or standard normal noise.
+        shape: shape of that noise.
+        preprocess: ``imagenet`` or ``none``; None for the weights' own recipe.
+        size: height and width an image is brought to, in pixels.
+        mean: subtracted from each channel of an image whose values lie from 0 to 1.
+        std: what each channel is then divided by.
+        weights: ``random``, ``default``, a name of pretrained weights, or a file.
+        model_args: keyword arguments for a class or factory.
+        method: the method to run in place of ``forward``, of a model given by its word.
+        trust: open an exported program (.pt2) even if it carries pickles that run code.
+        seed: of random weights, noise and dropout.
+        dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
+        device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
+        train: run in train mode; buffers are put back afterwards.
+        edits: changes to activations on their way, each ``GLOB=OP:ARG`` (see docs/edits.md), in the
+            order given. The value before goes to ``<module>/output.unedited``, and the model runs
+            once more without edits: ``metadata["effect"]`` tells what they did to its output.
+        compare: record that run too and tell how far every later layer moved.
+        verify: run again without hooks, but with the edits, and demand a bit-equal output.
+        strict: demand that every matched layer ran.
+        max_bytes: stop rather than record more.
+        hooks: hooks of your own: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
+            functions, or a dict from globs to either. One without a glob goes to the chosen layers.
+        hook_args: further arguments, for every hook that has a parameter of the name.
+        hook_kind: ``forward`` or ``forward_pre``; one for all hooks or one for each. None given
+            means ``forward``: ``hook(module, input, output)``, and what it returns, unless None,
+            replaces the output.
+
+    Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
+        ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
+        ForwardError: the model itself raised; names the layer.
+        EditError: an edit cannot be read, does not fit its layer, or changed nothing.
+        CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import hookscope
+        >>> shot = hookscope.capture("resnet18", layers=["layer3.*"], shape=(1, 3, 64, 64))
+        >>> shot["layer3.0.relu:2/output"].shape
+        torch.Size([1, 256, 4, 4])
+    """
+    given = locals()
+    options = options_of(given, capture)
+    kinds = kinds_of(what, VALUES)
+    watching = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
+    kinds |= watching
+    prepared = prepared_for("capture", given)
+    announce_size(prepared, kinds, max_bytes)
+    with Telling("capture", prepared, options) as told, torch.no_grad():
+        run = run_forward(prepared, kinds, max_bytes)
+        shot = told.capture = run.capture
+        if verify or watching:
+            demand_unchanged(prepared, shot.output, excuse_noise=not verify)
+        shot.metadata = told.origin() | run.told
+        shot.metadata |= describe_effect(prepared, run, partial(run_forward, kinds=kinds), compare)
+    if verify:
+        shot.metadata["verified"] = True
+    if top := top_classes(prepared, shot.output):
+        shot.metadata["top"] = top
+    if strict:
+        demand_all_ran(shot)
+    return shot
