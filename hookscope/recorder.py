@@ -25,15 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.coverage import summarize_coverage
-from hookscope.errors import CheckFailed
 from hookscope.hooks import HookSet, inside_backward, what_of
+from hookscope.keeper import Keeper, Slot
 from hookscope.kinds import (
-    ATTENTION,
-    EMITTED,
     INPUT,
     INPUT_GRAD,
-    OP,
-    OP_GRAD,
     OUTPUT,
     OUTPUT_GRAD,
     PARAM_GRAD,
@@ -41,13 +37,12 @@ from hookscope.kinds import (
 )
 from hookscope.lending import Lent, give_back, memory_of, shared_memory
 from hookscope.modules import ROOT, Layer, layers_of
-from hookscope.records import Absent, Capture
+from hookscope.records import Capture
 from hookscope.tensors import Path, closed_types, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 
 UNFINISHED = "the run ended before it"
-ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
 
 
 @dataclass
@@ -57,20 +52,6 @@ class Call:
     number: int
     lent: list[Lent]
     handled: BaseException | None = None  # that which was being handled when it began
-
-
-@dataclass(frozen=True, eq=False)  # two tensors of one name are still two places
-class Slot:
-    """Where a tensor goes: one that is here, or a gradient once it arrives.
-
-    ``view`` marks the gradient at a tensor that shares its memory with another one.
-    """
-
-    layer: Layer
-    call: int
-    what: str
-    kind: str
-    view: bool = False
 
 
 class Recorder:
@@ -103,30 +84,23 @@ class Recorder:
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
         self.model_input = model_input
-        self.max_bytes = max_bytes
-        self.capture = Capture()
-        self._bytes = 0
+        self._hooks = HookSet(model)
+        self.keeper = Keeper(self._hooks, max_bytes)
+        self.capture = self.keeper.capture
         self._calls: dict[nn.Module, int] = {}
         self._running: dict[nn.Module, list[Call]] = {}
-        self._hooks = HookSet(model)
-        self._waiting: dict[Slot, None] = {}
-        self._absent: list[Absent] = []
         self._passed_on: list[tuple[str, Tensor, int]] = []
-        self._backwards: dict[Tensor, int] = {}
-        self._arrivals: dict[Slot, list[Tensor]] = {}
         self.ran_backward = False
         self.outside = "outside the loss"  # why no gradient came after a backward pass
         self._own = {layer.module for layer in self.layers} | {model}
         self._noticed: list[str] = []
         self._kept_of = self._wanted()
-        self._open = False
-        self._paused = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         return self  # the hooks of a model's copy are this recorder's, which knows them as foreign
 
     def __enter__(self) -> Capture:
-        self._open = True
+        self.keeper.open = True
         try:
             if self._hooks.__enter__().stands_in_for_compiled:
                 log.info("torch.compile: run without compiled code, in which no hook would fire")
@@ -146,10 +120,11 @@ class Recorder:
         traceback: TracebackType | None,
     ) -> None:
         self._detach()
-        ran = self.ran_backward or self._any_gradient()
+        arrived = any(record.kind.endswith(".grad") for record in self.capture.records)
+        ran = self.ran_backward or arrived
         reason = self.outside if ran else "backward() did not run"
         reason = reason if error is None else UNFINISHED
-        for slot in self._waiting:
+        for slot in self.keeper.waiting:
             # What is changed in place goes on as the tensor that it is a view of, and so do views
             # of that made before: their own place in the graph leads nowhere.
             shared = (
@@ -157,40 +132,15 @@ class Recorder:
                 if slot.view and reason == self.outside
                 else ""
             )
-            self._miss(slot, reason + shared if self._calls.get(slot.layer.module) else "never ran")
-        self.capture.absent = tuple(self._absent)
+            self.keeper.miss(
+                slot, reason + shared if self._calls.get(slot.layer.module) else "never ran"
+            )
+        self.capture.absent = tuple(self.keeper.absent)
         coverage = summarize_coverage(self.model, self.layers, self._calls)
         if error is not None:
             silent = tuple(replace(one, reason=UNFINISHED) for one in coverage.silent)
             coverage = replace(coverage, silent=silent)
         self.capture.coverage = coverage
-
-    def emit(self, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
-        """Record a clone of what a hook of the user's own found at ``layer`` in its ``call``."""
-        self._keep_one(Slot(layer, call, name, EMITTED), tensor)
-
-    def keep_op(self, layer: Layer, call: int, what: str, tensor: Tensor) -> None:
-        """Record what a function returned within a call of ``layer``, and listen to it.
-
-        No clone is handed on: a hook on the tensor itself gets the gradient with respect to the
-        value that it has now, whatever is done to it in place afterwards.
-        """
-        if not self._open:
-            return
-        if OP in self.kinds:
-            self._keep_one(Slot(layer, call, what, OP), tensor)
-        if OP_GRAD in self.kinds:
-            slot = Slot(layer, call, f"{what}.grad", OP_GRAD, tensor._is_view())
-            if self._can_listen(slot, tensor):
-                self._listen(slot, tensor)
-
-    def keep_attention(self, layer: Layer, call: int, what: str, weights: Tensor) -> None:
-        """Record the weights of attention."""
-        self._keep_one(Slot(layer, call, what, ATTENTION), weights)
-
-    def miss_attention(self, layer: Layer, call: int, what: str, reason: str) -> None:
-        """Tell why the weights of attention are not recorded."""
-        self._miss(Slot(layer, call, what, ATTENTION), reason)
 
     @property
     def doubts(self) -> list[str]:
@@ -201,11 +151,11 @@ class Recorder:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing within the block: its backward passes belong to something else."""
-        self._open, self._paused = False, True
+        self.keeper.open = False
         try:
             yield
         finally:
-            self._open, self._paused = True, False
+            self.keeper.open = True
 
     def _wanted(self) -> dict[Layer, frozenset[str]]:
         """The layers to hook and what to keep of each."""
@@ -235,17 +185,15 @@ class Recorder:
             others = [owner for owner in owned if owner != first]
             slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
             if not parameter.requires_grad:
-                self._miss(slot, "frozen")
+                self.keeper.miss(slot, "frozen")
                 continue
             names = [(alias, name) for alias in layer.aliases]
             names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]
             aliases = tuple(f"{module}/{n}" for module, n in names)
-            hook = partial(self._parameter_arrived, slot, parameter, aliases)
-            self._hooks.listen(parameter, hook)
-            self._waiting[slot] = None
+            self.keeper.listen_to_parameter(slot, parameter, aliases)
 
     def _detach(self) -> None:
-        self._open = False
+        self.keeper.open = False
         self._hooks.__exit__()
 
     def _before(
@@ -256,7 +204,7 @@ class Recorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not self._open or layer.module not in self._own:
+        if not self.keeper.open or layer.module not in self._own:
             return None
         module = layer.module  # which it is not in a replica of the model
         running = self._running.setdefault(module, [])
@@ -284,7 +232,7 @@ class Recorder:
         kwargs: dict[str, Any],
         output: Any,
     ) -> Any:
-        if not self._open or layer.module not in self._own:
+        if not self.keeper.open or layer.module not in self._own:
             return None
         running = self._running.get(layer.module)
         call = running.pop() if running else Call(0, [])
@@ -295,7 +243,7 @@ class Recorder:
             if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):
                 self._noticed.append(layer.name)
         if sys.exc_info()[1] is not call.handled:  # PyTorch calls this hook for a failure too
-            self._miss(Slot(layer, call.number, OUTPUT, OUTPUT), "an error ended its call")
+            self.keeper.miss(Slot(layer, call.number, OUTPUT, OUTPUT), "an error ended its call")
             return None
         if OUTPUT in kinds:
             self._keep(layer, call.number, OUTPUT, output)
@@ -312,63 +260,27 @@ class Recorder:
     def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
         """Record a clone of every tensor in ``value``."""
         for path, tensor in walk(value):
-            self._keep_one(Slot(layer, call, what_of(kind, path), kind), tensor)
+            self.keeper.keep(Slot(layer, call, what_of(kind, path), kind), tensor)
         self._tell_closed(layer, call, kind, kind, value)
-
-    def _keep_one(self, slot: Slot, tensor: Tensor) -> None:
-        if escapes(tensor):
-            self._miss(slot, ESCAPES)
-            return
-        clone = tensor.detach().clone()
-        self._count(slot.layer, clone)
-        self._put(slot, clone)
 
     def keep_edited(
         self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor
     ) -> None:
         """Record a tensor as it was before an edit, and what went on where nothing else does."""
-        if self._paused:
-            return
         kept = [(UNEDITED, before)]
         if kind not in self._kept_of.get(layer, ()):
             kept.append(("", after))
         for mark, tensor in kept:
-            self._keep_one(Slot(layer, call, what + mark, kind + mark), tensor)
+            self.keeper.keep(Slot(layer, call, what + mark, kind + mark), tensor)
 
     def _tell_closed(self, layer: Layer, call: int, what: str, kind: str, value: Any) -> None:
         """Name what holds tensors out of reach, and an output without any tensor."""
         closed = closed_types(value)
         for name in closed:
             reason = f"a {name} object, which hookscope does not open"
-            self._miss(Slot(layer, call, what, kind), reason)
+            self.keeper.miss(Slot(layer, call, what, kind), reason)
         if what == OUTPUT and not closed and next(walk(value), None) is None:
-            self._miss(Slot(layer, call, what, kind), "no tensor came out")
-
-    def _count(self, layer: Layer, tensor: Tensor) -> None:
-        self._bytes += tensor.numel() * tensor.element_size()
-        if self.max_bytes is not None and self._bytes > self.max_bytes:
-            self._open = False  # the hooks that PyTorch calls even now would stop once more
-            raise CheckFailed(
-                f"Stopped at {layer.name}: more than {self.max_bytes:,} bytes would be recorded.",
-                "Choose fewer layers with --layer, or raise --max-bytes.",
-            )
-
-    def _put(self, slot: Slot, tensor: Tensor, **extra: Any) -> None:
-        extra.setdefault("aliases", slot.layer.aliases)
-        self.capture.put(
-            tensor,
-            module=slot.layer.name,
-            type=slot.layer.type,
-            call=slot.call,
-            what=slot.what,
-            kind=slot.kind,
-            **extra,
-        )
-
-    def _miss(self, slot: Slot, reason: str) -> None:
-        layer = slot.layer
-        absent = Absent(layer.name, layer.type, slot.call, slot.what, slot.kind, reason)
-        self._absent.append(absent)
+            self.keeper.miss(Slot(layer, call, what, kind), "no tensor came out")
 
     def _lend(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
         """The module's own clone of an input, listened to."""
@@ -378,7 +290,7 @@ class Recorder:
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
             own = tensor.detach()  # the caller's tensor stays as it is
             tensor = (own.clone() if own.is_inference() else own).requires_grad_()
-        clone = self._listened(slot, tensor)
+        clone = self.keeper.listened(slot, tensor)
         if clone is not original:
             call.lent.append(Lent(original, clone, clone._version))
         return clone
@@ -389,7 +301,7 @@ class Recorder:
         """A clone of an output, listened to."""
         kind = OUTPUT_GRAD
         slot = Slot(layer, call.number, f"{what_of(OUTPUT, path)}.grad", kind)
-        clone = self._listened(slot, tensor)
+        clone = self.keeper.listened(slot, tensor)
         if clone is not tensor and memory_of(tensor) in older:
             self._passed_on.append((layer.name, clone.detach(), clone._version))
         return clone
@@ -405,73 +317,8 @@ class Recorder:
             what = what_of(kind, path)
             if first.setdefault(id(tensor), what) != what:
                 reason = f"the same tensor as {first[id(tensor)]}"
-                self._miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
-
-    def _listened(self, slot: Slot, tensor: Tensor) -> Tensor:
-        """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""
-        if not self._can_listen(slot, tensor):
-            return tensor
-        clone = tensor.clone()
-        self._listen(slot, clone)
-        return clone
-
-    def _can_listen(self, slot: Slot, tensor: Tensor) -> bool:
-        """Whether a gradient can come to a tensor; if not, tell why."""
-        reason = ""
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            reason = "integer" if tensor.dtype is not torch.bool else "bool"
-        elif escapes(tensor):
-            reason = ESCAPES
-        elif not torch.is_grad_enabled():
-            reason = "computed without autograd"
-        elif not tensor.requires_grad:
-            reason = "nothing before it requires grad"
-        if reason:
-            self._miss(slot, reason)
-        return not reason
-
-    def _listen(self, slot: Slot, tensor: Tensor) -> None:
-        self._hooks.listen(tensor, partial(self._arrived, slot))
-        self._waiting[slot] = None
-
-    def _arrived(self, slot: Slot, grad: Tensor | None) -> None:
-        """Keep a gradient; a second backward through the same graph adds, as ``.grad`` does."""
-        if grad is None or not self._open:
-            return
-        parts = [(path, part.detach()) for path, part in walk(grad)]
-        if slot in self._arrivals:
-            for kept, (_, part) in zip(self._arrivals[slot], parts, strict=True):
-                kept.add_(part.to_dense() if part.layout is not kept.layout else part)
-            return
-        for _, part in parts:
-            self._count(slot.layer, part)
-        del self._waiting[slot]
-        self._arrivals[slot] = [part.clone() for _, part in parts]
-        for (path, _), kept in zip(parts, self._arrivals[slot], strict=True):
-            what = ".".join((slot.what.removesuffix(".grad"), *path)) + ".grad"
-            self._put(Slot(slot.layer, slot.call, what, slot.kind), kept)
-
-    def _parameter_arrived(
-        self, slot: Slot, parameter: Tensor, aliases: tuple[str, ...], grad: Tensor | None
-    ) -> None:
-        if grad is None or not self._open:
-            return
-        self._waiting.pop(slot, None)
-        self._count(slot.layer, grad)
-        number = self._backwards[parameter] = self._backwards.get(parameter, 0) + 1
-        wide = torch.promote_types(parameter.dtype, torch.float32)
-        norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=wide))
-        numbered = Slot(slot.layer, number, slot.what, slot.kind)
-        self._put(numbered, grad.detach().clone(), aliases=aliases, weight_norm=norm)
-
-    def _any_gradient(self) -> bool:
-        return any(record.kind.endswith(".grad") for record in self.capture.records)
+                self.keeper.miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
 
 
 def _can_carry_gradient(tensor: Tensor) -> bool:
     return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())
-
-
-def escapes(tensor: Tensor) -> bool:
-    """Whether a tensor belongs to a transform of ``torch.func``; see ``ESCAPES``."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

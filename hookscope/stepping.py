@@ -167,7 +167,7 @@ def _put_update(capture: Capture, record: Record, update: Tensor) -> None:
 
 
 def _demand_room(recorder: Recorder) -> None:
-    limit = recorder.max_bytes
+    limit = recorder.keeper.max_bytes
     if limit is not None and recorder.capture.nbytes > limit:
         raise CheckFailed(
             f"The gradients and updates take {recorder.capture.nbytes:,} bytes, and the limit is"

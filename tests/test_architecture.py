@@ -33,6 +33,7 @@ FLOORS = (
     ("events", "ablation.result"),
     ("select", "coverage", "own_hooks.emission"),
     ("hooks", "own_hooks.binding"),
+    ("keeper",),
     ("recorder", "wrapping", "tracing"),
     ("ops",),
     ("own_hooks",),

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hookscope.keeper import ESCAPES, escapes
 from hookscope.ops.kernels import KERNELS, TOLERANCES, Finding
-from hookscope.recorder import ESCAPES, escapes
 from hookscope.tensors import walk
 
 OPEN = "a softmax in the model"

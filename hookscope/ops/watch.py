@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.hooks import HookSet, as_hook, hook_depth, inside_backward
+from hookscope.keeper import Slot
 from hookscope.kinds import ATTENTION, OP, OP_GRAD
 from hookscope.modules import Layer, layers_of
 from hookscope.ops.attention import Attention
@@ -176,7 +177,23 @@ class Watch:
         use = frame.next(name) if new else ""
         for path, tensor in new:
             what = ".".join((use, *path))
-            self.recorder.keep_op(frame.layer, frame.call, what, tensor)
+            self._keep_one(frame, what, tensor)
+
+    def _keep_one(self, frame: _Frame, what: str, tensor: Tensor) -> None:
+        """Record a tensor, or listen to it.
+
+        No clone is handed on: a hook on the tensor itself gets the gradient with respect to the
+        value that it has now, whatever is done to it in place afterwards.
+        """
+        keeper = self.recorder.keeper
+        if not keeper.open:
+            return
+        if OP in self.recorder.kinds:
+            keeper.keep(Slot(frame.layer, frame.call, what, OP), tensor)
+        if OP_GRAD in self.recorder.kinds:
+            slot = Slot(frame.layer, frame.call, f"{what}.grad", OP_GRAD, tensor._is_view())
+            if keeper.can_listen(slot, tensor):
+                keeper.listen(slot, tensor)
 
     def _look(self, frame: _Frame, *called: Any) -> None:
         """Record the weights of attention, or why there are none, of a call in ``frame``."""
@@ -184,10 +201,11 @@ class Watch:
         for finding in self._attention.see(*called):
             if frame.layer.module in self._chosen:
                 layer, call, what = frame.layer, frame.call, frame.next(ATTENTION)
+                slot = Slot(layer, call, what, ATTENTION)
                 if finding.weights is None:
-                    self.recorder.miss_attention(layer, call, what, finding.reason)
+                    self.recorder.keeper.miss(slot, finding.reason)
                     continue
-                self.recorder.keep_attention(layer, call, what, finding.weights)
+                self.recorder.keeper.keep(slot, finding.weights)
                 self.told.append({"key": key_of(layer.name, call, what), **finding.to_json()})
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hookscope.choices import GRADIENT_HOOKS, STEP_HOOKS
 from hookscope.hooks import HookSet
+from hookscope.keeper import Keeper, Slot
+from hookscope.kinds import EMITTED
+from hookscope.modules import Layer
 from hookscope.own_hooks.binding import OwnHook
 from hookscope.own_hooks.fitting import Fitting
 from hookscope.recorder import Recorder
@@ -29,7 +33,7 @@ def attached(
 
     Without a recorder nothing that they emit is kept.
     """
-    keep = None if recorder is None else recorder.emit
+    keep = None if recorder is None else partial(_keep, recorder.keeper)
     fittings = {hook: [Fitting(hook, layer, keep) for layer in hook.layers] for hook in hooks}
     every = [fitting for fitted in fittings.values() for fitting in fitted]
     try:
@@ -48,6 +52,10 @@ def attached(
     if keep is not None:
         for hook, fitted in fittings.items():
             _tell(hook, [fitting.runs for fitting in fitted])
+
+
+def _keep(keeper: Keeper, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
+    keeper.keep(Slot(layer, call, name, EMITTED), tensor)
 
 
 def _tell(hook: OwnHook, runs: list[int]) -> None:
