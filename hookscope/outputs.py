@@ -85,8 +85,10 @@ def check(path: Path, force: bool = False, option: str = "--output", suffix: str
     if not path.is_file():
         raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
     if not force and not is_ours(path, suffix):
+        other = any(is_ours(path, kind) for kind in (SUFFIX, ".json"))
+        what = "holds results of another kind" if other else "was not written by hookscope"
         raise RequestError(
-            f"The file {path} exists and was not written by hookscope as a {suffix} file.",
+            f"The file {path} exists and {what}.",
             f"Add --force to replace it, or name another file with {option}.",
         )
     return True

@@ -107,3 +107,11 @@ def test_capture_keeps_a_file_that_is_not_its_own(run, tmp_path: Path, repo: Pat
     assert "replacing an earlier file" in again.stderr
     assert again.stdout == forced.stdout
     assert file.read_bytes() == first
+
+
+def test_a_result_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text(f'{{"{outputs.MARK}": "0.1"}}')
+    assert outputs.check(file, suffix=".json") is True
+    with pytest.raises(RequestError, match="holds results of another kind"):
+        outputs.check(file)

@@ -69,7 +69,7 @@ def test_a_value_follows_its_parameter(key: str, text: str, value: object) -> No
         ("width", "1.5", "a whole number"),
         ("scale", "big", "a number"),
         ("deep", "maybe", "true or false"),
-        ("maybe", "x", "int or NoneType"),
+        ("maybe", "x", "int or none"),
         ("act", "tanh", "one of relu, gelu, 3"),
     ],
 )
