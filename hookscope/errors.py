@@ -51,11 +51,27 @@ class InputError(RequestError):
 
 
 class EditError(RequestError):
-    """An edit cannot be read, or does not fit the layer that it names."""
+    """An edit cannot be read, or does not fit the layer that it names.
+
+    Args:
+        message: one sentence.
+        hint: what to do next.
+        reason: why it does not fit, without the names of edit and layer.
+    """
+
+    def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
+        super().__init__(message, hint)
+        self.reason = reason or message
 
 
 class LossError(RequestError):
     """The loss or its target does not fit the model's output."""
+
+
+class LossFailed(LossError):
+    """A loss of the user's own raised while it was computed."""
+
+    exit_code = 1
 
 
 class SettingsError(RequestError):

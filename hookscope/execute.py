@@ -180,7 +180,7 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
     different = first_difference(output, bare)
     if not different:
         return
-    with _without_fast_path():
+    with without_fast_path():
         slow = run_bare(prepared)
     if not first_difference(output, slow):
         log.info(
@@ -203,7 +203,7 @@ def demand_unchanged(prepared: Prepared, output: Any, *, excuse_noise: bool = Fa
 
 
 @contextmanager
-def _without_fast_path() -> Iterator[None]:
+def without_fast_path() -> Iterator[None]:
     """Keep attention modules from their fused kernels for eval mode without autograd."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -217,7 +217,12 @@ def run_bare(prepared: Prepared) -> Any:
     """Run the model from the same seed with nothing but its plan in force; leave it as it was."""
     guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
     with guard, values_changed(prepared.plan, prepared.module, prepared.seed):
-        return forward(prepared)
+        return settled(forward(prepared))
+
+
+def settled(output: Any) -> Any:
+    """The output as it is now: it may be a buffer of the model, which is about to be put back."""
+    return map_tensors(output, lambda path, tensor: tensor.detach().clone())
 
 
 def first_difference(output: Any, again: Any) -> str:

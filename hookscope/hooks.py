@@ -43,9 +43,16 @@ class HookSet:
         return self
 
     def __exit__(self, *error: object) -> None:
+        interrupted: KeyboardInterrupt | None = None
         while self._handles:
-            self._handles.pop().remove()
+            try:
+                self._handles[-1].remove()
+                self._handles.pop()
+            except KeyboardInterrupt as stop:  # not before all of them are off
+                interrupted = stop
         self._stance.close()
+        if interrupted is not None:
+            raise interrupted
 
     def before(
         self, module: nn.Module, function: Callable[..., Any], *, first: bool = False

@@ -44,6 +44,8 @@ class Keeper:
         absent: what was not, and why.
         waiting: places whose gradient has not come.
         open: whether anything is kept now.
+        under_way: calls of the model that are; a gradient that arrives meanwhile is one that the
+            model takes for itself.
     """
 
     def __init__(self, hooks: HookSet, max_bytes: int | None) -> None:
@@ -52,6 +54,7 @@ class Keeper:
         self.absent: list[Absent] = []
         self.waiting: dict[Slot, None] = {}
         self.open = False
+        self.under_way = 0
         self._hooks = hooks
         self._bytes = 0
         self._backwards: dict[Tensor, int] = {}
@@ -127,7 +130,7 @@ class Keeper:
 
     def _arrived(self, slot: Slot, grad: Tensor | None) -> None:
         """Keep a gradient; a second backward through the same graph adds, as ``.grad`` does."""
-        if grad is None or not self.open:
+        if grad is None or not self.open or self.under_way:
             return
         parts = [(path, part.detach()) for path, part in walk(grad)]
         if slot in self._arrivals:
@@ -150,7 +153,7 @@ class Keeper:
     def _parameter_arrived(
         self, slot: Slot, parameter: Tensor, aliases: tuple[str, ...], grad: Tensor | None
     ) -> None:
-        if grad is None or not self.open:
+        if grad is None or not self.open or self.under_way:
             return
         self.waiting.pop(slot, None)
         self._count(slot.layer, grad)

@@ -214,6 +214,7 @@ class Recorder:
         number = self._calls[module] = self._calls.get(module, 0) + 1
         call = Call(number, [], sys.exc_info()[1])
         running.append(call)
+        self.keeper.under_way += 1
         if INPUT in kinds:
             self._keep(layer, number, INPUT, (args, kwargs))
         if INPUT_GRAD not in kinds:
@@ -238,6 +239,7 @@ class Recorder:
         call = running.pop() if running else Call(0, [])
         if not call.number:
             return None
+        self.keeper.under_way -= 1
         shared = shared_memory([lent.original for lent in call.lent])
         for lent in call.lent:
             if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):

@@ -13,14 +13,13 @@ from hookscope.changes import gradients_changed, values_changed
 from hookscope.differentiate import Measure, differentiate
 from hookscope.edits.editor import Editor
 from hookscope.errors import HookError
-from hookscope.execute import forward, untouched
+from hookscope.execute import forward, settled, untouched
 from hookscope.kinds import ATTENTION, PARAM_GRAD
 from hookscope.ops.watch import watched
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
 from hookscope.records import Capture
 from hookscope.stepping import Rule, take_step
-from hookscope.tensors import map_tensors
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def run_forward(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None 
         recorder as shot,
         watched(recorder) as attention,
     ):
-        shot.output = forward(prepared, recorder.capture)
+        shot.output = settled(forward(prepared, recorder.capture))
     values.demand_effect()
     told = {"attention": attention} if ATTENTION in recorder.kinds else {}
     return Run(shot, values, told=told)
@@ -104,9 +103,9 @@ def _both_ways(prepared: Prepared, recorder: Recorder, work: Callable[[], dict[s
         gradients_changed(plan, model, seed, recorder) as gradients,
     ):
         told = work()
+        found.output = settled(found.output)
     for editor in (values, gradients):
         editor.demand_effect()
-    found.output = map_tensors(found.output, lambda path, tensor: tensor.detach())
     return Run(found, values, gradients, told)
 
 

@@ -19,13 +19,12 @@ from hookscope.ablation.survey import Survey, knocked_out
 from hookscope.ablation.yardstick import Yardstick
 from hookscope.changes import Plan
 from hookscope.choices import KNOCKOUTS
-from hookscope.coverage import summarize_coverage
 from hookscope.edits.effect import relative_change
 from hookscope.errors import CheckFailed, EditError, ForwardError, LossError, RequestError
 from hookscope.execute import bits_of, first_difference, run_bare
 from hookscope.modules import Layer
 from hookscope.prepare import Prepared
-from hookscope.tensors import map_tensors, walk
+from hookscope.tensors import walk
 
 log = logging.getLogger("hookscope")
 
@@ -77,8 +76,7 @@ def prepare_job(
         LossError: the loss, the target and the output do not fit.
         RequestError: nothing can be knocked out.
     """
-    # A copy, as the output may be a tensor of the model's own that the next run changes.
-    clean = map_tensors(run_bare(prepared), lambda path, tensor: tensor.detach().clone())
+    clean = run_bare(prepared)
     survey = Survey(prepared, by, channels)
     again = survey.run()
     if different := first_difference(clean, again):
@@ -90,11 +88,10 @@ def prepare_job(
         )
     yardstick = settle(clean)
     layers = {(layer.name, channel): layer for layer, channel in survey.places()}
-    coverage = summarize_coverage(prepared.module, prepared.layers, survey.calls)
     left_out = tuple(survey.left_out())
     if not layers:
         reasons = [(x.layer, x.reason) for x in left_out]
-        reasons += [(x.module, f"it never ran: {x.reason}") for x in coverage.silent]
+        reasons += [(x.module, f"it never ran: {x.reason}") for x in survey.coverage.silent]
         raise RequestError(
             f"None of the chosen layers can be knocked out by {by}; {': '.join(reasons[0])}.",
             "Choose other layers or another --by; mean and noise may take a larger batch.",
@@ -107,7 +104,7 @@ def prepare_job(
         clean=yardstick.clean,
         knockouts=(),
         left_out=left_out,
-        coverage=coverage,
+        coverage=survey.coverage,
         metadata={**metadata, "fingerprint": _fingerprint(prepared, clean)},
     )
     return Job(prepared, by, layers, yardstick), result

@@ -10,15 +10,16 @@ from torch import Tensor, nn
 
 from hookscope.ablation.result import LeftOut
 from hookscope.choices import KNOCKOUTS
+from hookscope.coverage import summarize_coverage
 from hookscope.edits.plan import Bound, carry_out, channel_dim, is_editable
 from hookscope.edits.words import read_edits
 from hookscope.errors import EditError
-from hookscope.execute import forward, untouched
+from hookscope.execute import forward, settled, untouched
 from hookscope.hooks import HookSet, what_of
 from hookscope.kinds import OUTPUT
 from hookscope.modules import Layer
 from hookscope.prepare import Prepared
-from hookscope.records import key_of
+from hookscope.records import Coverage, key_of
 from hookscope.tensors import Path, map_tensors
 
 
@@ -36,6 +37,7 @@ class Survey:
 
     Attributes:
         calls: how often each layer's module ran, in the order in which they first returned.
+        coverage: which of the layers ran.
     """
 
     def __init__(self, prepared: Prepared, by: str, channels: bool) -> None:
@@ -43,16 +45,20 @@ class Survey:
         self.by = by
         self.channels = channels
         self.calls: dict[nn.Module, int] = {}
+        self.coverage = Coverage()
         self._counts: dict[Layer, set[int]] = {}
         self._faults: dict[Layer, str] = {}
 
     def run(self) -> Any:
         """Run the model and return its output."""
-        guard = untouched(self.prepared.module, train=self.prepared.train, seed=self.prepared.seed)
-        with guard, HookSet(self.prepared.module) as hooks:
+        module = self.prepared.module
+        guard = untouched(module, train=self.prepared.train, seed=self.prepared.seed)
+        with guard, HookSet(module) as hooks:
             for layer in self.prepared.layers:
                 hooks.after(layer.module, partial(self._look, layer))
-            return forward(self.prepared)
+            output = settled(forward(self.prepared))
+            self.coverage = summarize_coverage(module, self.prepared.layers, self.calls)
+        return output
 
     def places(self) -> Iterator[tuple[Layer, int | None]]:
         """Yield what can be knocked out: layers, with ``channels`` each with every channel."""
@@ -94,7 +100,7 @@ class Survey:
         try:
             map_tensors(output, look)
         except EditError as error:
-            self._faults.setdefault(layer, str(error.__cause__ or error.message))
+            self._faults.setdefault(layer, error.reason)
             return
         if not found:
             self._faults.setdefault(layer, "it gives no floating-point tensor")

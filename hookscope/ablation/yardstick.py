@@ -20,6 +20,7 @@ from hookscope.losses.compute import class_scores, has_classes
 from hookscope.losses.formulas import FORMULAS
 from hookscope.losses.targets import Target, resolve
 from hookscope.prepare import Prepared
+from hookscope.tensors import walk
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Yardstick:
         if self.top is not None:
             scores = class_scores(output)
             if scores.shape != class_scores(self.output).shape:
-                raise LossError("The output has another shape than that of the clean run.")
+                return {"output": None}
             told["flipped"] = int((scores.argmax(1) != self.top).sum())
             if self.classes is not None:
                 told["score"] = mean_score(scores, self.classes) - _number(self.clean.score)
@@ -106,6 +107,7 @@ def settle(
     if classed:
         stick = _with_classes(stick, settled, demanded=rank == "score")
     if not (classed or wanted):
+        _refuse_idle(clean, target, reduction, raw)
         return stick
     if settled and compares:
         fixed = settled.values if settled.classes is None else settled.classes
@@ -125,6 +127,22 @@ def settle(
     return replace(
         stick, clean=figures, loss=lambda output: float(measure.of(prepared, output).value)
     )
+
+
+def _refuse_idle(clean: Any, target: Any, reduction: str | None, raw: bool) -> None:
+    """Refuse what is only for class scores or a loss where there is neither; and nothing at all."""
+    default = isinstance(target, str) and target == "argmax"
+    given = {"--target": not default, "--reduction": reduction is not None, "--raw": raw}
+    for option in (option for option, is_given in given.items() if is_given):
+        raise LossError(
+            f"{option} is for class scores or a loss, and the output is not one of class scores.",
+            f"Choose a --loss, or leave out {option}.",
+        )
+    if next(walk(clean), None) is None:
+        raise LossError(
+            "The output holds no tensor, so nothing can be measured by it.",
+            "Choose another model, or wrap it in one that returns tensors.",
+        )
 
 
 def _target(prepared: Prepared, clean: Any, target: Any, *, demanded: bool) -> Target | None:

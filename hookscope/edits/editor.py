@@ -60,9 +60,13 @@ class Editor:
         for bound in self.bounds:
             own.setdefault(bound.layer, []).append(bound)
         self._hooks.__enter__()
-        for layer, bounds in own.items():
-            self._hooks.before(layer.module, partial(self._before, layer, bounds))
-            self._hooks.after(layer.module, partial(self._after, layer, bounds), always=True)
+        try:
+            for layer, bounds in own.items():
+                self._hooks.before(layer.module, partial(self._before, layer, bounds))
+                self._hooks.after(layer.module, partial(self._after, layer, bounds), always=True)
+        except BaseException:  # Ctrl-C
+            self._hooks.__exit__()
+            raise
         return self
 
     def __exit__(

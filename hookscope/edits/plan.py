@@ -111,6 +111,7 @@ def _cannot(
         f"The edit {bound.edit.word!r} cannot be made at layer {bound.layer.name}"
         f" ({bound.layer.type}): {reason}.",
         repair,
+        reason,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hookscope.errors import LossError, ModelError
+from hookscope.errors import LossError, LossFailed, ModelError
 from hookscope.losses.compute import Loss
 from hookscope.losses.formulas import refuse_choices
 from hookscope.losses.targets import hand_over
@@ -75,11 +75,11 @@ class OwnLoss:
         try:
             return guarded(self.path, call) if self.path else call()
         except ModelError as error:
-            raise LossError(f"The loss {self.name} failed: {error.message}", error.hint) from error
+            raise LossFailed(f"The loss {self.name} failed: {error.message}", error.hint) from error
         except Exception as error:
             line = traceback.extract_tb(error.__traceback__)[-1]
             said = f"{type(error).__name__}: {error}".rstrip(": ")
-            raise LossError(
+            raise LossFailed(
                 f"The loss {self.name} failed: {line.filename}, line {line.lineno}, raised"
                 f" {ended(said)}",
                 "HOOKSCOPE_DEBUG=1 shows the whole traceback.",

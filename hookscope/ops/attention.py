@@ -43,28 +43,57 @@ class Attention:
             if name in KERNELS:
                 yield Finding(None, name, ESCAPES)
         elif name in _SOFTMAX and isinstance(result, Tensor) and result.ndim > 1:
-            self._followed[result] = result.detach().clone()
+            self._follow(result, result.detach().clone())
         elif name in _PASSES and isinstance(result, Tensor):
-            weights = self._weights(args[0]) if args else None
+            weights = self._weights(next(iter((*args, *kwargs.values())), None), result)
             if weights is not None:
-                self._followed[result] = weights
+                self._follow(result, weights)
         elif name in _PRODUCTS:
-            given = args[_PRODUCTS[name] :]
+            given = (*args, *kwargs.values())[_PRODUCTS[name] :]
             factor = given[0] if given else None
-            weights = self._weights(factor[0] if isinstance(factor, list | tuple) else factor)
-            if weights is not None and _adds_up(weights):
-                yield Finding(weights, OPEN)
+            factor = factor[0] if isinstance(factor, list | tuple) and factor else factor
+            yield from self._in_the_open(factor)
         elif name in KERNELS:
             with torch.no_grad():
-                yield KERNELS[name](name, function, args, kwargs, result)
+                try:
+                    yield KERNELS[name](name, function, args, kwargs, result)
+                except Exception as error:  # what is recomputed is hookscope's, not the model's
+                    told = str(error).partition("\n")[0]
+                    yield Finding(None, name, f"inside {name}, and not to be recomputed: {told}")
         elif name == _LAYER_KERNEL or ("attention" in name and isinstance(result, Tensor | tuple)):
             yield Finding(None, name, f"inside {name}, which hookscope cannot recompute")
 
-    def _weights(self, tensor: Any) -> Tensor | None:
-        return self._followed.get(tensor) if isinstance(tensor, Tensor) else None
+    def _in_the_open(self, factor: Any) -> Iterator[Finding]:
+        weights = self._weights(factor)
+        if weights is not None and _adds_up(weights):
+            yield Finding(weights, OPEN)
+        elif weights is None and isinstance(factor, Tensor) and factor in self._followed:
+            yield Finding(None, OPEN, "its weights were changed in place after the softmax")
+
+    def _follow(self, tensor: Tensor, weights: Tensor) -> None:
+        self._followed[tensor] = (weights, version_of(tensor))
+
+    def _weights(self, tensor: Any, passed: Tensor | None = None) -> Tensor | None:
+        """The weights behind a tensor, unless it was changed since; ``passed`` is a function's own.
+
+        A function that works in place and hands weights on as they are (dropout in eval mode)
+        changes nothing.
+        """
+        if not isinstance(tensor, Tensor) or tensor not in self._followed:
+            return None
+        weights, version = self._followed[tensor]
+        changed = passed is not tensor and version_of(tensor) != version
+        return None if changed else weights
 
 
 def _adds_up(weights: Tensor) -> bool:
     """Whether the last dimension is what the softmax was over."""
     wide = weights.double() if weights.device.type == "cpu" else weights.float()
-    return bool(((wide.sum(-1) - 1).abs() <= TOLERANCES.get(weights.dtype, 0)).all())
+    blind = wide.isnan().all(-1)  # a query that may look at nothing
+    fine = (wide.sum(-1) - 1).abs() <= TOLERANCES.get(weights.dtype, 0)
+    return bool((fine | blind).all())
+
+
+def version_of(tensor: Tensor) -> int | None:
+    """How often a tensor was changed in place; None for one that does not count it."""
+    return None if tensor.is_inference() else tensor._version

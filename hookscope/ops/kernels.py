@@ -81,8 +81,9 @@ def scaled_dot_product_weights(
     wide = torch.promote_types(query.dtype, torch.float32)
     query, key, value = query.to(wide), key.to(wide), value.to(wide)
     if enable_gqa:
-        served = query.size(-3) // key.size(-3)
-        key, value = (x.repeat_interleave(served, dim=-3) for x in (key, value))
+        key, value = (
+            x.repeat_interleave(query.size(-3) // x.size(-3), dim=-3) for x in (key, value)
+        )
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     scores = query @ key.transpose(-2, -1) * factor
     if is_causal:
@@ -167,16 +168,19 @@ def _dropped(name: str, p: float) -> Finding:
     return Finding(None, name, reason)
 
 
+def _difference(again: Tensor, output: Tensor) -> float:
+    """The largest difference over the largest entry; NaN in the same places is none."""
+    blind = output.isnan() & again.isnan()
+    wide = torch.promote_types(output.dtype, torch.float32)
+    gap = torch.where(blind, 0, again.to(wide) - output).abs()
+    largest = float(output.abs().nan_to_num(nan=0.0).max()) if output.numel() else 1.0
+    return float(gap.max()) / (largest or 1.0) if output.numel() else 0.0
+
+
 def _checked(name: str, weights: Tensor, again: Tensor, output: Tensor) -> Finding:
     """The weights, if the output that comes with them is the one that the model got."""
-    tolerance = TOLERANCES[output.dtype]
-    difference = 0.0
-    if output.numel():
-        largest = float(output.abs().max()) or 1.0
-        difference = (
-            float((again.to(torch.promote_types(output.dtype, torch.float32)) - output).abs().max())
-            / largest
-        )
+    tolerance = TOLERANCES.get(output.dtype, 0.0)
+    difference = _difference(again, output)
     if difference <= tolerance:
         return Finding(weights, name, difference=difference, tolerance=tolerance)
     reason = (

@@ -20,6 +20,7 @@ _DUNDER = {
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
+_ALIASES = {"rsub": "sub", "numpy_T": "T"}
 _OPERATORS = {"add", "sub", "mul", "div", "pow", "matmul", *_DUNDER}
 
 # Attributes of a tensor that are computations.
@@ -41,15 +42,16 @@ def plain_name(function: Any) -> str:
         ''
     """
     if isinstance(function, OpOverload):
-        return str(function.overloadpacket.__name__)
+        function = function.overloadpacket
     if isinstance(function, OpOverloadPacket):
-        return str(function.__name__)
+        return _ALIASES.get(str(function.__name__), str(function.__name__))
     owner = getattr(function, "__self__", None)
     if isinstance(owner, GetSetDescriptorType | property):
         name = getattr(owner, "__name__", "")
         return name if function.__name__ == "__get__" and name in _COMPUTED else ""
     name = getattr(function, "__name__", "")
-    return _of_dunder(name[2:-2]) if name.startswith("__") and name.endswith("__") else name
+    special = name.startswith("__") and name.endswith("__")
+    return _of_dunder(name[2:-2]) if special else _ALIASES.get(name, name)
 
 
 def _of_dunder(name: str) -> str:

@@ -24,7 +24,7 @@ from hookscope.hooks import HookSet, as_hook, hook_depth, inside_backward
 from hookscope.keeper import Slot
 from hookscope.kinds import ATTENTION, OP, OP_GRAD
 from hookscope.modules import Layer, layers_of
-from hookscope.ops.attention import Attention
+from hookscope.ops.attention import Attention, version_of
 from hookscope.ops.names import is_building_block, plain_name
 from hookscope.recorder import Recorder
 from hookscope.records import key_of
@@ -104,11 +104,15 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self._hooks.__enter__()
-        for layer in layers_of(self.recorder.model):
-            # First of all hooks before and last of all behind: what the model's own hooks compute,
-            # those of weight_norm for example, is within the call.
-            self._hooks.before(layer.module, partial(self._before, layer), first=True)
-            self._hooks.after(layer.module, partial(self._after, layer), always=True)
+        try:
+            for layer in layers_of(self.recorder.model):
+                # First of all hooks before and last of all behind: what the model's own hooks
+                # compute, those of weight_norm for example, is within the call.
+                self._hooks.before(layer.module, partial(self._before, layer), first=True)
+                self._hooks.after(layer.module, partial(self._after, layer), always=True)
+        except BaseException:  # Ctrl-C
+            self._hooks.__exit__()
+            raise
         return self
 
     def __exit__(
@@ -154,22 +158,29 @@ class Watch:
         if idle or hook_depth() > frames[-1].depth or inside_backward():
             return function(*args, **kwargs)
         held = [tensor for _, tensor in walk((args, kwargs))]  # so that no id is given again
-        given = {id(tensor): _version(tensor) for tensor in held}
+        given = {id(tensor): version_of(tensor) for tensor in held}
         result = function(*args, **kwargs)
         if self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen:
             shown = args[0] if name == "setitem" else result
-            as_hook(self._keep, frames[-1], name, shown, given)
+            as_hook(self._keep, frames[-1], name, shown, given, kwargs.get("inplace") is True)
         if self._attention is not None:
             place = next((f for f in reversed(frames) if not f.block), frames[0])
             as_hook(self._look, place, name, function, args, kwargs, result)
         return result
 
-    def _keep(self, frame: _Frame, name: str, result: Any, given: dict[int, int | None]) -> None:
+    def _keep(
+        self,
+        frame: _Frame,
+        name: str,
+        result: Any,
+        given: dict[int, int | None],
+        inplace: bool,
+    ) -> None:
         """Record the tensors of ``result``, less those given that are as they were."""
         changed = [
             id(tensor)
             for _, tensor in walk(result)
-            if id(tensor) in given and _is_changed(tensor, given[id(tensor)], name)
+            if id(tensor) in given and _is_changed(tensor, given[id(tensor)], name, inplace)
         ]
         if changed and name != "setitem" and not name.endswith("_"):
             name = f"{name}_"  # F.relu(x, inplace=True)
@@ -209,12 +220,7 @@ class Watch:
                 self.told.append({"key": key_of(layer.name, call, what), **finding.to_json()})
 
 
-def _version(tensor: Tensor) -> int | None:
-    """How often a tensor was changed in place; None for one that does not count it."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def _is_changed(tensor: Tensor, before: int | None, name: str) -> bool:
-    if before is None:  # under inference_mode the name must tell
-        return name == "setitem" or (name.endswith("_") and name != "requires_grad_")
+def _is_changed(tensor: Tensor, before: int | None, name: str, inplace: bool) -> bool:
+    if before is None:  # under inference_mode the call itself must tell
+        return inplace or name == "setitem" or (name.endswith("_") and name != "requires_grad_")
     return tensor._version != before

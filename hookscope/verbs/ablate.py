@@ -15,6 +15,7 @@ from hookscope.ablation.running import Progress, carry_through, prepare_job
 from hookscope.ablation.yardstick import settle
 from hookscope.choices import DEFAULT_MODEL, FIGURES, KNOCKOUTS
 from hookscope.differentiate import settle_loss
+from hookscope.execute import without_fast_path
 from hookscope.keywords import (
     demand_word,
     options_of,
@@ -97,7 +98,8 @@ def ablate(
     prepared = prepared_for("ablate", given | {"leaves": leaves or everything})
     choices: Any = {"loss": loss, "target": target, "reduction": reduction, "raw": raw}
     yardstick = partial(settle, prepared, **choices, rank=rank, measure=measure)
-    with torch.no_grad():
+    # Inside the fast path of transformers there are no layers to knock out.
+    with torch.no_grad(), without_fast_path():
         metadata = describe_run("ablate", prepared, options)
         job, result = prepare_job(prepared, by, channels, rank, yardstick, metadata)
         return carry_through(job, result, file, progress)

@@ -16,6 +16,7 @@ from hookscope.events import Trace
 from hookscope.execute import (
     demand_unchanged,
     forward,
+    settled,
     untouched,
 )
 from hookscope.keywords import (
@@ -25,7 +26,6 @@ from hookscope.keywords import (
 from hookscope.losses.formulas import refuse_idle_loss
 from hookscope.provenance import describe_run
 from hookscope.recorder import Recorder
-from hookscope.tensors import map_tensors
 from hookscope.tracing import Tracer
 
 
@@ -86,12 +86,11 @@ def trace(
     watch = partial(Tracer, prepared.module, prepared.layers, prepared.device)
     with torch.inference_mode(False), autograd, guard, watch(backward=not forward_only) as tracer:
         if measure is None:
-            output = forward(prepared)
+            output = settled(forward(prepared))
         else:
             recorder = Recorder(prepared.module, (), ())
             metadata |= differentiate(prepared, recorder, measure)
-            output = recorder.capture.output
-    output = map_tensors(output, lambda path, tensor: tensor.detach())
+            output = settled(recorder.capture.output)
     if measure is not None:  # the clones that go through the model then
         with torch.enable_grad():
             demand_unchanged(prepared, output, excuse_noise=True)

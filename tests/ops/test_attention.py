@@ -221,18 +221,65 @@ def test_dropout_inside_a_kernel_leaves_nothing_to_recompute() -> None:
 
 
 def test_weights_whose_output_is_another_are_not_given() -> None:
-    mask = torch.zeros(4, 4)
-    mask[1, 2] = math.nan
+    @torch.library.custom_op("hookscope_tests::scaled_dot_product_attention", mutates_args=())
+    def unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT).softmax(-1) @ value  # a kernel of that name with another formula
 
-    def run(self: nn.Module, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask).nan_to_num()
-
-    shot = hookscope.capture(Module(run), input=torch.randn(2, 4, 4), attention=True)
+    shot = hookscope.capture(
+        Module(lambda self, x: unscaled(x, x, x)), input=torch.randn(2, 4, 4), attention=True
+    )
     [(_, what, reason)] = hidden_in(shot)
     assert what == "attention"
     assert reason.startswith("recomputed from the inputs of scaled_dot_product_attention they give")
-    assert "differs from the model's by nan" in reason
+    assert "differs from the model's by 0." in reason
     assert "./attention" not in shot
+
+
+def test_a_kernel_that_cannot_be_recomputed_does_not_end_the_run() -> None:
+    @torch.library.custom_op("hookscope_tests::multi_head_attention_forward", mutates_args=())
+    def other(x: Tensor) -> Tensor:
+        return x * 2
+
+    shot = hookscope.capture(
+        Module(lambda self, x: other(x)), input=torch.randn(2, 4), attention=True
+    )
+    [(_, _, reason)] = hidden_in(shot)
+    assert "not to be recomputed: missing a required argument" in reason
+
+
+def test_nan_from_a_mask_is_no_disagreement() -> None:
+    mask = torch.zeros(4, 4)
+    mask[1, 2] = math.nan
+    shot = hookscope.capture(
+        Module(lambda self, x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask)),
+        input=torch.randn(2, 4, 4),
+        attention=True,
+    )
+    assert shot["./attention"].isnan().any(-1).tolist() == [[False, True, False, False]] * 2
+
+
+@pytest.mark.parametrize("change", [lambda a: a.mul_(0.5), lambda a: a.masked_fill_(a < 0.1, 0)])
+def test_weights_that_are_changed_in_place_are_told_and_not_kept(change: Any) -> None:
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        weights = (x @ x.mT).softmax(-1)
+        change(weights)
+        return weights @ x
+
+    shot = hookscope.capture(Module(run), input=torch.randn(2, 4, 4), attention=True)
+    [(_, _, reason)] = hidden_in(shot)
+    assert reason == "its weights were changed in place after the softmax"
+    assert "./attention" not in shot
+
+
+def test_key_and_value_of_different_numbers_of_heads() -> None:
+    q, k, v = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8), torch.randn(1, 1, 3, 8)
+    shot = hookscope.capture(
+        Module(lambda self, q: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)),
+        input=q,
+        attention=True,
+    )
+    expected = (q @ k.repeat_interleave(2, 1).mT / 8**0.5).softmax(-1)
+    torch.testing.assert_close(shot["./attention"], expected)
 
 
 def test_inside_torch_func_attention_is_told_and_not_kept() -> None:

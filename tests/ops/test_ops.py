@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -495,3 +496,55 @@ def test_ops_take_part_in_a_comparison() -> None:
     )
     drift = {entry["key"]: entry["largest"] for entry in shot.metadata["effect"]["drift"]}
     assert drift["./flatten"] > 0
+
+
+def test_a_gradient_that_the_model_takes_for_itself_is_not_the_losses() -> None:
+    net = nn.Sequential(nn.Linear(3, 1))
+
+    def run(self: nn.Module, x: Tensor) -> Tensor:
+        x.requires_grad_()
+        energy = net(x).tanh()
+        [force] = torch.autograd.grad(energy.sum(), x, create_graph=True)
+        return energy + force.sum()
+
+    model = Module(run)
+    model.net = net
+    x = torch.randn(2, 3)
+    found = hookscope.grads(model, input=x, loss="sum", ops=True)
+    assert torch.allclose(found["net.0/output.grad"].sum(), found["net.0/bias.grad"].sum())
+    again = x.clone().requires_grad_()
+    kept = net(again)
+    energy = kept.tanh()
+    [force] = torch.autograd.grad(energy.sum(), again, create_graph=True)
+    [expected] = torch.autograd.grad((energy + force.sum()).sum(), energy)
+    torch.testing.assert_close(found["./tanh.grad"], expected)
+
+
+def test_one_minus_x_has_one_name_everywhere(tmp_path: Path) -> None:
+    class Flip(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (1 - x) * (x - 2)
+
+    exported = torch.export.export(Flip(), (torch.randn(2, 3),))
+    x = torch.randn(2, 3)
+    shots = [hookscope.capture(model, input=x, ops=True) for model in (Flip(), exported)]
+    assert all(torch.equal(shot["./sub"], 1 - x) for shot in shots)
+    assert all(torch.equal(shot["./sub:2"], x - 2) for shot in shots)
+
+
+def test_an_interrupt_while_hooks_are_attached_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(20)])
+    register = nn.Module.register_forward_pre_hook
+    count = 0
+
+    def interrupted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 30:
+            raise KeyboardInterrupt
+        return register(self, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "register_forward_pre_hook", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        hookscope.capture(net, input=torch.ones(1, 2), ops=True)
+    assert hooks_left(net) == 0

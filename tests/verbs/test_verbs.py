@@ -429,3 +429,29 @@ def test_options_that_json_cannot_hold_are_named_by_their_type(tmp_path: Path) -
     save_file(hookscope.load_model("alexnet").module.state_dict(), weights)
     shot = hookscope.capture("alexnet", shape=(1, 3, 64, 64), layers=["."], weights=weights)
     assert shot.metadata["options"]["weights"] == str(weights)
+
+
+class Remembers(nn.Module):
+    """Returns a buffer that it has just written, as a key-value cache is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.register_buffer("kept", torch.zeros(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.copy_(self.inner(x))
+        kept: Tensor = self.kept
+        return kept
+
+
+def test_an_output_that_is_a_buffer_is_the_one_of_the_run() -> None:
+    net, x = Remembers(), torch.randn(2, 3)
+    expected = net.inner(x).detach()
+    shot = hookscope.capture(net, input=x)
+    assert torch.equal(shot.output, expected) and torch.equal(shot["./output"], expected)
+    edited = hookscope.capture(net, input=x, edits="inner=zero")
+    assert edited.metadata["effect"]["output"][0]["relative"] == 1
+    [knockout] = hookscope.ablate(net, input=x, rank="output").knockouts
+    assert knockout.output == 1
+    assert net.kept.count_nonzero() == 0
