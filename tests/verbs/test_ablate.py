@@ -487,3 +487,35 @@ def test_nan_and_infinity_survive_the_file(tmp_path: Path) -> None:
     found = hookscope.ablate(Two(), input=x, file=file)
     assert found.resumed == 2
     assert repr(found.knockouts) == repr(expected)
+
+
+@pytest.mark.parametrize("given", [{"target": 3}, {"reduction": "sum"}, {"raw": True}])
+def test_what_is_only_for_classes_is_not_ignored(given: Any) -> None:
+    net = nn.Sequential(nn.Linear(3, 3))
+    with pytest.raises(LossError, match=f"--{next(iter(given))} is for class scores or a loss"):
+        hookscope.ablate(net, input=torch.ones(2, 5, 3), **given)
+
+
+def test_an_output_without_tensors_cannot_be_measured() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> list[str]:
+            return [str(float(self.inner(x).sum()))]
+
+    with pytest.raises(LossError, match="holds no tensor"):
+        hookscope.ablate(Words(), input=torch.ones(2, 3))
+
+
+def test_layers_inside_the_fast_path_of_transformers_are_knocked_out() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    mask = torch.zeros(2, 5, dtype=torch.bool)
+    mask[0, 3:] = True
+    call = ((torch.randn(2, 5, 8),), {"src_key_padding_mask": mask})
+    found = hookscope.ablate(encoder, input=call, types=["Linear"], rank="output")
+    layers = {knockout.layer for knockout in found.knockouts}
+    assert {"layers.0.linear1", "layers.1.linear2"} <= layers
+    assert torch.backends.mha.get_fastpath_enabled()
