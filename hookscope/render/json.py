@@ -10,8 +10,8 @@ from hookscope.render.marks import gradient_marks
 
 if TYPE_CHECKING:  # listing models as JSON needs no torch
     from hookscope.events import Trace
-    from hookscope.modules import ModuleTree
-    from hookscope.records import Capture
+    from hookscope.module_tree import ModuleTree
+    from hookscope.records import Recording
     from hookscope.sources.catalog import ModelInfo
 
 SCHEMA = 1
@@ -34,7 +34,7 @@ def tree_document(tree: ModuleTree) -> dict[str, Any]:
     return document("tree", {"model": tree.model, "total": asdict(tree.total), "modules": modules})
 
 
-def capture_document(capture: Capture, file: str | None = None) -> dict[str, Any]:
+def capture_document(capture: Recording, file: str | None = None) -> dict[str, Any]:
     """Return a capture or gradients: the metadata's keys, then file, records, absent, coverage.
 
     Args:

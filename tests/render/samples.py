@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from hookscope.ablation.result import Ablation, Clean, Knockout, LeftOut, ranked
 from hookscope.agreement import Comparison, Entry, GradCheck
+from hookscope.captures import Capture
 from hookscope.events import BACKWARD, FORWARD, Event, Trace
-from hookscope.modules import LayerRun, ModuleTree, describe
-from hookscope.records import Absent, Capture, Coverage, Fired, Silent
+from hookscope.module_tree import LayerRun, ModuleTree
+from hookscope.modules import describe
+from hookscope.records import Absent, Coverage, Fired, Silent
 
 LABELS = ("great white shark", "tabby", "crème brûlée", "stole", "loggerhead")
 ODD_NAMES = (

@@ -15,7 +15,8 @@ from rich.cells import cell_len
 from rich.text import Text
 from torchvision.models import get_model
 
-from hookscope.modules import ModuleTree, describe
+from hookscope.module_tree import ModuleTree
+from hookscope.modules import describe
 from hookscope.render.ablate import ablation_lines
 from hookscope.render.capture import COLUMNS as CAPTURE_COLUMNS
 from hookscope.render.capture import capture_lines
