@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+import hookscope
+
 Sample = Callable[[str], ModuleType]
 
 
