@@ -13,9 +13,9 @@ from hookscope.version import __version__
 
 if TYPE_CHECKING:
     from hookscope.ablation.result import Ablation
+    from hookscope.captures import Capture
     from hookscope.errors import HookscopeError
     from hookscope.own_hooks.emission import emit
-    from hookscope.records import Capture
     from hookscope.sources.catalog import models
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.capture import capture
@@ -36,7 +36,7 @@ _HOMES = {
     "emit": "hookscope.own_hooks.emission",
     "wrap": "hookscope.wrapping",
     "Ablation": "hookscope.ablation.result",
-    "Capture": "hookscope.records",
+    "Capture": "hookscope.captures",
     "HookscopeError": "hookscope.errors",
 }
 

@@ -15,7 +15,7 @@ from hookscope.kinds import SCORE_GRAD
 from hookscope.losses.compute import Loss, compute
 from hookscope.losses.custom import own_loss
 from hookscope.losses.formulas import FORMULAS
-from hookscope.modules import ROOT
+from hookscope.module_tree import ROOT
 from hookscope.penalties import FORMULA, demand_dependence, explained, gradient_penalty
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder

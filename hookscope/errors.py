@@ -122,3 +122,10 @@ class HookError(HookscopeError):
 
 class CheckFailed(HookscopeError):
     """A demand of the user's (``strict``, ``verify``, ``max_bytes``) was not met."""
+
+
+def cause(error: Exception) -> str:
+    """Return the error's own words, without the wrapping that only a Rust programmer reads."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().rstrip(".") or type(error).__name__

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookscope import store, strict_json
+from hookscope import strict_json
+from hookscope.atomic import write_text
 from hookscope.outputs import TRACE_MARK
 from hookscope.records import Coverage
 
@@ -94,7 +95,7 @@ class Trace:
         Raises:
             StoreError: the file cannot be written. An earlier one is then as it was.
         """
-        return store.write_text(path, strict_json.dumps(self.to_chrome()))
+        return write_text(path, strict_json.dumps(self.to_chrome()))
 
 
 def _pairs(events: list[Event], tid: int) -> Iterator[dict[str, Any]]:

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hookscope.captures import Capture
 from hookscope.changes import values_changed
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
-from hookscope.modules import ROOT, layers_of, module_running
+from hookscope.module_tree import ROOT
+from hookscope.modules import layers_of, module_running
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
-from hookscope.records import Capture
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loading import LIVE
 from hookscope.tensors import as_call, map_tensors, walk

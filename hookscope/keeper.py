@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hookscope.captures import Capture
 from hookscope.errors import CheckFailed
 from hookscope.hooks import HookSet
 from hookscope.modules import Layer
-from hookscope.records import Absent, Capture
+from hookscope.records import Absent
 from hookscope.tensors import walk
 
 ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hookscope.captures import Capture
 from hookscope.changes import Plan
 from hookscope.edits.plan import bind as bind_edits
 from hookscope.edits.words import read_edits, refuse_idle_comparison, refuse_second_order
@@ -17,7 +18,6 @@ from hookscope.own_hooks.binding import bind as bind_hooks
 from hookscope.own_hooks.binding import find as find_hooks
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run
-from hookscope.records import Capture
 
 
 def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:

@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hookscope.execute import model_failed, untouched
 from hookscope.kinds import OUTPUT
-from hookscope.modules import ROOT, Layer, LayerRun, ModuleTree, layers_of
+from hookscope.module_tree import ROOT, LayerRun, ModuleTree
+from hookscope.modules import Layer, layers_of
 from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
-from hookscope.modules import ROOT
+from hookscope.module_tree import ROOT
 from hookscope.tensors import Path
 
 FORMULA = "mean over the batch of (|gradient of the score at the input| - 1)^2"

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.captures import Capture
 from hookscope.coverage import summarize_coverage
 from hookscope.hooks import HookSet, inside_backward, what_of
 from hookscope.keeper import Keeper, Slot
@@ -36,8 +37,8 @@ from hookscope.kinds import (
     UNEDITED,
 )
 from hookscope.lending import Lent, give_back, memory_of, shared_memory
-from hookscope.modules import ROOT, Layer, layers_of
-from hookscope.records import Capture
+from hookscope.module_tree import ROOT
+from hookscope.modules import Layer, layers_of
 from hookscope.tensors import Path, closed_types, map_tensors, walk
 
 log = logging.getLogger("hookscope")

@@ -1,4 +1,6 @@
-"""What a recording holds: records in execution order, their tensors, and where they came from.
+"""What is told of a recording: records in execution order, and where they came from.
+
+Nothing here holds a tensor, so nothing here needs torch.
 
 One tensor, one key: ``<module>[:call]/<what>``, such as ``layer3.0.relu:2/output``. The first call
 of a module bears no number, so a key stays the same when a later call appears.
@@ -6,17 +8,14 @@ of a module bears no number, so a key stays the same when a later call appears.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
-from torch import Tensor
-
-from hookscope import store, strict_json
+from hookscope import strict_json
 from hookscope.errors import StoreError
-from hookscope.stats import Stats, summarize
+from hookscope.stats import Stats
 
 
 def key_of(module: str, call: int, what: str) -> str:
@@ -132,132 +131,61 @@ class Coverage:
         return len(self.fired) + len(self.silent)
 
 
-class Capture(Mapping[str, Tensor]):
-    """Recorded tensors by key, in execution order.
+class Recording:
+    """Records and what goes with them, without the tensors.
 
     Attributes:
-        records: one ``Record`` for each key, in the same order.
+        records: one ``Record`` for each key, in execution order.
         absent: what was asked for and does not exist.
         coverage: which modules ran.
         metadata: where all this came from: model, weights, inputs, seed, versions.
-        output: what the model returned; None for a capture read from a file.
-
-    Example:
-        >>> import torch, hookscope
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
-        >>> with hookscope.record(model, layers=["0"]) as capture:
-        ...     _ = model(torch.ones(1, 4))
-        >>> list(capture), capture["0/output"].shape
-        (['0/output'], torch.Size([1, 2]))
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[str, Tensor] = {}
         self._records: dict[str, Record] = {}
         self.absent: tuple[Absent, ...] = ()
         self.coverage = Coverage()
         self.metadata: dict[str, Any] = {}
-        self.output: Any = None
-
-    def __getitem__(self, key: str) -> Tensor:
-        return self._tensors[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    __eq__ = object.__eq__  # a mapping's own would compare tensors, which have no one answer
-    __hash__ = object.__hash__
-
-    def __repr__(self) -> str:
-        return f"<Capture of {len(self)} tensors, {self.nbytes} bytes>"
 
     @property
     def records(self) -> tuple[Record, ...]:
         """The records in execution order."""
         return tuple(self._records.values())
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all recorded tensors in bytes."""
-        return sum(t.numel() * t.element_size() for t in self._tensors.values())
-
-    def put(
-        self,
-        tensor: Tensor,
-        *,
-        module: str,
-        type: str,
-        call: int,
-        what: str,
-        kind: str,
-        aliases: tuple[str, ...] = (),
-        weight_norm: float | None = None,
-    ) -> Record:
-        """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it."""
-        key = first = key_of(module, call, what)
-        again = 2
-        while key in self._records:  # the dict keys 1 and "1", say, give one name
-            key, again = f"{first}~{again}", again + 1
-        record = Record(
-            key=key,
-            module=module,
-            type=type,
-            call=call,
-            what=key.removeprefix(key_of(module, call, "")),
-            kind=kind,
-            shape=tuple(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            device=str(tensor.device),
-            aliases=aliases,
-            weight_norm=weight_norm,
-            summary=partial(summarize, tensor),
-        )
-        self._tensors[key] = tensor
-        self._records[key] = record
-        return record
-
-    def save(self, path: str | os.PathLike[str]) -> int:
-        """Write everything but ``output`` to a safetensors file; return its size in bytes.
-
-        Raises:
-            StoreError: the file cannot be written. An earlier one is then as it was.
-        """
-        info = {
+    def to_info(self) -> dict[str, Any]:
+        """Return all of it as a plain dict, the metadata's keys beside the others."""
+        return {
             **self.metadata,
             "records": [r.to_json() for r in self.records],
             "absent": [vars(a) for a in self.absent],
             "fired": [vars(f) for f in self.coverage.fired],
             "silent": [vars(s) for s in self.coverage.silent],
         }
-        return store.write(path, self._tensors, info)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Capture:
-        """Read a capture from the file that ``save`` wrote.
+    def take_info(self, info: dict[str, Any], keys: Container[str], path: object) -> None:
+        """Become what ``to_info`` described.
+
+        Args:
+            info: what the file ``path`` tells.
+            keys: the tensors that are in it.
+            path: for the error's sentence.
 
         Raises:
-            StoreError: the file is missing, damaged, or not hookscope's.
+            StoreError: the description is damaged, or tells of a tensor that is not there.
         """
-        tensors, info = store.read(path)
+        told = dict(info)
         try:
-            return cls._of(tensors, info)
+            records = [Record.from_json(data) for data in told.pop("records")]
+            self._records = {record.key: record for record in records}
+            self.absent = tuple(Absent(**data) for data in told.pop("absent"))
+            fired = tuple(Fired(**data) for data in told.pop("fired"))
+            self.coverage = Coverage(fired, tuple(Silent(**d) for d in told.pop("silent")))
+            gone = [key for key in self._records if key not in keys]
+            if gone:
+                raise KeyError(gone[0])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(
                 f"Cannot read {path}: its metadata is damaged ({type(error).__name__}: {error}).",
                 "Record the file again.",
             ) from error
-
-    @classmethod
-    def _of(cls, tensors: dict[str, Tensor], info: dict[str, Any]) -> Capture:
-        capture = cls()
-        records = [Record.from_json(data) for data in info.pop("records")]
-        capture._records = {record.key: record for record in records}
-        capture._tensors = {key: tensors[key] for key in capture._records}
-        capture.absent = tuple(Absent(**data) for data in info.pop("absent"))
-        fired = tuple(Fired(**data) for data in info.pop("fired"))
-        capture.coverage = Coverage(fired, tuple(Silent(**d) for d in info.pop("silent")))
-        capture.metadata = {name: value for name, value in info.items() if name != "schema"}
-        return capture
+        self.metadata = told

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hookscope.captures import Capture
 from hookscope.changes import gradients_changed, values_changed
 from hookscope.differentiate import Measure, differentiate
 from hookscope.edits.editor import Editor
@@ -18,7 +19,6 @@ from hookscope.kinds import ATTENTION, PARAM_GRAD
 from hookscope.ops.watch import watched
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
-from hookscope.records import Capture
 from hookscope.stepping import Rule, take_step
 
 

@@ -1,8 +1,9 @@
-"""Statistics of one tensor, in one pass over its memory.
+"""Statistics of one tensor as data, and how those of its blocks become those of the whole.
 
-The tensor is read once, in blocks that fit a processor's cache; every block is widened to float64
-and merged into running moments, so half precision neither overflows nor loses its mean, and a
-tensor of any size needs only one block of extra memory.
+A tensor is read once, in blocks that fit a processor's cache. Every block is widened to float64 and
+merged into running moments, so half precision neither overflows nor loses its mean, and a tensor of
+any size needs only one block of extra memory. ``summaries.py`` reads torch's tensors so,
+``arrays.py`` numpy's.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 BLOCK = 1 << 17  # elements widened at a time: 1 MiB of float64
 
@@ -55,73 +53,42 @@ class Stats:
         return asdict(self)
 
 
-@torch.no_grad()
-def summarize(tensor: Tensor) -> Stats:
-    """Return the statistics of ``tensor``: any shape, dtype or device.
+class Moments:
+    """Running statistics of blocks; ``zeros``, ``nan`` and ``inf`` are counted from outside."""
 
-    Moments of blocks are merged by the update of Chan, Golub and LeVeque, "Updating formulae and a
-    pairwise algorithm for computing sample variances" (1979).
+    def __init__(self) -> None:
+        self.zeros = self.nan = self.inf = 0
+        self._count, self._mean, self._spread, self._square = 0, 0.0, 0.0, 0.0
+        self._low: float | int = math.inf
+        self._high: float | int = -math.inf
 
-    Raises:
-        TypeError: ``tensor`` lies on the meta device and so has no values.
+    def merge(
+        self, n: int, mean: float, spread: float, square: float, low: float, high: float
+    ) -> None:
+        """Add a block's finite entries.
 
-    Example:
-        >>> s = summarize(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
-        >>> s.mean, s.min, s.max, s.zeros, s.nan
-        (1.0, 0.0, 2.0, 1, 1)
-    """
-    if tensor.is_meta:
-        raise TypeError("a tensor on the meta device has a shape and no values")
-    flat = _plain(tensor.detach()).reshape(-1)
-    exact = not flat.is_floating_point()
-    count, mean, spread, square = 0, 0.0, 0.0, 0.0
-    zeros = nan = inf = 0
-    low: float | int = math.inf
-    high: float | int = -math.inf
-    for block in flat.split(BLOCK):
-        wide = _widen(block)
-        zeros += wide.numel() - int(torch.count_nonzero(wide))
-        kept = wide
-        if not exact:
-            finite = torch.isfinite(wide)
-            if not bool(finite.all()):
-                nan_here = int(torch.isnan(wide).sum())
-                kept = wide[finite]
-                nan += nan_here
-                inf += wide.numel() - kept.numel() - nan_here
-        if not kept.numel():
-            continue
-        bounds = block if exact and block.dtype is not torch.bool else kept
-        low = min(low, bounds.min().item())
-        high = max(high, bounds.max().item())
-        n = kept.numel()
-        block_mean = float(kept.mean())
-        block_spread = float(torch.sum((kept - block_mean) ** 2))
-        delta = block_mean - mean
-        total = count + n
-        spread += block_spread + delta * delta * count * n / total
-        mean += delta * n / total
-        square += float(torch.dot(kept, kept))
-        count = total
-    if not count:
-        return Stats(flat.numel(), None, None, None, None, None, zeros, nan, inf)
-    if exact:
-        low, high = int(low), int(high)
-    std, norm = math.sqrt(spread / count), math.sqrt(square)
-    return Stats(flat.numel(), mean, std, low, high, norm, zeros, nan, inf)
+        The update is that of Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm
+        for computing sample variances" (1979).
 
+        Args:
+            n: how many there are, at least 1.
+            mean: their mean.
+            spread: sum of their squared distances from ``mean``.
+            square: sum of their squares.
+            low: the smallest.
+            high: the largest.
+        """
+        delta, total = mean - self._mean, self._count + n
+        self._spread += spread + delta * delta * self._count * n / total
+        self._mean += delta * n / total
+        self._square += square
+        self._count = total
+        self._low, self._high = min(self._low, low), max(self._high, high)
 
-def _plain(tensor: Tensor) -> Tensor:
-    """A dense, real tensor of the same values: magnitude for complex, values for packed layouts."""
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    if tensor.dtype is torch.complex32:  # abs has no half-precision complex kernel on CPU
-        tensor = tensor.to(torch.complex64)
-    return tensor.abs() if tensor.is_complex() else tensor
-
-
-def _widen(block: Tensor) -> Tensor:
-    """The block in float64, on the CPU where the device has no float64 (Apple's MPS)."""
-    return (block.cpu() if block.device.type == "mps" else block).to(torch.float64)
+    def stats(self, numel: int, exact: bool) -> Stats:
+        """Return the statistics of all ``numel`` entries; ``exact`` for integers and bools."""
+        if not self._count:
+            return Stats(numel, None, None, None, None, None, self.zeros, self.nan, self.inf)
+        low, high = (int(self._low), int(self._high)) if exact else (self._low, self._high)
+        std, norm = math.sqrt(self._spread / self._count), math.sqrt(self._square)
+        return Stats(numel, self._mean, std, low, high, norm, self.zeros, self.nan, self.inf)

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.captures import Capture
 from hookscope.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.differentiate import Measure, differentiate
 from hookscope.errors import CheckFailed, HookscopeError, RequestError
 from hookscope.hooks import HookSet
 from hookscope.kinds import PARAM_GRAD, PARAM_UPDATE
-from hookscope.modules import ROOT
+from hookscope.module_tree import ROOT
 from hookscope.own_hooks.running import attached
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
-from hookscope.records import Capture, Record
+from hookscope.records import Record
 from hookscope.sources import arguments
 from hookscope.spec import ended
 from hookscope.suggest import did_you_mean

@@ -1,17 +1,14 @@
 """The file of results: tensors by key and one JSON text, as safetensors.
 
 All metadata stands under the single key ``hookscope``. Safetensors does not sort metadata keys, so
-that with several of them equal recordings would give unequal files.
-Writing is atomic: a reader finds the old file or the whole new one, never a part.
+that with several of them equal recordings would give unequal files. What a file's header says is
+read in ``header.py``, without torch.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import safetensors
@@ -20,10 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hookscope import strict_json
-from hookscope.errors import StoreError
+from hookscope.atomic import replacing
+from hookscope.header import PAIRS, SCHEMA, cannot_read, read_header
 from hookscope.outputs import MARK
-
-SCHEMA = 1
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dict[str, Any]) -> int:
@@ -38,7 +34,6 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
         StoreError: the folder cannot be written, the disk is full, or a dtype has no place in the
             format. An earlier file at ``path`` is then as it was.
     """
-    target = Path(os.path.realpath(path))  # a link stays a link, to the new file
     stored: dict[str, Tensor] = {}
     notes: dict[str, str] = {}
     for key, tensor in tensors.items():
@@ -47,45 +42,9 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
             notes[key] = note
     info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
     metadata = {MARK: strict_json.dumps(info, sort_keys=True)}
-    scratch = None
-    try:
-        scratch = _scratch_beside(target)
+    with replacing(path, "Choose another place with --output, or fewer layers.") as scratch:
         save_file(stored, scratch, metadata=metadata)
-        os.chmod(scratch, 0o666 & ~_umask())  # safetensors leaves 0600 whatever the umask
         size = scratch.stat().st_size
-        os.replace(scratch, target)
-    except (OSError, safetensors.SafetensorError, ValueError) as error:
-        raise StoreError(
-            f"Cannot write {target}: {_cause(error)}.",
-            "Nothing was written. Choose another place with --output, or fewer layers.",
-        ) from error
-    finally:
-        if scratch is not None:
-            scratch.unlink(missing_ok=True)
-    return size
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> int:
-    """Write a text file as ``write`` writes tensors: whole or not at all; return its size in bytes.
-
-    Raises:
-        StoreError: the file cannot be written. An earlier one is then as it was.
-    """
-    target = Path(os.path.realpath(path))
-    scratch = None
-    try:
-        scratch = _scratch_beside(target)
-        scratch.write_text(f"{text}\n", encoding="utf-8", newline="\n")
-        os.chmod(scratch, 0o666 & ~_umask())
-        size = scratch.stat().st_size
-        os.replace(scratch, target)
-    except OSError as error:
-        raise StoreError(
-            f"Cannot write {target}: {_cause(error)}.", "Nothing was written. Choose another place."
-        ) from error
-    finally:
-        if scratch is not None:
-            scratch.unlink(missing_ok=True)
     return size
 
 
@@ -95,36 +54,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     Raises:
         StoreError: there is no such file, it is no safetensors file, or hookscope did not write it.
     """
-    target = Path(path)
+    header = read_header(path)
     try:
-        with safetensors.safe_open(target, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(MARK)
-        tensors = load_file(target)
+        tensors = load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
-        raise StoreError(
-            f"Cannot read {target}: {_cause(error)}.",
-            "Give a file that 'hookscope capture' or 'hookscope grads' wrote.",
-        ) from error
-    if text is None:
-        raise StoreError(
-            f"{target} holds tensors, but hookscope did not write it.",
-            "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
-        )
-    try:
-        info = json.loads(text)
-    except ValueError:
-        info = None
-    if not isinstance(info, dict):
-        raise StoreError(f"Cannot read {target}: its metadata is damaged.", "Record it again.")
-    if info.get("schema") != SCHEMA:
-        raise StoreError(
-            f"{target} has schema {info.get('schema')}, and this hookscope reads schema {SCHEMA}.",
-            "Upgrade hookscope, or record the file again.",
-        )
-    for key, note in info.pop("stored_as", {}).items():
-        if note.startswith("pairs of reals"):
-            tensors[key] = torch.view_as_complex(tensors[key])
-    return tensors, info
+        raise cannot_read(path, error) from error
+    for key in header.pairs:
+        tensors[key] = torch.view_as_complex(tensors[key])
+    return tensors, header.info
 
 
 def _storable(tensor: Tensor) -> tuple[Tensor, str]:
@@ -139,26 +76,6 @@ def _storable(tensor: Tensor) -> tuple[Tensor, str]:
         tensor = tensor.to_dense()
     tensor = tensor.cpu().resolve_conj().resolve_neg()
     if tensor.dtype in (torch.complex32, torch.complex128):
-        note = f"pairs of reals, from {str(tensor.dtype).removeprefix('torch.')}"
+        note = f"{PAIRS}, from {str(tensor.dtype).removeprefix('torch.')}"
         tensor = torch.view_as_real(tensor)
     return tensor.contiguous(), note
-
-
-def _scratch_beside(target: Path) -> Path:
-    """A new empty file in the folder of ``target``, so that renaming it stays on one disk."""
-    number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    os.close(number)
-    return Path(name)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _cause(error: Exception) -> str:
-    """The error's own words, without the wrapping that only a Rust programmer reads."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error).strip().rstrip(".") or type(error).__name__

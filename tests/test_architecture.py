@@ -21,16 +21,19 @@ import hookscope
 # From the ground up. A file imports only from rows above its own here, and from its own package.
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
-    ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
+    ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
-    ("sources.catalog", "edits.words", "own_hooks.words"),
-    ("tensors", "stats", "lending"),
+    ("sources.catalog", "edits.words", "own_hooks.words", "keys"),
+    ("stats", "agreement", "module_tree", "atomic", "header"),
+    ("records", "arrays", "narrow"),
+    ("events", "ablation.result", "reader"),
+    ("pictures",),
+    ("tensors", "summaries", "lending"),
     ("gates",),
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),
-    ("agreement", "modules", "records"),
-    ("events", "ablation.result"),
+    ("modules", "captures"),
     ("select", "coverage", "own_hooks.emission"),
     ("hooks", "own_hooks.binding"),
     ("keeper",),
@@ -52,7 +55,9 @@ FLOORS = (
     ("__init__", "__main__"),
 )
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
-TORCH_FREE = [name for names in FLOORS[:4] for name in names]
+LIGHT = [name for names in FLOORS[:4] for name in names]
+# Of torch alone: a capture is looked at with numpy and rich.
+TORCH_FREE = {"render", *(name for names in FLOORS[4:8] for name in names)}
 
 # render sees values and never a model, whatever its height would let it reach.
 SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}
@@ -61,9 +66,10 @@ SEEN_BY_RENDER |= {
     "stats",
     "ablation.result",
     "agreement",
-    "modules",
+    "module_tree",
     "records",
     "events",
+    "pictures",
     "render",
 }
 
@@ -179,7 +185,7 @@ def hides_a_public_verb(package: Path) -> list[str]:
 RULES: list[tuple[Rule, dict[str, str]]] = [
     (imports_upwards, {"stats.py": "def f():\n    from hookscope.hooks import HookSet"}),
     (imports_upwards, {"errors.py": "import hookscope.stats"}),
-    (imports_upwards, {"modules.py": "from hookscope import records", "records.py": ""}),
+    (imports_upwards, {"modules.py": "from hookscope import captures", "captures.py": ""}),
     (imports_upwards, {"cli/tree.py": "from hookscope import tree"}),
     (imports_upwards, {"sources/catalog.py": "from hookscope.sources.loading import load"}),
     (imports_upwards, {"render/table.py": "from hookscope.hooks import HookSet"}),
@@ -242,9 +248,15 @@ def test_importing_hookscope_imports_nothing_heavy() -> None:
     assert heavy_after("import hookscope") == set()
 
 
-@pytest.mark.parametrize("name", TORCH_FREE)
+@pytest.mark.parametrize("name", LIGHT)
 def test_ground_floor_imports_nothing_heavy(name: str) -> None:
     assert heavy_after(f"import hookscope.{name}") == set()
+
+
+def test_looking_at_a_file_imports_no_torch(repo: Path) -> None:
+    rooms = [name for _, name, _ in sources_of(repo / "hookscope") if row_of(name) in TORCH_FREE]
+    assert {"reader", "records", "pictures.colors", "render.capture"} < set(rooms)
+    assert "torch" not in heavy_after(f"import {', '.join(f'hookscope.{name}' for name in rooms)}")
 
 
 @pytest.mark.slow

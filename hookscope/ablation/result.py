@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hookscope import store, strict_json
+from hookscope import strict_json
+from hookscope.atomic import write_text
 from hookscope.outputs import MARK, is_ours
 from hookscope.records import Coverage
 from hookscope.version import __version__
@@ -135,7 +136,7 @@ class Ablation:
         Raises:
             StoreError: the file cannot be written. An earlier one is then as it was.
         """
-        return store.write_text(path, strict_json.dumps(self._document()))
+        return write_text(path, strict_json.dumps(self._document()))
 
     def unfinished(self, path: str | os.PathLike[str]) -> list[Knockout]:
         """Return what a file holds of this very ablation, if it was interrupted; else nothing."""

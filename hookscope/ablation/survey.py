@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from hookscope.ablation.result import LeftOut
 from hookscope.choices import KNOCKOUTS
 from hookscope.coverage import summarize_coverage
-from hookscope.edits.plan import Bound, carry_out, channel_dim, is_editable
+from hookscope.dimensions import channel_dim
+from hookscope.edits.plan import Bound, carry_out, is_editable
 from hookscope.edits.words import read_edits
 from hookscope.errors import EditError
 from hookscope.execute import forward, settled, untouched
@@ -105,4 +106,6 @@ class Survey:
         if not found:
             self._faults.setdefault(layer, "it gives no floating-point tensor")
         counts = self._counts.setdefault(layer, set())
-        counts.update(tensor.shape[channel_dim(layer, tensor)] for tensor in found if tensor.ndim)
+        counts.update(
+            tensor.shape[channel_dim(layer.type, tensor.ndim)] for tensor in found if tensor.ndim
+        )

@@ -12,7 +12,7 @@ from hookscope.choices import VALUE_HOOKS
 from hookscope.cli.command import Command, Option
 
 if TYPE_CHECKING:
-    from hookscope.records import Capture
+    from hookscope.captures import Capture
 
 # What to record is not the same choice there, and the file is another one.
 _OWN = {"model", "what", "output", "force"}

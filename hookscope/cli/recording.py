@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,7 @@ from hookscope.errors import HookError, RequestError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.text import Text
-
-    from hookscope.records import Capture
+    from hookscope.captures import Capture
 
 
 def record(ctx: click.Context, output: str | None, force: bool, values: dict[str, Any]) -> None:
@@ -54,26 +51,14 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
 
         out.document(capture_document(capture, str(path)))
     else:
-        out.result(_lines(verb)(capture, out.width, out.ascii))
+        from hookscope.render.summary import summary_lines
+
+        out.result(summary_lines(capture, out.width, out.ascii))
     say_what_was_written(out, path, size, replaces)
     if failure is not None:
         out.warning(f"{path} holds only what was recorded before a hook failed.")
         raise failure
     out.note(f"next: {next_command(ctx, capture)}")
-
-
-def _lines(verb: str) -> Callable[[Capture, int | None, bool], list[Text]]:
-    if verb == "grads":
-        from hookscope.render.grads import grads_lines
-
-        return grads_lines
-    if verb == "step":
-        from hookscope.render.step import step_lines
-
-        return step_lines
-    from hookscope.render.capture import capture_lines
-
-    return capture_lines
 
 
 def settle_path(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hookscope.captures import Capture
 from hookscope.changes import Plan
 from hookscope.choices import VALUE_HOOKS
 from hookscope.edits.editor import Editor
@@ -17,7 +18,6 @@ from hookscope.edits.plan import Bound
 from hookscope.execute import run_bare
 from hookscope.prepare import Prepared
 from hookscope.provenance import top_classes
-from hookscope.records import Capture
 from hookscope.runs import Run
 from hookscope.tensors import walk
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope import store
+from hookscope.dimensions import channel_dim
 from hookscope.edits.operations import OPERATIONS, Site, seed_of
 from hookscope.edits.words import Edit
 from hookscope.errors import EditError, HookscopeError
@@ -85,7 +86,7 @@ def carry_out(
     Raises:
         EditError: the operation does not suit the tensor; names the layer.
     """
-    edit, dim = bound.edit, channel_dim(bound.layer, tensor)
+    edit, dim = bound.edit, channel_dim(bound.layer.type, tensor.ndim)
     try:
         index = _index_of(bound, tensor, dim)
         whole = (tensor, _other(bound, tensor, key), activation)
@@ -128,18 +129,6 @@ def is_editable(bound: Bound, tensor: Tensor) -> bool:
         reason = "its tensor is nested, sparse or quantized"
         raise _cannot(bound, reason, "Edit a layer before or after it.")
     return bound.edit.name == "patch" or tensor.is_floating_point() or tensor.is_complex()
-
-
-def channel_dim(layer: Layer, tensor: Tensor) -> int:
-    """Return the dimension along which the channels of a layer's tensor lie.
-
-    That is 1 for ``(N, C)`` and for images and volumes ``(N, C, H, W)``, the last for tokens
-    ``(N, L, C)`` and for a vector ``(C,)``; for three dimensions at a module whose class name ends
-    in ``1d`` (``Conv1d``, ``BatchNorm1d``) they are ``(N, C, L)``, and it is 1.
-    """
-    if tensor.ndim == 3 and not layer.type.endswith("1d"):
-        return 2
-    return min(1, max(tensor.ndim - 1, 0))
 
 
 def _index_of(bound: Bound, tensor: Tensor, dim: int) -> Tensor | None:

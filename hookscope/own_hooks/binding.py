@@ -19,7 +19,8 @@ from hookscope.choices import (
     STEP_PRE,
 )
 from hookscope.errors import RequestError
-from hookscope.modules import ROOT, Layer
+from hookscope.module_tree import ROOT
+from hookscope.modules import Layer
 from hookscope.own_hooks.words import parse_hook, settle_kinds
 from hookscope.select import select
 from hookscope.sources.functions import file_of, load_functions, name_of, with_arguments

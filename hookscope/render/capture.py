@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.kinds import ATTENTION
-from hookscope.records import Capture, Record
+from hookscope.records import Record, Recording
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.lower import blocks, lower, sentence
@@ -35,7 +35,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def capture_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def capture_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return the whole summary: table, drift, what edits did, verification, coverage, top classes.
 
     Args:
@@ -55,7 +55,7 @@ def capture_lines(capture: Capture, width: int | None, ascii: bool = False) -> l
     return blocks(capture_table(capture, width, ascii), drift, told, top, width=width)
 
 
-def capture_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def capture_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each recorded tensor, in execution order, then what never ran."""
     rows = [_row(record, edit_note(record, capture.metadata)) for record in capture.records]
     rows += missing_rows(capture, len(COLUMNS))
@@ -72,7 +72,7 @@ def _row(record: Record, edited: str) -> Row:
     return Row((*origin_cells(record), *numbers, zeros), note)
 
 
-def verified_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def verified_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return the line that says the output was checked against a run with no hooks, if it was."""
     if not capture.metadata.get("verified"):
         return []
@@ -81,7 +81,7 @@ def verified_lines(capture: Capture, width: int | None, ascii: bool = False) -> 
     return sentence(text, width, ascii, "green")
 
 
-def attention_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def attention_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return how the weights of attention were come by, if they were asked for."""
     found = capture.metadata.get("attention")
     if found is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.records import Capture, Record
+from hookscope.records import Record, Recording
 from hookscope.render.lower import lower, sentence
 from hookscope.render.records import QUIET, label_cell, number_cell, probability_cell
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
@@ -23,10 +23,10 @@ def edit_note(record: Record, metadata: dict[str, Any]) -> str:
     Where only some channels were meant they stand behind it: ``edited: zero [3,7]``.
 
     Example:
-        >>> import torch
+        >>> import hookscope, torch
         >>> told = {"edits": [{"edit": "fc=scale:0.5", "changed": ["fc/output"]}]}
         >>> origin = {"module": "fc", "type": "Linear", "call": 1, "what": "output"}
-        >>> edit_note(Capture().put(torch.ones(2), **origin, kind="output"), told)
+        >>> edit_note(hookscope.Capture().put(torch.ones(2), **origin, kind="output"), told)
         'edited: scale:0.5'
     """
     edits = metadata.get("edits", []) + metadata.get("grad_edits", [])
@@ -35,7 +35,7 @@ def edit_note(record: Record, metadata: dict[str, Any]) -> str:
     return f"edited: {', '.join(told)}" if told else ""
 
 
-def effect_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def effect_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return how far the model's output moved, one sentence for each of its tensors."""
     lines: list[Text] = []
     for entry in capture.metadata.get("effect", {}).get("output", []):
@@ -76,7 +76,7 @@ def top_change_lines(
     return lower(Table(columns, tuple(rows), squeeze, note=""), width, ascii)
 
 
-def drift_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def drift_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return how far each recorded tensor moved from the unedited run, if that was recorded."""
     entries = capture.metadata.get("effect", {}).get("drift")
     if not entries:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.kinds import PARAM_GRAD
-from hookscope.records import Capture, Record
+from hookscope.records import Record, Recording
 from hookscope.render.capture import verified_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
@@ -33,7 +33,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def grads_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def grads_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return the whole summary: loss, table, drift, what edits did, verification, coverage.
 
     Args:
@@ -84,7 +84,7 @@ def _penalty_lines(penalty: dict[str, Any], width: int | None, ascii: bool) -> l
     return sentence("; ".join(told), width, ascii, "bold")
 
 
-def grads_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def grads_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each gradient in recorded order, then those that do not exist, and why."""
     marks = gradient_marks(capture.records)
     rows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hookscope.records import Absent, Capture, Record, Silent
+from hookscope.records import Absent, Record, Recording, Silent
 from hookscope.render.table import Cell, Column, Row
 from hookscope.render.text import DIGITS, full, real, shape_text
 from hookscope.strict_json import number
@@ -60,7 +60,7 @@ def note_cell(record: Record, loud: str = "", quiet: str = "") -> Cell:
     return Cell(text, style=LOUD if loud else QUIET if quiet else "magenta")
 
 
-def missing_rows(capture: Capture, columns: int) -> list[Row]:
+def missing_rows(capture: Recording, columns: int) -> list[Row]:
     """Return rows for what was asked for and does not exist, and for what never ran.
 
     They bear their reason in words and no numbers. What never ran comes last.

@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.kinds import PARAM_UPDATE
-from hookscope.records import Capture, Record
+from hookscope.records import Record, Recording
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.grads import loss_lines
@@ -38,7 +38,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def step_lines(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def step_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return the whole summary: loss, optimizer, table, drift, what edits did, coverage.
 
     Args:
@@ -59,11 +59,13 @@ def _optimizer_lines(
 ) -> list[Text]:
     if not optimizer:
         return []
-    settings = ", ".join(f"{k}={v}" for k, v in optimizer["arguments"].items() if v is not None)
+    # A file keeps no order of arguments, and must show the same line: the rate, then by name.
+    named = sorted(optimizer["arguments"].items(), key=lambda item: (item[0] != "lr", item[0]))
+    settings = ", ".join(f"{name}={value}" for name, value in named if value is not None)
     return sentence(f"Optimizer {optimizer['class']}: {settings}", width, ascii, "bold")
 
 
-def step_table(capture: Capture, width: int | None, ascii: bool = False) -> list[Text]:
+def step_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each parameter in the order of its gradient, then what has none.
 
     The numbers are Euclidean norms: of the gradient, of the update, of the weight before the step.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from hookscope.modules import ROOT, ModuleNode, ModuleTree
+from hookscope.module_tree import ROOT, ModuleNode, ModuleTree
 from hookscope.render.lower import lower, sentence
 from hookscope.render.signature import compact
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table

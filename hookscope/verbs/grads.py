@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hookscope.captures import Capture
 from hookscope.choices import DEFAULT_MODEL
 from hookscope.differentiate import settle_loss
 from hookscope.edits.effect import describe_effect
@@ -26,7 +27,6 @@ from hookscope.keywords import (
 )
 from hookscope.kinds import GRADIENTS, OP_GRAD
 from hookscope.own_hooks.binding import Hooks
-from hookscope.records import Capture
 from hookscope.runs import run_backward
 
 

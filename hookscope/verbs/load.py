@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookscope.records import Capture
+from hookscope.captures import Capture
 from hookscope.sources import loading
 
 load_model = loading.load

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from hookscope.captures import Capture
 from hookscope.keywords import (
     kinds_of,
     several,
@@ -17,7 +18,6 @@ from hookscope.kinds import OP, PARAM_GRAD, VALUES
 from hookscope.ops.watch import watched
 from hookscope.provenance import versions
 from hookscope.recorder import Recorder
-from hookscope.records import Capture
 from hookscope.select import select
 from hookscope.sources.live import demand_model, hookable
 

@@ -14,7 +14,8 @@ from hookscope.choices import DEFAULT_MODEL
 from hookscope.keywords import (
     several,
 )
-from hookscope.modules import ModuleTree, describe, refuse_lazy
+from hookscope.module_tree import ModuleTree
+from hookscope.modules import describe, refuse_lazy
 from hookscope.select import select
 from hookscope.sources import loading
 from hookscope.sources.live import demand_model

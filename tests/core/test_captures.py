@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.captures import Capture
 from hookscope.errors import StoreError
-from hookscope.records import Capture
 from tests.oracle.by_hand import same_bits
 
 DTYPES = [

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hookscope import stats
-from hookscope.stats import Stats, summarize
+from hookscope.stats import Stats
+from hookscope.summaries import summarize
 
 KINDS = [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint8, np.bool_]
 

@@ -15,8 +15,8 @@ import torchvision
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.captures import Capture
 from hookscope.errors import CheckFailed
-from hookscope.records import Capture
 from tests.conftest import REPO
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits

@@ -16,9 +16,9 @@ from torch.overrides import _len_torch_function_stack
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
+from hookscope.captures import Capture
 from hookscope.errors import CheckFailed, ForwardError
 from hookscope.ops.names import plain_name
-from hookscope.records import Capture
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits

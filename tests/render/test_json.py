@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hookscope import strict_json
-from hookscope.records import Capture
+from hookscope.captures import Capture
 from hookscope.render.json import capture_document, document, models_document, tree_document
 from hookscope.sources.catalog import ModelInfo
 from tests.render import samples

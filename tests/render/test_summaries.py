@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hookscope.records import Absent, Capture, Coverage, Fired, Silent
+from hookscope.captures import Capture
+from hookscope.records import Absent, Coverage, Fired, Silent
 from hookscope.render.capture import capture_lines, capture_table, top_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.grads import grads_lines, loss_lines

@@ -7,7 +7,8 @@ from dataclasses import replace
 from rich.cells import cell_len
 from torch import nn
 
-from hookscope.modules import ModuleTree, describe
+from hookscope.module_tree import ModuleTree
+from hookscope.modules import describe
 from hookscope.render.tree import tree_lines
 from tests.render.samples import ODD_NAMES, small_tree
 

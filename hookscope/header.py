@@ -1,0 +1,98 @@
+"""The beginning of a file of results: what it tells, and where each tensor lies. Without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+from hookscope.errors import StoreError, cause
+from hookscope.outputs import MARK, header_of
+
+SCHEMA = 1
+PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, in a last dimension of two
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in the file: its dtype as the format names it, and its first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file begins with.
+
+    Attributes:
+        info: what hookscope wrote beside the tensors, without what the next two came from.
+        places: where each tensor lies, by key.
+        pairs: keys of complex tensors that are stored as pairs of reals.
+    """
+
+    info: dict[str, Any]
+    places: dict[str, Place]
+    pairs: frozenset[str]
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """Return the header of a file that hookscope wrote, whatever the size of its tensors.
+
+    Raises:
+        StoreError: there is no such file, it is no safetensors file or not all of one, hookscope
+            did not write it, or its metadata is damaged.
+    """
+    try:
+        # It holds the header against itself and against the file's length before it lets go.
+        with safetensors.safe_open(path, framework="numpy"):
+            pass
+        table, start = header_of(path)
+    except (OSError, safetensors.SafetensorError, ValueError) as error:
+        raise cannot_read(path, error) from error
+    text = table.pop("__metadata__", {}).get(MARK)
+    if text is None:
+        raise StoreError(
+            f"{path} holds tensors, but hookscope did not write it.",
+            "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
+        )
+    info = _info(path, text)
+    notes = info.pop("stored_as", {})
+    return Header(
+        info,
+        {
+            key: Place(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
+            for key, told in table.items()
+        },
+        frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS)),
+    )
+
+
+def cannot_read(path: str | os.PathLike[str], error: Exception) -> StoreError:
+    """Return the error for a file that is missing, or that safetensors cannot make sense of."""
+    reason = "it is a folder" if Path(path).is_dir() else cause(error)
+    return StoreError(
+        f"Cannot read {path}: {reason}.",
+        "Give a file that 'hookscope capture' or 'hookscope grads' wrote.",
+    )
+
+
+def _info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except ValueError:
+        info = None
+    if not isinstance(info, dict) or not isinstance(info.get("stored_as", {}), dict):
+        raise StoreError(f"Cannot read {path}: its metadata is damaged.", "Record it again.")
+    schema = info.pop("schema", None)
+    if schema != SCHEMA:
+        raise StoreError(
+            f"{path} has schema {schema}, and this hookscope reads schema {SCHEMA}.",
+            "Upgrade hookscope, or record the file again.",
+        )
+    return info

@@ -1,0 +1,1 @@
+"""What of a tensor is put into a picture, and in which colours: arrays in, arrays out."""
