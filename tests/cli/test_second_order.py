@@ -24,7 +24,7 @@ def test_a_step_down_the_mean_of_roots(run: Run, repo: Path, tmp_path: Path) -> 
     made = load_file(output)
     assert [round(g, 4) for g in made["./x.grad"].tolist()] == [0.0882, 0.0893, 0.0841]
     assert [round(v, 4) for v in (X + made["./x.update"]).tolist()] == [0.5680, 0.4867, 0.9276]
-    assert done.stdout.splitlines()[1].startswith("Optimizer SGD: lr=0.001, momentum=0")
+    assert done.stdout.splitlines()[1].startswith("Optimizer SGD: lr=0.001, dampening=0")
     x = X.clone().requires_grad_()
     (x + 3).sqrt().mean().backward()
     assert torch.equal(made["./x.grad"], x.grad)
