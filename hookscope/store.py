@@ -66,7 +66,12 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> int:
-    """Write a text file as ``write`` writes tensors: whole or not at all; return its size in bytes.
+    """Write a text file in UTF-8 as ``write_bytes`` does."""
+    return write_bytes(path, f"{text}\n".encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
+    """Write a file as ``write`` writes tensors: whole or not at all; return its size in bytes.
 
     Raises:
         StoreError: the file cannot be written. An earlier one is then as it was.
@@ -75,7 +80,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> int:
     scratch = None
     try:
         scratch = _scratch_beside(target)
-        scratch.write_text(f"{text}\n", encoding="utf-8", newline="\n")
+        scratch.write_bytes(content)
         os.chmod(scratch, 0o666 & ~_umask())
         size = scratch.stat().st_size
         os.replace(scratch, target)

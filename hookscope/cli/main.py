@@ -17,6 +17,7 @@ import click
 
 from hookscope.cli import (
     ablate,
+    cam,
     capture,
     completion,
     config,
@@ -67,7 +68,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, models),
+    *(tree, capture, grads, step, ablate, cam, trace, gradcheck, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
