@@ -163,7 +163,7 @@ class Explanation:
         gaps = attribution.flatten(1).sum(1) - (after - before)
         named = baseline if isinstance(baseline, str) else "zero" if baseline is None else "given"
         told = {"steps": steps, "baseline": named, "gap": gaps.tolist(), "from": before.tolist()}
-        return attribution.float(), told
+        return attribution.to(_wide(self.image)), told
 
     def _baseline(self, baseline: Any) -> Tensor:
         if baseline is None or (isinstance(baseline, str) and baseline == "zero"):

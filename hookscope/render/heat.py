@@ -20,7 +20,8 @@ from hookscope.strict_json import number
 SIDE = 400  # pixels that the longer side of an image has at least
 MOST = 16  # images of a batch that are drawn
 GAP, BAR, SCALE, LINE = 16, 16, 64, 20  # between parts, the colour bar, its numbers, a line of text
-SHARE = 0.6  # of the colour over the grey image
+SHARE = 0.65  # of the colour over the grey image
+MIDDLE = 127.5  # between black and white
 INK, PAPER = "black", "white"
 
 Pixels = NDArray[np.uint8]
@@ -38,8 +39,9 @@ def picture(capture: Capture) -> Image.Image:
     """Return the picture of what ``hookscope.cam`` returned.
 
     Each image of the batch, the first 16 at most, has a row: what the model saw, the map's colours
-    over its grey, and their scale, from 0 to the map's largest value. An image is enlarged a whole
-    number of times, pixel by pixel.
+    over its grey, and their scale, from 0 to the map's largest value. The grey is flattened and the
+    scale mixed with its middle, so that brightness means the map and not the image. An image is
+    enlarged a whole number of times, pixel by pixel.
 
     Example:
         >>> import hookscope
@@ -54,7 +56,10 @@ def picture(capture: Capture) -> Image.Image:
     more = len(images) - len(rows)
     lines = [heading(told), *([f"and {plural(more, 'image')} more in the file"] if more else [])]
     head = _written(lines, rows[0].width)
-    return _stacked([head, *rows])
+    whole = _stacked([head, *rows])
+    page = Image.new("RGB", (whole.width + 2 * GAP, whole.height + 2 * GAP), PAPER)
+    page.paste(whole, (GAP, GAP))
+    return page
 
 
 def heading(told: dict[str, Any]) -> str:
@@ -74,15 +79,15 @@ def _row(image: Pixels, values: NDArray[np.float64], entry: dict[str, Any]) -> I
     top = float(np.nan_to_num(values, posinf=0).max())
     shares = np.nan_to_num(values / top if top else values).clip(0, 1)
     colors = table()[(shares * 255).round().astype(np.uint8)]
-    grey = np.asarray(Image.fromarray(image).convert("L"))[..., None]
-    over = (SHARE * colors + (1 - SHARE) * grey).round().astype(np.uint8)
+    grey = np.asarray(Image.fromarray(image).convert("L"), dtype=np.float64)[..., None]
+    over = _mixed(colors, MIDDLE + (grey - MIDDLE) / 2)
     left, right = (Image.fromarray(_enlarged(each, times)) for each in (image, over))
     width = left.width + GAP + right.width + GAP + BAR + SCALE
     row = Image.new("RGB", (width, left.height), PAPER)
     row.paste(left, (0, 0))
     row.paste(right, (left.width + GAP, 0))
     _draw_scale(row, left.width + GAP + right.width + GAP, top)
-    return _stacked([_written([caption(entry)], width), row])
+    return _stacked([_written(["", caption(entry)], width), row])
 
 
 def caption(entry: dict[str, Any]) -> str:
@@ -95,6 +100,10 @@ def caption(entry: dict[str, Any]) -> str:
     return told if share is None else f"{told}, probability {share:.1%}"
 
 
+def _mixed(colors: Pixels, grey: NDArray[np.float64] | float) -> Pixels:
+    return (SHARE * colors + (1 - SHARE) * grey).round().astype(np.uint8)
+
+
 def _enlarged(pixels: Pixels, times: int) -> Pixels:
     return pixels.repeat(times, 0).repeat(times, 1)
 
@@ -102,7 +111,7 @@ def _enlarged(pixels: Pixels, times: int) -> Pixels:
 def _draw_scale(row: Image.Image, left: int, top: float) -> None:
     """The colours from below to above, with 0 and the largest value beside them."""
     places = np.linspace(255, 0, row.height).round().astype(np.uint8)
-    bar = np.repeat(table()[places][:, None], BAR, 1)
+    bar = np.repeat(_mixed(table()[places], MIDDLE)[:, None], BAR, 1)
     row.paste(Image.fromarray(bar), (left, 0))
     draw, font, at = ImageDraw.Draw(row), ImageFont.load_default(14), left + BAR + 4
     draw.text((at, 0), real(top, 3), INK, font, anchor="lt")
@@ -123,7 +132,7 @@ def _written(lines: list[str], width: int) -> Image.Image:
 
 
 def _stacked(parts: list[Image.Image]) -> Image.Image:
-    """The parts one below the other, with room around them where they are not inside others."""
+    """The parts one below the other."""
     page = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)), PAPER)
     below = 0
     for part in parts:
