@@ -69,9 +69,10 @@ def cam(
             ``integrated``.
 
     Returns:
-        A capture with ``<layer>/cam``, float32 or wider, (N, h, w), the map on the layer's grid; ``./cam``,
-        (N, H, W), at the images' size; ``./image``, uint8 (N, 3, H, W), what the model saw. Methods
-        at the image have ``./input.0.attribution``, signed, (N, C, H, W), in place of the first.
+        A capture with ``<layer>/cam``, float32 or wider, (N, h, w), the map on the layer's grid;
+        ``./cam``, (N, H, W), at the images' size; ``./image``, uint8 (N, 3, H, W), what the model
+        saw. Methods at the image have ``./input.0.attribution``, signed, (N, C, H, W), in place of
+        the first.
         Maps are 0 or larger. ``metadata["cam"]`` tells the layer, the grid, and for every image the
         class, its score and probability, and where the map peaks.
 

@@ -1,4 +1,4 @@
-"""``hookscope.cam``: which layer it takes, of which models, what it returns, and what it refuses."""
+"""``hookscope.cam``: which layer it takes, what it returns, and what it refuses."""
 
 from __future__ import annotations
 
