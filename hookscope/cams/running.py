@@ -152,12 +152,12 @@ class Explanation:
         """(x - b) times the mean gradient on the way from b to x, and how complete that is."""
         start = self._baseline(baseline)
         way = self.image - start
-        total = torch.zeros_like(self.image, dtype=torch.float64)
+        total = torch.zeros(self.image.shape, dtype=torch.float64)
         for number, (place, weight) in enumerate(formulas.nodes(steps)):
             _, gradient = self._gradient_at(start + place * way)
             total += weight * gradient.double()
             self._advance(number + 1, steps)
-        attribution = total * way.double()
+        attribution = total * way.cpu().double()
         before = self.score.each(self._run_on(start)).double()
         after = self.score.each(output).double()
         gaps = attribution.flatten(1).sum(1) - (after - before)
@@ -224,7 +224,8 @@ def _maps(capture: Capture, key: str, grid: Grid) -> Tensor:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    """On the CPU, in float32 or wider: what follows is little work, and wants float64."""
+    return tensor.cpu().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _requiring_grad(path: Any, tensor: Tensor) -> Tensor:

@@ -54,16 +54,16 @@ class Score:
         """Return the score of every image, (N,); over the positions of a segmentation, the sum."""
         assert self.classes is not None
         found = class_scores(output).detach().gather(1, self.classes.unsqueeze(1))
-        return found.flatten(1).sum(1)
+        return found.flatten(1).sum(1).cpu()
 
     def probabilities(self, output: Any) -> list[float | None]:
         """Return the target's softmax, the mean over positions; None where there is one class."""
         assert self.classes is not None
-        logits = class_scores(output).detach().double()
+        logits = class_scores(output).detach().cpu().double()
         if logits.shape[1] == 1:
             return [None] * len(logits)
         found: list[float | None] = (
-            logits.softmax(1).gather(1, self.classes.unsqueeze(1)).flatten(1).mean(1).tolist()
+            logits.softmax(1).gather(1, self.classes.cpu().unsqueeze(1)).flatten(1).mean(1).tolist()
         )
         return found
 

@@ -98,9 +98,7 @@ def check_choices(method: str, layer: Any, steps: int | None, baseline: Any, ups
     """Raise RequestError if a word is unknown, or a choice is made that the method has no use for.
 
     Example:
-        >>> check_choices("saliency", "conv2", None, None, "bilinear")
-        Traceback (most recent call last):
-        hookscope.errors.RequestError: saliency explains the image itself and takes no layer.
+        >>> check_choices("integrated", None, 64, "black", "bilinear")
     """
     if method not in METHODS:
         near = did_you_mean(method, METHODS)

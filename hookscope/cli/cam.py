@@ -115,8 +115,9 @@ output = together(
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
     rows = [(one.name, f"{one.formula}; {one.paper}") for one in METHODS.values()]
-    title = "Methods (A: the layer's output, k: its channels, S: the score, G: S's gradient at A,"
-    return {f"{title} x: the image, c: its channels, g: S's gradient at x)": rows}
+    return {
+        "Methods (A: the layer's output, x: the image; G, g: the score's gradients there)": rows
+    }
 
 
 @command(

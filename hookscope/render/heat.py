@@ -46,8 +46,8 @@ def picture(capture: Capture) -> Image.Image:
     Example:
         >>> import hookscope
         >>> shot = hookscope.cam("sample_models/digits.py:trained")
-        >>> picture(shot).size  # two images of 8 by 8, 50 times enlarged, and the scale
-        (928, 488)
+        >>> picture(shot).size  # two of 8 by 8 pixels, each 50 wide, the scale, text, margins
+        (944, 492)
     """
     told = capture.metadata["cam"]
     images = capture[_key(capture, INPUT)].permute(0, 2, 3, 1).numpy()
