@@ -63,6 +63,23 @@ def test_the_last_call_of_a_layer_counts() -> None:
     assert next(iter(shot)) == "layer3.1.relu:2/cam"
 
 
+def test_a_layer_that_returns_a_view_is_not_passed_over_for_what_is_done_to_it() -> None:
+    class Turn(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.transpose(2, 3)
+
+    class Model(Overwritten):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = Turn()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.turn(self.conv(x)).relu_().flatten(1))
+
+    shot = hookscope.cam(seeded(Model()), input=images(1, 3, 8, 8), target=1)
+    assert told(shot)["layer"] == "turn"
+
+
 def test_weights_of_attention_are_no_picture() -> None:
     class Attending(nn.Module):
         def __init__(self) -> None:
@@ -120,6 +137,15 @@ def test_integrated_gradients_add_up_to_the_change_of_the_score() -> None:
     torch.testing.assert_close(gap, total - change)
     rough = hookscope.cam(model, input=x, target=2, method="integrated", steps=1)
     assert abs(told(rough)["gap"][0]) > abs(told(shot)["gap"][0])
+
+
+@pytest.mark.parametrize("method", ["integrated", "scorecam"])
+def test_the_class_is_that_of_the_image_as_given_in_every_run(method: str) -> None:
+    model, x = seeded(Overwritten()), images(1, 3, 8, 8)
+    best = int(model(x).argmax())
+    assert best != int(model(torch.zeros_like(x)).argmax())
+    wanted = hookscope.cam(model, input=x, target=best, method=method)["./cam"]
+    assert same_bits(hookscope.cam(model, input=x, method=method)["./cam"], wanted)
 
 
 def test_black_and_white_are_those_of_the_preprocessing() -> None:
