@@ -15,9 +15,7 @@ from hookscope.errors import RequestError
 SUFFIX = ".safetensors"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
 TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
-_PNG_MARK = (
-    b"tEXt" + MARK.encode() + b"\0"
-)  # the first chunk behind the head of a PNG that it wrote
+_PNG_MARK = b"tEXthookscope\0"  # the first chunk behind the head of a PNG that it wrote
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
 
