@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hookscope.own_hooks.emission import emit
     from hookscope.sources.catalog import models
     from hookscope.verbs.ablate import ablate
+    from hookscope.verbs.cam import cam
     from hookscope.verbs.capture import capture
     from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.grads import grads
@@ -28,7 +29,18 @@ if TYPE_CHECKING:
     from hookscope.verbs.tree import tree
     from hookscope.wrapping import wrap
 
-_VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "record", "step", "trace", "tree")
+_VERBS = (
+    "ablate",
+    "cam",
+    "capture",
+    "gradcheck",
+    "grads",
+    "load",
+    "record",
+    "step",
+    "trace",
+    "tree",
+)
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
     "load_model": "hookscope.verbs.load",
@@ -46,6 +58,7 @@ __all__ = [
     "HookscopeError",
     "__version__",
     "ablate",
+    "cam",
     "capture",
     "emit",
     "gradcheck",

@@ -45,10 +45,17 @@ def write_text(path: str | os.PathLike[str], text: str) -> int:
     Raises:
         StoreError: the file cannot be written. An earlier one is then as it was.
     """
+    return write_bytes(path, f"{text}\n".encode())
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
+    """Write a file; return its size in bytes.
+
+    Raises:
+        StoreError: the file cannot be written. An earlier one is then as it was.
+    """
     with replacing(path, "Choose another place.") as scratch:
-        scratch.write_text(f"{text}\n", encoding="utf-8", newline="\n")
-        size = scratch.stat().st_size
-    return size
+        return scratch.write_bytes(content)
 
 
 def _scratch_beside(target: Path) -> Path:

@@ -7,6 +7,8 @@ OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
 OP, OP_GRAD = "op", "op.grad"  # what a function returned that was called between modules
 ATTENTION = "attention"  # the weights of one call of attention
 EMITTED = "emitted"  # what a hook of the user's own handed to hookscope.emit
+CAM = "cam"  # where the score of a class comes from, as a map over the image
+ATTRIBUTION = "attribution"  # the share of each entry of the model's input in that score
 
 # Added to a kind and to the name of a tensor: as it was before an edit.
 UNEDITED = ".unedited"

@@ -19,7 +19,7 @@ from hookscope.inputs.batch import build
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
 from hookscope.sources.live import demand_model
-from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.loading import load, wrap
 from hookscope.tensors import as_call, map_tensors
 
@@ -31,7 +31,8 @@ class Prepared:
     """A model, the layers chosen in it, and what it is going to be called with.
 
     ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
-    both, or the one argument. ``plan`` holds what the user does to it on the way.
+    both, or the one argument. ``plan`` holds what the user does to it on the way, ``recipe`` is how
+    image files became tensors.
     """
 
     loaded: LoadedModel
@@ -44,6 +45,7 @@ class Prepared:
     dtype: str
     train: bool
     plan: Plan = Plan()  # noqa: RUF009 - it is frozen
+    recipe: Recipe | None = None
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments that the model may change in place: every tensor is a copy."""
@@ -99,7 +101,18 @@ def prepare(
     kind = kind or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
     value = map_tensors(batch.value, lambda path, tensor: _like_model(tensor, place, kind))
     name = str(kind or torch.float32).removeprefix("torch.")
-    return Prepared(loaded, module, layers, value, batch.sources, seed, place, name, train)
+    return Prepared(
+        loaded,
+        module,
+        layers,
+        value,
+        batch.sources,
+        seed,
+        place,
+        name,
+        train,
+        recipe=batch.recipe,
+    )
 
 
 def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:

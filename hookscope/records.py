@@ -40,8 +40,8 @@ class Record:
         what: the part of the key behind the slash: ``output``, ``output.1.0``, ``input.mask``,
             ``output.grad``, ``weight.grad``.
         kind: ``output``, ``input``, ``output.grad``, ``input.grad``, ``param.grad``, ``op``,
-            ``op.grad``, ``attention`` or ``emitted``; with ``.unedited`` behind it for a tensor as
-            it was before an edit.
+            ``op.grad``, ``attention``, ``cam``, ``attribution`` or ``emitted``; with ``.unedited``
+            behind it for a tensor as it was before an edit.
         shape: lengths of the dimensions.
         dtype: name of the tensor's dtype as recorded, ``float32``.
         device: where it was computed.

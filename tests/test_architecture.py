@@ -24,7 +24,7 @@ FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
-    ("sources.catalog", "edits.words", "own_hooks.words", "keys"),
+    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
     ("stats", "agreement", "module_tree", "atomic", "header"),
     ("records", "arrays", "narrow"),
     ("events", "ablation.result", "reader"),
@@ -49,7 +49,7 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
-    ("ablation",),
+    ("ablation", "cams"),
     ("verbs", "render"),
     ("cli",),
     ("__init__", "__main__"),
@@ -74,7 +74,7 @@ SEEN_BY_RENDER |= {
 }
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
-PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit"}
+PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -41,13 +41,24 @@ def next_command(ctx: click.Context, capture: Capture) -> str:
 
 def edit_command(ctx: click.Context, edit: str) -> str:
     """Return the line that captures the same run with this edit and tells what it did."""
+    return _same_run(ctx, "capture", ["--edit", edit, "--compare"], {"method"})
+
+
+def grads_command(ctx: click.Context, layer: str | None) -> str:
+    """Return the line that shows the gradients of the score that ``cam`` explained."""
+    words = ["--loss", "logit", *(["--layer", layer] if layer else [])]
+    return _same_run(ctx, "grads", words, {"target"})
+
+
+def _same_run(ctx: click.Context, verb: str, words: list[str], more: set[str]) -> str:
+    """The line for another verb on the same model and input."""
     group = ctx.find_root().command
     assert isinstance(group, click.Group)
-    capture = group.commands["capture"]
-    assert isinstance(capture, Command)
-    shared = {option.key for option in capture.options() if option.section in ("Input", "Run")}
-    words = ["hookscope", "capture", ctx.params["model"], "--edit", edit, "--compare"]
-    return shlex.join([*words, *_chosen(ctx, shared | {"model-arg", "method", "trust"})])
+    other = group.commands[verb]
+    assert isinstance(other, Command)
+    shared = {option.key for option in other.options() if option.section in ("Input", "Run")}
+    chosen = _chosen(ctx, shared | {"model-arg", "trust"} | more)
+    return shlex.join(["hookscope", verb, ctx.params["model"], *words, *chosen])
 
 
 def _chosen(ctx: click.Context, keys: set[str]) -> Iterator[str]:

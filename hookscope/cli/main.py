@@ -17,6 +17,7 @@ import click
 
 from hookscope.cli import (
     ablate,
+    cam,
     capture,
     completion,
     config,
@@ -68,7 +69,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, show, models),
+    *(tree, capture, grads, step, ablate, cam, trace, gradcheck, show, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

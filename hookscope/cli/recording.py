@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,10 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     verb = ctx.info_name or ""
     path, replaces = settle_path(verb, output, force, values["model"])
     if replaces:
-        _refuse_own_source(path, values)
+        from hookscope.edits.words import files_of
+
+        words = [*files_of(values["edits"]), values["weights"], values.get("target")]
+        refuse_own_source(path, words)
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
@@ -76,11 +80,8 @@ def settle_path(
     return path, outputs.check(path, force, suffix=suffix)
 
 
-def _refuse_own_source(path: Path, values: dict[str, Any]) -> None:
+def refuse_own_source(path: Path, words: Iterable[Any]) -> None:
     """Refuse to replace a file that the run reads: the clean capture of a patch, say."""
-    from hookscope.edits.words import files_of
-
-    words = [*files_of(values["edits"]), values["weights"], values.get("target")]
     for word in words:
         if isinstance(word, str) and os.path.exists(word) and os.path.samefile(word, path):
             raise RequestError(

@@ -33,11 +33,13 @@ class Batch:
         sources: one plain dict for each file or tensor: ``word``, ``sha256`` (None for noise),
             ``shape`` and ``dtype`` of the tensor it became.
         note: one line that says what was made of it.
+        recipe: how images became tensors; None where there were no image files.
     """
 
     value: Any
     sources: tuple[dict[str, Any], ...]
     note: str
+    recipe: Recipe | None = None
 
 
 def build(
@@ -137,7 +139,7 @@ def _from_images(
     if shape is not None:
         _demand_shape(value, shape, len(files))
     grey = "made grey, " if channels == 1 else ""
-    return Batch(value, tuple(sources), f"input: {grey}{recipe.text}")
+    return Batch(value, tuple(sources), f"input: {grey}{recipe.text}", recipe)
 
 
 def _demand_shape(value: Any, shape: tuple[int, ...], count: int) -> None:

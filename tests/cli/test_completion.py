@@ -80,7 +80,7 @@ def test_bash_completes_through_the_script(run, tmp_path: Path, clean_environmen
 
 def test_commands_and_options_are_completed(complete) -> None:
     assert complete("") == list(cli.commands)
-    assert complete("ca") == ["capture"]
+    assert complete("cap") == ["capture"]
     assert complete("capture", "--la") == ["--layer"]
     assert complete("grads", "--loss", "smooth") == ["smooth_l1"]
     assert complete("grads", "--what", "output,in") == ["output,input"]

@@ -21,7 +21,7 @@ PRESENTATION |= {"model_word"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "ablate", "trace", "gradcheck", "models")
+WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -75,6 +75,12 @@ SAMPLES = {
     "channels": ("1", True),
     "rank": ("loss", "loss"),
     "ablate output": ("out.json", "out.json"),
+    "cam method": ("layercam", "layercam"),
+    "cam layer": ("fc", "fc"),
+    "cam output": ("out.png", "out.png"),
+    "upsample": ("nearest", "nearest"),
+    "steps": ("7", 7),
+    "baseline": ("black", "black"),
     "forward-only": ("1", True),
     "chrome": ("t.json", "t.json"),
     "map": ("1", True),

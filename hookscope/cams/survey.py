@@ -1,0 +1,155 @@
+"""One run that tells which layers return something on a grid, and which of it the score needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from hookscope.cams.spatial import Grid, find_grid
+from hookscope.errors import RequestError
+from hookscope.hooks import HookSet, inside_backward, what_of
+from hookscope.kinds import OUTPUT
+from hookscope.modules import Layer, layers_of
+from hookscope.records import key_of
+from hookscope.tensors import Path, map_tensors
+
+
+@dataclass(eq=False)
+class Spot:
+    """One tensor that a call of a layer returned.
+
+    ``needed`` tells whether the score has a gradient that is not zero at some position of the grid:
+    what a vision transformer's last layers return for the patches goes nowhere.
+    """
+
+    layer: Layer
+    call: int
+    path: Path
+    shape: tuple[int, ...]
+    grid: Grid | None
+    needed: bool = False
+
+    @property
+    def key(self) -> str:
+        """The tensor's name in a capture."""
+        return key_of(self.layer.name, self.call, what_of(OUTPUT, self.path))
+
+
+class Survey:
+    """Lists what every layer of a model returns while the ``with`` block runs.
+
+    Args:
+        model: the model that is going to run.
+        batch: how many images it gets.
+        image: their height and width.
+    """
+
+    def __init__(self, model: nn.Module, batch: int, image: tuple[int, int]) -> None:
+        self.spots: list[Spot] = []
+        self._model, self._batch, self._image = model, batch, image
+        self._hooks = HookSet(model)
+        self._calls: dict[nn.Module, int] = {}
+        self._known: dict[tuple[int, int], None] = {}
+
+    def __enter__(self) -> Survey:
+        self._hooks.__enter__()
+        for layer in layers_of(self._model):
+            self._hooks.after(layer.module, partial(self._after, layer))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.__exit__()
+
+    def _after(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if inside_backward():  # activation checkpointing runs it again
+            return None
+        call = self._calls[layer.module] = self._calls.get(layer.module, 0) + 1
+        return map_tensors(output, partial(self._look, layer, call))
+
+    def _look(self, layer: Layer, call: int, path: Path, tensor: Tensor) -> Tensor:
+        shape = tuple(tensor.shape)
+        grid = None
+        if tensor.is_floating_point():
+            grid = find_grid(shape, self._batch, self._image, self._known)
+        spot = Spot(layer, call, path, shape, grid)
+        self.spots.append(spot)
+        if grid is None:
+            return tensor
+        if grid.layout != "NLC":
+            self._known[grid.height, grid.width] = None
+        if not tensor.requires_grad:
+            return tensor
+        clone = tensor.clone()  # what is done in place later is done to this one
+        self._hooks.listen(clone, partial(_arrived, spot, grid))
+        return clone
+
+
+def _arrived(spot: Spot, grid: Grid, grad: Tensor | None) -> None:
+    if grad is not None:
+        spot.needed = spot.needed or bool(grid.maps(grad).count_nonzero())
+
+
+def choose(spots: Sequence[Spot], scores: Tensor, *, needed: bool) -> Spot:
+    """Return the last spot on a grid that the score needs.
+
+    The scores of a segmentation are on a grid too and explain nothing; and weights of attention,
+    whose sides are numbers of tokens, are no picture.
+
+    Args:
+        spots: in the order in which the calls ended.
+        scores: the model's class scores, (N, C) and any more.
+        needed: whether one will do only if the score needs it.
+
+    Raises:
+        RequestError: there is none.
+    """
+    lengths = {spot.shape[1] for spot in spots if spot.grid and spot.grid.layout == "NLC"}
+    on_grid = [
+        spot
+        for spot in spots
+        if spot.grid
+        and not (scores.ndim > 2 and len(spot.shape) == 4 and spot.shape[1] == scores.shape[1])
+        and (spot.grid.layout == "NLC" or not {spot.grid.height, spot.grid.width} & lengths)
+    ]
+    chosen = next((spot for spot in reversed(on_grid) if spot.needed), None)
+    if chosen is not None:
+        return chosen
+    if on_grid and not needed:
+        return on_grid[-1]
+    if on_grid:
+        raise RequestError(
+            f"The score has no gradient at any of the {len(on_grid)} layers' outputs on a grid.",
+            "Choose another --target, or trained weights with --weights (a last layer of zeros has"
+            " no gradient), or --method eigencam.",
+        )
+    raise RequestError(
+        "No layer of this model returns something on a grid: maps (N, C, H, W) or (N, H, W, C), or"
+        " tokens (N, L, C) whose number fits the image.",
+        "saliency and integrated explain the image itself and need no such layer.",
+    )
+
+
+def last_on_grid(spots: Sequence[Spot], layer: Layer) -> Spot:
+    """Return the last spot on a grid of one layer.
+
+    Raises:
+        RequestError: the layer never ran, or what it returned lies on no grid.
+    """
+    own = [spot for spot in spots if spot.layer.module is layer.module]
+    found = next((spot for spot in reversed(own) if spot.grid), None)
+    if found is not None:
+        return found
+    if not own:
+        raise RequestError(
+            f"The layer {layer.name} ({layer.type}) never ran, or returned no tensor.",
+            "Name another one, or leave out --layer.",
+        )
+    shapes = " and ".join("x".join(map(str, spot.shape)) or "one number" for spot in own[-3:])
+    raise RequestError(
+        f"What the layer {layer.name} ({layer.type}) returns lies on no grid: {shapes}.",
+        "Name a layer with maps or patches, or leave out --layer for the last one.",
+    )

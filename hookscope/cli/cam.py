@@ -1,0 +1,192 @@
+"""``hookscope cam``: a heat map over the image of where a class's score comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hookscope import outputs
+from hookscope.cams.words import (
+    BASELINES,
+    DEFAULT_METHOD,
+    METHODS,
+    STEPS,
+    UPSAMPLINGS,
+    check_choices,
+)
+from hookscope.cli import candidates, options
+from hookscope.cli.command import Example, command, flag, option, together
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.following import grads_command
+from hookscope.cli.out import Out
+from hookscope.cli.recording import refuse_own_source, settle_path
+from hookscope.cli.values import FileName
+from hookscope.errors import RequestError
+
+EXAMPLES = (
+    Example(
+        "hookscope cam sample_models/digits.py:trained --input sample_models/five.png",
+        "What makes this digit a five for a trained model.",
+    ),
+    Example(
+        "hookscope cam sample_models/digits_scripted.pt --input sample_models/five.png"
+        " --method layercam --layer conv2 --target 6",
+        "What in it speaks for a six, at a layer of a scripted file.",
+    ),
+    Example(
+        "hookscope cam resnet18 --input img.png --method gradcam++ --upsample nearest",
+        "The default layer of resnet18, cell by cell.",
+    ),
+    Example(
+        "hookscope cam swin_t --input img.png --method eigencam",
+        "A model of tokens: their grid is found from the shapes.",
+    ),
+    Example(
+        "hookscope cam sample_models/digits.py:trained --input sample_models/five.png"
+        " --method integrated --baseline black --steps 64",
+        "Integrated gradients, from a black image to this one.",
+    ),
+)
+
+how = together(
+    option(
+        "--method",
+        section="Map",
+        default=DEFAULT_METHOD,
+        type=click.Choice(list(METHODS)),
+        metavar="NAME",
+        help="How the map is made: a name of those below.",
+    ),
+    option(
+        "--layer",
+        "-l",
+        section="Map",
+        metavar="NAME",
+        shell_complete=candidates.layers,
+        help="The layer to explain; the last one on a grid that the score needs, if not given.",
+    ),
+    option(
+        "--target",
+        section="Map",
+        default="argmax",
+        type=FileName("target"),
+        help="The class: an index, a list such as 3,7 for a batch, a label name, argmax, or a"
+        " tensor FILE of indices.",
+    ),
+    option(
+        "--upsample",
+        section="Map",
+        default=UPSAMPLINGS[0],
+        type=click.Choice(UPSAMPLINGS),
+        help="How the layer's grid is brought to the image's size.",
+    ),
+    option(
+        "--steps",
+        section="Map",
+        type=click.IntRange(min=1),
+        metavar="N",
+        show_default=str(STEPS),
+        help="Of integrated: the points on the way from the baseline to the image.",
+    ),
+    option(
+        "--baseline",
+        section="Map",
+        type=click.Choice(BASELINES),
+        show_default=BASELINES[0],
+        help="Of integrated: where the way begins. zero is what the model takes for 0, black and"
+        " white are images.",
+    ),
+)
+
+output = together(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="The PNG to write, beside which the maps go as .safetensors; MODEL.cam.png here if not"
+        " given.",
+    ),
+    flag("force", section="Output", help="Replace files that hookscope did not write."),
+)
+
+
+def _notes() -> dict[str, list[tuple[str, str]]]:
+    rows = [(one.name, f"{one.formula}; {one.paper}") for one in METHODS.values()]
+    return {
+        "Methods (A: the layer's output, x: the image; G, g: the score's gradients there)": rows
+    }
+
+
+@command(
+    "cam",
+    options.model_alone,
+    options.trust,
+    how,
+    options.inputs,
+    options.run,
+    output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+    notes=_notes,
+)
+def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
+    """Show where in an image the score of a class comes from.
+
+    Writes a picture of each image as the model saw it with the map over it, and beside it the map
+    itself, at the layer's resolution and at the image's, as a safetensors file. Prints the layer,
+    its grid, the class and its score, and where the map peaks.
+    """
+    out: Out = ctx.obj
+    chosen = (values[name] for name in ("method", "layer", "steps", "baseline", "upsample"))
+    check_choices(*chosen)
+    picture, maps, replaces = _settle_paths(output, force, values["model"])
+    for path in filter(Path.exists, (picture, maps)):
+        refuse_own_source(path, [*(values["input"] or ()), values["weights"], values["target"]])
+    options.announce_model(ctx)
+    out.last_words = "Interrupted; nothing was written."
+    with out.status("Loading torch ..."):
+        from hookscope import atomic
+        from hookscope.cli.log import listen
+        from hookscope.render.heat import heat_png
+        from hookscope.verbs.cam import cam as verb
+
+        listen(out)
+        out.step(f"Running {values['model']} ...")
+        with out.bar("running") as advance:
+            capture = verb(**values, progress=advance)
+        out.step(f"Writing {picture} ...")
+        maps_size = capture.save(maps)
+        size = atomic.write_bytes(picture, heat_png(capture))
+        out.last_words = f"Interrupted; {picture} and {maps} were written."
+    if out.json:
+        from hookscope.render.json import capture_document
+
+        out.document({**capture_document(capture, str(maps)), "picture": str(picture)})
+    else:
+        from hookscope.render.cam import cam_lines
+
+        out.result(cam_lines(capture, out.width, out.ascii))
+    from hookscope.render.text import size as bytes_text
+
+    replaced = ", replacing earlier files" if replaces else ""
+    out.note(
+        f"wrote {picture} ({bytes_text(size)}), the maps to {maps} ({bytes_text(maps_size)})"
+        f"{replaced}"
+    )
+    out.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
+
+
+def _settle_paths(output: str | None, force: bool, model: str) -> tuple[Path, Path, bool]:
+    """The picture, the file of the maps beside it, and whether one of them replaces another."""
+    if output is not None and not output.lower().endswith(".png"):
+        raise RequestError(
+            f"The output {output!r} is no PNG.",
+            "Name the picture, such as out.png; the maps go to out.safetensors beside it.",
+        )
+    picture, replaces = settle_path("cam", output, force, model, ".png")
+    maps = picture.with_suffix(outputs.SUFFIX)
+    return picture, maps, outputs.check(maps, force) or replaces

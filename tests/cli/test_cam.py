@@ -1,0 +1,130 @@
+"""``hookscope cam`` on the command line: the picture, the maps beside it, the table, refusals."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hookscope.render.colors import table
+from hookscope.render.heat import BAR, GAP, LINE, MIDDLE, SHARE
+from tests.conftest import REPO, Run
+
+pytestmark = pytest.mark.slow
+DIGITS = f"{REPO}/sample_models/digits.py:trained"
+FIVE = f"{REPO}/sample_models/five.png"
+TOP = GAP + 3 * LINE  # of the first image: below the heading, an empty line and its caption
+
+
+def test_the_real_command_on_a_trained_model(run: Run, tmp_path: Path) -> None:
+    import hookscope
+
+    done = run("cam", DIGITS, "--input", FIVE)
+    assert done.rc == 0, done.stderr
+    method, layer, header, row = done.stdout.splitlines()
+    assert method == "gradcam: relu(sum_k mean(G_k) A_k)."
+    assert layer.startswith("Layer pool (MaxPool2d), call 1: maps (N, C, H, W), a grid of 4x4, 32")
+    assert layer.endswith("bilinear upsampling to the image.")
+    names = "input class index score probability peak pixel largest note"
+    assert header.split() == names.split()
+    wanted = hookscope.cam(DIGITS, input=FIVE)
+    entry = wanted.metadata["cam"]["images"][0]
+    peaks = [",".join(map(str, entry[name])) for name in ("peak", "pixel")]
+    assert row.split()[1:3] + row.split()[5:7] == ["5", "5", *peaks]
+    assert "layer: pool, the last on a grid that the score needs" in done.stderr
+    work = tmp_path / "work"
+    assert sorted(p.name for p in work.iterdir()) == ["trained.cam.png", "trained.cam.safetensors"]
+    found = hookscope.load(work / "trained.cam.safetensors")
+    assert list(found) == ["pool/cam", "./cam", "./image"] == list(wanted)
+    assert all((found[key] == wanted[key]).all() for key in found)
+    assert found.metadata["command"] == "cam"
+
+
+def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: Path) -> None:
+    import hookscope
+
+    run("cam", DIGITS, "--input", FIVE, "-o", "a.png")
+    with Image.open(tmp_path / "work" / "a.png") as opened:
+        assert opened.text["hookscope"] == "gradcam at pool, grid 4x4"
+        pixels = np.asarray(opened.convert("RGB")).astype(int)
+    shot = hookscope.cam(DIGITS, input=FIVE)
+    image, heat = shot["./image"][0].permute(1, 2, 0).numpy(), shot["./cam"][0].numpy()
+    middles = TOP + 25 + 50 * np.arange(8)  # each of the 8x8 pixels is 50 wide
+    left = pixels[np.ix_(middles, GAP + 25 + 50 * np.arange(8))]
+    assert (left == image).all()
+    right = pixels[np.ix_(middles, GAP + 400 + GAP + 25 + 50 * np.arange(8))]
+    grey = MIDDLE + (image.mean(2, keepdims=True) - MIDDLE) / 2
+    colors = table()[(heat / heat.max() * 255).round().astype(int)]
+    assert abs(right - (SHARE * colors + (1 - SHARE) * grey)).max() <= 1
+    bar = pixels[TOP : TOP + 400, GAP + 800 + 2 * GAP + BAR // 2]
+    ends = SHARE * table()[[255, 0]].astype(float) + (1 - SHARE) * MIDDLE
+    assert abs(bar[[0, -1]] - ends).max() <= 1
+
+
+def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Path) -> None:
+    words = ("cam", DIGITS, "--input", FIVE, "--method", "layercam", "-o", "a.png")
+    first = run(*words)
+    files = [tmp_path / "work" / name for name in ("a.png", "a.safetensors")]
+    before = [file.read_bytes() for file in files]
+    again = run(*words)
+    assert [file.read_bytes() for file in files] == before
+    assert again.stdout == first.stdout
+    assert "replacing earlier files" in again.stderr
+
+
+def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
+    words = ("--method", "integrated", "--steps", "5", "--baseline", "black")
+    done = run("cam", DIGITS, "--input", FIVE, "--input", FIVE, *words, "--json")
+    found = json.loads(done.stdout)
+    assert (found["command"], found["picture"]) == ("cam", "trained.cam.png")
+    assert found["file"] == "trained.cam.safetensors"
+    assert (found["cam"]["method"], found["cam"]["steps"]) == ("integrated", 5)
+    assert [entry["label"] for entry in found["cam"]["images"]] == ["5", "5"]
+    keys = ["./input.0.attribution", "./cam", "./image"]
+    assert [record["key"] for record in found["records"]] == keys
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "a.jpg"], "is no PNG"),
+        (["-o", "foreign.png"], "was not written by hookscope"),
+        (["-o", "five.png", "--force"], "five.png is read by this run"),
+        (["--method", "grandcam"], "'grandcam' is not one of"),
+        (["--method", "guided", "--layer", "conv1"], "takes no layer"),
+        (["--layer", "fc"], "lies on no grid: 1x10"),
+        (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
+        (["--target", "12"], "There is no class 12"),
+        (["--steps", "3"], "is for integrated gradients"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    run: Run, tmp_path: Path, words: list[str], message: str
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    shutil.copy(FIVE, work / "five.png")
+    shutil.copy(FIVE, work / "foreign.png")
+    done = run("cam", DIGITS, "--input", "five.png", *words)
+    assert (done.rc, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (work / "five.png").read_bytes() == Path(FIVE).read_bytes()
+    assert not list(work.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_table_fits_the_terminal(width: int) -> None:
+    from rich.cells import cell_len
+
+    import hookscope
+    from hookscope.render.cam import cam_lines
+
+    shot = hookscope.cam(DIGITS, input=[FIVE, FIVE])
+    lines = cam_lines(shot, width)
+    assert all(cell_len(line.plain) <= width for line in lines)
+    assert any("0,4" in line.plain for line in lines)
