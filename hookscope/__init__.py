@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from hookscope.verbs.grads import grads
     from hookscope.verbs.load import load, load_model
     from hookscope.verbs.record import record
+    from hookscope.verbs.report import Report, report
     from hookscope.verbs.step import step
     from hookscope.verbs.trace import trace
     from hookscope.verbs.tree import tree
     from hookscope.wrapping import wrap
 
-_VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "record", "step", "trace", "tree")
+_VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "record", "report", "step", "trace")
+_VERBS += ("tree",)
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
     "load_model": "hookscope.verbs.load",
@@ -38,12 +40,14 @@ _HOMES = {
     "Ablation": "hookscope.ablation.result",
     "Capture": "hookscope.captures",
     "HookscopeError": "hookscope.errors",
+    "Report": "hookscope.verbs.report",
 }
 
 __all__ = [
     "Ablation",
     "Capture",
     "HookscopeError",
+    "Report",
     "__version__",
     "ablate",
     "capture",
@@ -54,6 +58,7 @@ __all__ = [
     "load_model",
     "models",
     "record",
+    "report",
     "step",
     "trace",
     "tree",

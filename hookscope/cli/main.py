@@ -25,6 +25,7 @@ from hookscope.cli import (
     grads,
     help,
     models,
+    report,
     step,
     trace,
     tree,
@@ -67,7 +68,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, models),
+    *(tree, capture, grads, step, ablate, trace, gradcheck, report, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
