@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from hookscope.wrapping import wrap
 
 _VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "record", "report", "step", "trace")
-_VERBS += ("tree",)
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
+    "tree": "hookscope.verbs.tree",
     "load_model": "hookscope.verbs.load",
     "models": "hookscope.sources.catalog",
     "emit": "hookscope.own_hooks.emission",

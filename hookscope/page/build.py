@@ -50,10 +50,11 @@ def build(captures: Sequence[OpenCapture], choice: Choice) -> Page:
         told = [note.get(key, "") for note in notes]
         node = numbers[first.module]
         apart = difference(captures, key) if None not in pair and len(pair) > 1 else None
-        rows.append(row_for(n, node, pair, told, apart))
+        rows.append(row_for(columns, n, node, pair, told, apart))
         looks = [
             _look(letter, capture, record, note, choice)
             for letter, capture, record, note in zip(letters, captures, pair, told, strict=True)
+            if record
         ]
         entries.setdefault(first.module, []).append(Entry(visible(key), tuple(looks)))
     return Page(
@@ -103,11 +104,7 @@ def _notes_of(capture: OpenCapture) -> dict[str, str]:
     return {key: text for key, text in told.items() if text}
 
 
-def _look(
-    letter: str, capture: OpenCapture, record: Record | None, note: str, choice: Choice
-) -> Look:
-    if record is None:
-        return Look(letter, (), (), "not in this file")
+def _look(letter: str, capture: OpenCapture, record: Record, note: str, choice: Choice) -> Look:
     title = visible(record.key)
     figures = attempt(f"Histogram of {title}", lambda: _histogram(capture, record))
     if choice.maps:

@@ -123,18 +123,21 @@ def _rules(low: int, high: int, y: Callable[[float], float]) -> list[Markup]:
 
 def _names(names: Sequence[str], x: Callable[[int], float]) -> list[Markup]:
     """The name of each part of the model where it begins; one that has no room is left out."""
-    marks, free = [], 0.0
+    marks, free, free_on_phones = [], 0.0, 0.0
     for place, name in enumerate(names):
         if place and names[place - 1] == name:
             continue
         at = x(place)
-        marks.append(
-            Markup('<path class="tick" d="M{0} {1}v5"/>').format(at, HEIGHT - BOTTOM)
-        )
+        marks.append(Markup('<path class="tick" d="M{0} {1}v5"/>').format(at, HEIGHT - BOTTOM))
         text = name if len(name) <= 16 else f"{name[:15]}…"
         if at >= free and at + LETTER * len(text) <= WIDTH:
+            # On a phone letters are twice as large, and only some of the names have room.
+            roomy = at >= free_on_phones and at + 2 * LETTER * len(text) <= WIDTH
             marks.append(
-                Markup('<text x="{}" y="{}">{}</text>').format(at, HEIGHT - BOTTOM + 20, text)
+                Markup('<text{} x="{}" y="{}">{}</text>').format(
+                    "" if roomy else Markup(' class="less"'), at, HEIGHT - BOTTOM + 24, text
+                )
             )
             free = at + LETTER * (len(text) + 1)
+            free_on_phones = at + 2 * LETTER * (len(text) + 1) if roomy else free_on_phones
     return marks

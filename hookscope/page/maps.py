@@ -1,4 +1,4 @@
-"""Feature maps as one picture: which part of a tensor, and its maps as a sheet of tiles in a PNG."""
+"""Feature maps as one picture: a part of a tensor as tiles in a PNG."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = 4  # tiles in a row
 GAP = 1  # transparent pixels behind each tile, to the right and below
 ALONE = 5  # a tensor of one map has it so many times larger than those of several
 INPUT_SIDE = 224  # about so many pixels of what went in
-FINEST = 512  # rows or columns that are read of a map; of more, every second or third one
+FINEST = 1024  # rows or columns that are read of a map; of more, every second or third one
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def part_of(record: Record, count: int) -> Part:
         return Part((), None, 0, (0, 0), "")
     parameter = record.kind in (PARAM_GRAD, PARAM_UPDATE)
     index: list[int | slice] = []
-    sides, told, maps = [], [], 1
+    sides: list[int] = []
+    told: list[str] = []
+    maps = 1
     for letter, length in zip(layout, shape, strict=True):
         if letter == "C":
             maps = min(count, length)
@@ -177,10 +179,10 @@ def input_picture(capture: OpenCapture) -> Figure | None:
     bytes_ = np.clip(np.nan_to_num((values - low) / (high - low or 1)) * 255, 0, 255)
     colors = np.moveaxis(np.rint(bytes_).astype(np.uint8), 1, -1)
     pixels = tiles(np.broadcast_to(colors, (*colors.shape[:3], 3)), len(values))
-    samples = f"samples 0 to {len(values) - 1} of {record.shape[0]}"
+    samples = f", the first {len(values)} of {record.shape[0]}" if record.shape[0] > 1 else ""
     return Figure(
         "What went in",
-        f"{visible(record.key)}, {samples}; black {real(float(low))}, white {real(float(high))}",
+        f"{visible(record.key)}{samples}; black {real(float(low))}, white {real(float(high))}",
         image=png(pixels),
         width=pixels.shape[1],
         height=pixels.shape[0],

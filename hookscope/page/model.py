@@ -36,7 +36,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the table. ``sort`` is a plain number, empty for what comes last however sorted."""
+    """One cell of the table. ``sort`` is a plain number; empty, it comes last however sorted."""
 
     text: str
     sort: str = ""
@@ -54,11 +54,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One recorded tensor, or one that does not exist; ``node`` is its module's place in the tree."""
+    """One recorded tensor; ``node`` is its module's place in the tree."""
 
     node: int
     cells: tuple[Cell, ...]
-    gone: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from hookscope.page.model import Cell, Column, Row
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
-from hookscope.render.text import real, shape_text, visible
+from hookscope.render.text import per_cent, real, shape_text, visible
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COMPARED = ("mean", "std", "norm")
@@ -24,6 +24,12 @@ _FIRST = (
     Column("shape"),
 )
 _LAST = Column("note")
+_ZEROS = Column("zeros", number=True, about="share of entries that are exactly zero")
+_RATIO = Column("grad/weight", number=True, about="norm of the gradient over that of the weight")
+_APART = (
+    Column("largest |B-A|", number=True, about="of any entry finite in both"),
+    Column("relative", number=True, about="norm of B-A over the norm of A"),
+)
 
 
 @dataclass(frozen=True)
@@ -40,28 +46,18 @@ class Difference:
 
 
 def columns_for(captures: Sequence[OpenCapture]) -> tuple[Column, ...]:
-    """Return the columns for these files."""
-    if len(captures) == 1:
-        numbers = [Column(name, number=True) for name in NUMBERS]
-        zeros = Column("zeros", number=True, about="share of entries that are exactly zero")
-        ratio = Column("grad/weight", number=True, about="norm of the gradient over the weight's")
-        return (*_FIRST, Column("dtype"), *numbers, zeros, ratio, _LAST)
-    numbers = []
-    for name in COMPARED:
-        numbers += [Column(f"{name} {letter}", number=True) for letter in "AB"]
-        numbers.append(
-            Column(f"{name} B-A", number=True)
-            if name == "mean"
-            else Column(f"{name} B/A", number=True)
-        )
-    apart = (
-        Column("largest |B-A|", number=True, about="of any entry finite in both"),
-        Column("relative", number=True, about="norm of B-A over the norm of A"),
-    )
-    return (*_FIRST, *numbers, *apart, _LAST)
+    """Return the columns for these files: compared where two of them have a key in common."""
+    keys = [{record.key for record in capture.records} for capture in captures]
+    if len(captures) > 1 and keys[0] & keys[1]:
+        return (*_FIRST, *(column for name in COMPARED for column in _pair(name)), *_APART, _LAST)
+    file = (Column("file"),) if len(captures) > 1 else ()
+    ratio = any(r.ratio is not None for capture in captures for r in capture.records)
+    numbers = [Column(name, number=True) for name in NUMBERS]
+    return (*_FIRST, *file, Column("dtype"), *numbers, _ZEROS, *[_RATIO] * ratio, _LAST)
 
 
 def row_for(
+    columns: Sequence[Column],
     place: int,
     node: int,
     pair: Sequence[Record | None],
@@ -71,36 +67,58 @@ def row_for(
     """Return the row of a tensor.
 
     Args:
+        columns: of the table.
         place: in the recorded order, from 1.
         node: of its module in the tree.
         pair: its record in each file, None where a file has it not.
         notes: what must not be overlooked of each.
         apart: how far the two lie apart, where they have one shape.
     """
-    one = next(record for record in pair if record)
-    first = (
-        _number(place),
-        Cell(visible(one.module)),
-        Cell(visible(one.type)),
-        Cell(visible(one.what)),
-        _number(one.call),
-        Cell(" | ".join(dict.fromkeys(shape_text(r.shape) for r in pair if r))),
-    )
-    if len(pair) == 1:
-        stats = one.stats
-        cells = [Cell(one.dtype), *(_number(getattr(stats, name)) for name in NUMBERS)]
-        cells += [_number(stats.zero_share if stats.numel else None), _number(one.ratio)]
-        return Row(node, (*first, *cells, Cell(notes[0], loud=bool(notes[0]))))
-    cells = []
+    at, one = next((n, record) for n, record in enumerate(pair) if record)
+    compared = _APART[0] in columns
+    note = _pair_note(pair, notes, apart) if compared else notes[at]
+    cells = {
+        "#": _number(place),
+        "layer": Cell(visible(one.module)),
+        "type": Cell(visible(one.type)),
+        "what": Cell(visible(one.what)),
+        "call": _number(one.call),
+        "shape": Cell(" | ".join(dict.fromkeys(shape_text(r.shape) for r in pair if r))),
+        "note": Cell(note, loud=any(notes) or (compared and None in pair)),
+    }
+    cells |= _compared(pair, apart) if compared else _alone(one, "AB"[at])
+    return Row(node, tuple(cells[column.title] for column in columns))
+
+
+def _alone(record: Record, file: str) -> dict[str, Cell]:
+    stats = record.stats
+    share = stats.zero_share if stats.numel else None
+    return {
+        "file": Cell(file),
+        "dtype": Cell(record.dtype),
+        **{name: _number(getattr(stats, name)) for name in NUMBERS},
+        _ZEROS.title: _number(share, "" if share is None else per_cent(share)),
+        _RATIO.title: _number(record.ratio),
+    }
+
+
+def _compared(pair: Sequence[Record | None], apart: Difference | None) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
     for name in COMPARED:
         a, b = (getattr(record.stats, name) if record else None for record in pair)
-        both = a is not None and b is not None
-        quotient = b / a if both and a else None
-        cells += [_number(a), _number(b)]
-        cells.append(_number((b - a if both else None) if name == "mean" else quotient))
-    cells += [_number(apart.largest if apart else None), _number(apart.relative if apart else None)]
-    note = _pair_note(pair, notes, apart)
-    return Row(node, (*first, *cells, Cell(note, loud=bool(any(notes) or None in pair))))
+        between = None
+        if a is not None and b is not None:
+            between = b - a if name == "mean" else b / a if a else None
+        values = zip(_pair(name), (a, b, between), strict=True)
+        cells |= {column.title: _number(value) for column, value in values}
+    far = (apart.largest, apart.relative) if apart else (None, None)
+    return cells | {c.title: _number(v) for c, v in zip(_APART, far, strict=True)}
+
+
+def _pair(name: str) -> tuple[Column, ...]:
+    """The columns that compare a number of two files; a mean may be near zero, so no quotient."""
+    between = "B-A" if name == "mean" else "B/A"
+    return tuple(Column(f"{name} {word}", number=True) for word in ("A", "B", between))
 
 
 def difference(captures: Sequence[OpenCapture], key: str) -> Difference | None:
@@ -130,8 +148,8 @@ def difference(captures: Sequence[OpenCapture], key: str) -> Difference | None:
     return Difference(largest, relative, equal)
 
 
-def _number(value: float | int | None) -> Cell:
-    return Cell(real(value), "" if value is None or math.isnan(value) else repr(value))
+def _number(value: float | int | None, text: str = "") -> Cell:
+    return Cell(text or real(value), "" if value is None or math.isnan(value) else repr(value))
 
 
 def _pair_note(

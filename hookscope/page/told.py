@@ -108,7 +108,10 @@ def _top(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, st
     for n, entries in enumerate(images):
         word = words[n] if len(words) == len(images) else f"image {n + 1}"
         rows = [
-            (visible(str(e.get("label") or f"class {e['index']}")), f"{float(e['probability']):.1%}")
+            (
+                visible(str(e.get("label") or f"class {e['index']}")),
+                f"{float(e['probability']):.1%}",
+            )
             for e in entries
         ]
         if rows:

@@ -15,12 +15,12 @@ def names_in(captures: Iterable[Recording]) -> dict[str, str]:
     """
     types: dict[str, str] = {}
     for capture in captures:
-        for one in (*capture.coverage.fired, *capture.coverage.silent):
-            _put(types, one.module, one.type)
-        for record in capture.records:
-            _put(types, record.module, record.type)
-        for absent in capture.absent:
-            _put(types, absent.module, absent.type)
+        coverage = capture.coverage
+        named = [(one.module, one.type) for one in coverage.fired]
+        named += [(one.module, one.type) for one in coverage.silent]
+        named += [(one.module, one.type) for one in (*capture.records, *capture.absent)]
+        for name, type in named:
+            _put(types, name, type)
     return types
 
 

@@ -35,9 +35,7 @@ def write(page: Page) -> str:
     )
     template = _environment().get_template("page.html")
     # Both are our own files, in which nothing of a capture stands.
-    return template.render(
-        page=page, policy=policy, style=Markup(style), script=Markup(script)
-    )
+    return template.render(page=page, policy=policy, style=Markup(style), script=Markup(script))
 
 
 @cache

@@ -112,7 +112,7 @@ def _channels_along(type: str, ndim: int, cut: bool) -> int | None:
 
 
 def _is_batch(shape: tuple[int, ...], cut: bool, along: int | None) -> bool:
-    return len(shape) == 4 and along != 0 or len(shape) == 3 and along is None and not cut
+    return (len(shape) == 4 and along != 0) or (len(shape) == 3 and along is None and not cut)
 
 
 def _no_maps(name: str, shape: tuple[int, ...]) -> RequestError:

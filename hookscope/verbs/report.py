@@ -76,7 +76,9 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
             f"{file} tells so much of itself that no page under {LIMIT // 10**6} MB holds it.",
             "Record fewer layers.",
         )
-    figures = [f for node in page.tree for e in node.entries for look in e.looks for f in look.figures]
+    figures = [
+        f for node in page.tree for e in node.entries for look in e.looks for f in look.figures
+    ]
     figures += [figure for side in page.sides for figure in side.pictures]
     return Report(
         html,
