@@ -93,7 +93,8 @@ def flow_figure(
             odd = "" if 0 < p.value < math.inf else " odd"
             parts.append(
                 Markup(
-                    '<a href="#n{}" tabindex="-1"><circle class="dot line{}{}" cx="{}" cy="{}" r="3">'
+                    '<a href="#n{}" tabindex="-1">'
+                    '<circle class="dot line{}{}" cx="{}" cy="{}" r="3">'
                     "<title>{}{}: {}</title></circle></a>"
                 ).format(p.node, line, odd, x(p.place), y(p.value), p.key, told, real(p.value))
             )

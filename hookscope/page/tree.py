@@ -18,7 +18,8 @@ def names_in(captures: Iterable[Recording]) -> dict[str, str]:
         coverage = capture.coverage
         named = [(one.module, one.type) for one in coverage.fired]
         named += [(one.module, one.type) for one in coverage.silent]
-        named += [(one.module, one.type) for one in (*capture.records, *capture.absent)]
+        named += [(one.module, one.type) for one in capture.records]
+        named += [(one.module, one.type) for one in capture.absent]
         for name, type in named:
             _put(types, name, type)
     return types

@@ -130,14 +130,15 @@ def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) ->
 
 
 def largest(pieces: Iterable[NDArray[Any]], count: int = LARGEST) -> list[tuple[int, float]]:
-    """Return the finite entries of largest absolute value, the earlier first among equals.
+    """Return the finite entries of largest absolute value, zeros left out.
 
     Args:
         pieces: arrays of one dimension.
         count: how many at most.
 
     Returns:
-        Pairs of the place in all pieces joined, and the value; for complex numbers the magnitude.
+        Pairs of the place in all pieces joined, and the value (the magnitude if complex); among
+        equals the earlier first.
     """
     best: list[tuple[float, int, float]] = []
     start = 0
@@ -145,7 +146,7 @@ def largest(pieces: Iterable[NDArray[Any]], count: int = LARGEST) -> list[tuple[
         values = magnitude(piece)
         sizes = np.abs(values.astype(np.float64))
         # Where there are enough already, only what is larger than the least of them counts.
-        least = -best[-1][0] if len(best) == count else -1.0
+        least = -best[-1][0] if len(best) == count else 0.0
         at = np.flatnonzero((sizes > least) & np.isfinite(sizes))
         if at.size > count:
             bound = np.partition(sizes[at], -count)[-count]
