@@ -24,11 +24,10 @@ FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
-    ("sources.catalog", "edits.words", "own_hooks.words"),
+    ("sources.catalog", "edits.words", "own_hooks.words", "keys"),
     ("stats", "agreement", "module_tree", "atomic", "header"),
     ("records", "arrays", "narrow"),
-    ("events", "ablation.result", "keys"),
-    ("reader",),
+    ("events", "ablation.result", "reader"),
     ("pictures",),
     ("tensors", "summaries", "lending"),
     ("gates",),
@@ -60,7 +59,7 @@ FLOORS = (
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
 LIGHT = [name for names in FLOORS[:4] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
-TORCH_FREE = {"render", "page", *(name for names in FLOORS[4:9] for name in names)}
+TORCH_FREE = {"render", "page", *(name for names in FLOORS[4:8] for name in names)}
 
 # render sees values and never a model, whatever its height would let it reach.
 SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}

@@ -26,6 +26,7 @@ from hookscope.cli import (
     help,
     models,
     report,
+    show,
     step,
     trace,
     tree,
@@ -68,7 +69,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, report, models),
+    *(tree, capture, grads, step, ablate, trace, gradcheck, show, report, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

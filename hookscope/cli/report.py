@@ -13,12 +13,12 @@ from hookscope.errors import RequestError
 
 EXAMPLES = (
     Example(
-        "hookscope report resnet18.capture.safetensors",
-        "What 'hookscope capture' wrote, as resnet18.capture.html.",
+        "hookscope report sample_models/five.safetensors",
+        "What a capture holds, as the page five.html.",
     ),
     Example(
-        "hookscope report resnet18.capture.safetensors resnet18.grads.safetensors -o both.html",
-        "Values and gradients on one page, layer by layer.",
+        "hookscope report digits.capture.safetensors digits.grads.safetensors -o digits.html",
+        "What 'hookscope capture' and 'hookscope grads' wrote, layer by layer on one page.",
     ),
 )
 
