@@ -58,12 +58,13 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
 
     Example:
         >>> import torch, hookscope
-        >>> with hookscope.record(torch.nn.Linear(4, 2)) as capture:
-        ...     pass
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with hookscope.record(model) as capture:
+        ...     _ = model(torch.ones(1, 4))
         >>> _ = capture.save("linear.safetensors")
         >>> page = hookscope.report("linear.safetensors")
-        >>> page.warnings, page.html[:15]
-        (('Never ran: . (the model was not called).',), '<!doctype html>')
+        >>> page.tensors, page.warnings, page.html[:15]
+        (1, (), '<!doctype html>')
     """
     captures = [open_capture(path) for path in (file, other) if path is not None]
     for choice in choices(record for capture in captures for record in capture.records):
