@@ -29,6 +29,7 @@ from hookscope.page.command import command_of
 def test_the_command_is_rebuilt_from_what_the_file_tells(line, parse) -> None:
     for name in ("a cat.png", "b.png", "a.png"):
         Path(name).write_bytes(b"\x89PNG\r\n\x1a\n")
+    Path("a.py").write_text("def f(module, inputs): ...")
     _, verb, *words = shlex.split(line)
     chosen = parse(verb, *words)
     given = {k: v for k, v in chosen.params.items() if k not in ("output", "force")}
