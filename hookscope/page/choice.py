@@ -15,6 +15,7 @@ from hookscope.records import Record
 
 LIMIT = 20_000_000  # bytes of a page
 PICTURES = 12_000_000  # of them, at most so many for pictures
+WORDS = 4_000  # of them, about so many for each tensor's numbers and histogram
 PALETTE = 1300  # bytes of a PNG beside its pixels: 258 colours, their opacity, its own words
 
 
@@ -30,7 +31,7 @@ class Choice:
 
     maps: int
     side: int
-    rows: int = 4000
+    rows: int = 3000
 
 
 LADDER = tuple(Choice(*step) for step in ((16, 56), (16, 40), (9, 32), (4, 32), (4, 16), (1, 16)))
@@ -39,10 +40,12 @@ LADDER = tuple(Choice(*step) for step in ((16, 56), (16, 40), (9, 32), (4, 32), 
 def choices(records: Iterable[Record]) -> Iterator[Choice]:
     """Yield what may be shown, the most first; every choice is smaller than the one before.
 
-    The first one is the largest of ``LADDER`` whose pictures take at most ``PICTURES`` bytes.
+    The first one is the largest of ``LADDER`` whose pictures take at most ``PICTURES`` bytes, and
+    leave room for the words.
     """
     shown = list(records)[: LADDER[0].rows]
-    fitting = [c for c in LADDER if sum(bound(record, c) for record in shown) <= PICTURES]
+    room = min(PICTURES, LIMIT - WORDS * len(shown))
+    fitting = [c for c in LADDER if sum(bound(record, c) for record in shown) <= room]
     yield from fitting
     last = Choice(0, 0)
     while last.rows:

@@ -223,17 +223,18 @@ def png(pixels: NDArray[np.uint8]) -> str:
     """Return an image as a ``data:`` address of a PNG, with one byte a pixel where that is enough.
 
     Args:
-        pixels: uint8 ``(rows, columns, 3)``, or ``4`` with opacity behind the colours.
+        pixels: uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
     """
-    image = Image.fromarray(pixels)
-    flat = pixels.reshape(-1, pixels.shape[2])
-    colors, places = np.unique(flat, axis=0, return_inverse=True)
+    packed = np.ascontiguousarray(pixels).view("<u4")[..., 0]
+    colors, places = np.unique(packed, return_inverse=True)
     options: dict[str, Any] = {}
     if len(colors) <= 256:
-        image = Image.fromarray(places.reshape(pixels.shape[:2]).astype(np.uint8), "P")
-        image.putpalette(colors[:, :3].tobytes())
-        if colors.shape[1] == 4:
-            options["transparency"] = colors[:, 3].tobytes()
+        table = colors.view(np.uint8).reshape(-1, 4)
+        image = Image.fromarray(places.reshape(packed.shape).astype(np.uint8))
+        image.putpalette(table[:, :3].tobytes())
+        options["transparency"] = table[:, 3].tobytes()
+    else:
+        image = Image.fromarray(pixels)
     file = io.BytesIO()
     image.save(file, "png", **options)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

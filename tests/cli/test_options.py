@@ -21,7 +21,7 @@ PRESENTATION |= {"model_word"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "ablate", "trace", "gradcheck", "models")
+WITH_API = ("tree", "capture", "grads", "step", "ablate", "trace", "gradcheck", "report", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {

@@ -92,7 +92,7 @@ def test_the_bound_on_a_picture_holds_even_for_noise(tmp_path) -> None:
 
 
 def test_more_tensors_are_shown_smaller() -> None:
-    few, many = ([record((1, 64, 56, 56))] * n for n in (20, 2000))
+    few, many = ([record((1, 64, 56, 56))] * n for n in (20, 1000))
     assert next(choices(few)) == LADDER[0]
     first = next(choices(many))
     assert first.maps < 16 or first.side < 56
@@ -114,7 +114,7 @@ def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_
     capture.save(tmp_path / "large.safetensors")
     page = hookscope.report(tmp_path / "large.safetensors")
     assert len(page.html.encode()) < LIMIT
-    assert page.tensors <= 4000
+    assert page.tensors <= 3000
     assert any("left out, to keep the page small" in text for text in page.chosen)
     assert all(text in page.html for text in page.chosen)
 
