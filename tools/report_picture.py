@@ -32,10 +32,10 @@ def main() -> int:
         file = Path(folder) / "report.html"
         page_of.save(file)
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1100, "height": 760})
+        page = browser.new_page(viewport={"width": 1100, "height": 900})
         page.goto(file.as_uri())
         page.click(".tree [data-name=conv2]")
-        page.locator(".work").scroll_into_view_if_needed()
+        page.locator(".find").evaluate("e => e.scrollIntoView()")
         page.screenshot(path=PICTURE)
         browser.close()
     return 0

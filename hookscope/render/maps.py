@@ -15,7 +15,7 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from hookscope.pictures.colors import Scale, paint_maps, scale_of
+from hookscope.pictures.colors import Scale, scale_of
 from hookscope.pictures.maps import Maps, resize
 from hookscope.render.lower import sentence
 from hookscope.render.text import count, real, shape_text, visible
@@ -147,24 +147,24 @@ def _legend(
     maps: Maps, scales: list[Scale], each: bool, colored: bool, width: int, ascii: bool
 ) -> list[Text]:
     """The scale from its least to its most; where each map has its own, the ends of each."""
-    ramp = np.linspace(0, 1, LEGEND)[None]
     if each:
         names = maps.channels or (0,)
         ends = [f"{n}: {real(s.low)} to {real(s.high)}" for n, s in zip(names, scales, strict=True)]
-        return sentence(f"Scales: {'; '.join(ends)}.", width, ascii)
-    scale = scales[0]
-    ramp = scale.low + ramp * (scale.high - scale.low)
-    line = Text(f"{real(scale.low)} ")
-    if colored:
-        bar = Text.assemble(*[("█", Style(color=_rgb(c))) for c in scale.paint(ramp)[0]])
+        lines = sentence(f"Scales: {'; '.join(ends)}.", width, ascii)
     else:
+        low, high = scales[0].low, scales[0].high
+        colors = scales[0].paint(np.linspace(low, high, LEGEND))
         bar = Text(f"|{SHADES}|")
-    line.append_text(bar).append(f" {real(scale.high)}")
-    odd = not np.isfinite(maps.values).all()
-    if odd and colored:
-        nan, inf = paint_maps(np.array([[[np.nan, np.inf]]]))[0][0, 0]
-        line.append("  █", Style(color=_rgb(nan))).append(" NaN")
-        line.append("  █", Style(color=_rgb(inf))).append(" infinite")
-    elif odd:
-        line.append(f"  {NAN} NaN  {INFINITE} infinite")
-    return [line]
+        if colored:
+            bar = Text.assemble(*(("█", Style(color=_rgb(color))) for color in colors))
+        lines = [Text.assemble(f"{real(low)} ", bar, f" {real(high)}")]
+    if np.isfinite(maps.values).all():
+        return lines
+    odd = Text(f"{NAN} NaN  {INFINITE} infinite")
+    if colored:
+        nan, inf = scales[0].paint(np.array([np.nan, np.inf]))
+        odd = Text.assemble(
+            *(("█", Style(color=_rgb(nan))), " NaN  "),
+            *(("█", Style(color=_rgb(inf))), " infinite"),
+        )
+    return [*lines, odd]
