@@ -86,7 +86,8 @@ def part_of(record: Record, count: int) -> Part:
         if letter == "C":
             maps = min(count, length)
             index.append(slice(0, maps))
-            name = "filters" if parameter else "channels"
+            heads = record.kind == ATTENTION
+            name = "filters" if parameter else "heads" if heads else "channels"
             told.insert(0, f"{name} 0 to {maps - 1} of {length}")
         elif letter == "S":
             step = -(-length // FINEST)
