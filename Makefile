@@ -43,6 +43,7 @@ check: ready-dev
 docs: ready
 	$(PY) -m tools.cli_reference
 	$(PY) -m tools.catalog
+	$(PY) -m tools.report_picture
 
 bench: ready
 	@$(PY) -m bench

@@ -24,25 +24,19 @@ if TYPE_CHECKING:
     from hookscope.verbs.grads import grads
     from hookscope.verbs.load import load, load_model
     from hookscope.verbs.record import record
+    from hookscope.verbs.report import Report, report
     from hookscope.verbs.step import step
     from hookscope.verbs.trace import trace
     from hookscope.verbs.tree import tree
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    "ablate",
-    "cam",
-    "capture",
-    "gradcheck",
-    "grads",
-    "load",
-    "record",
-    "step",
+    *("ablate", "cam", "capture", "gradcheck", "grads", "load", "record", "report", "step"),
     "trace",
-    "tree",
 )
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
+    "tree": "hookscope.verbs.tree",
     "load_model": "hookscope.verbs.load",
     "models": "hookscope.sources.catalog",
     "emit": "hookscope.own_hooks.emission",
@@ -50,12 +44,14 @@ _HOMES = {
     "Ablation": "hookscope.ablation.result",
     "Capture": "hookscope.captures",
     "HookscopeError": "hookscope.errors",
+    "Report": "hookscope.verbs.report",
 }
 
 __all__ = [
     "Ablation",
     "Capture",
     "HookscopeError",
+    "Report",
     "__version__",
     "ablate",
     "cam",
@@ -67,6 +63,7 @@ __all__ = [
     "load_model",
     "models",
     "record",
+    "report",
     "step",
     "trace",
     "tree",

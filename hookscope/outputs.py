@@ -14,7 +14,9 @@ from typing import Any
 from hookscope.errors import RequestError
 
 SUFFIX = ".safetensors"
+PAGE = ".html"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
+PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page begins that it wrote
 TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
 _PNG_MARK = b"tEXthookscope\0"  # the first chunk behind the head of a PNG that it wrote
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
@@ -34,9 +36,10 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
     """Tell whether hookscope wrote ``path``, from its beginning alone.
 
-    ``suffix`` is the kind of file meant: ``.safetensors``, ``.json`` or ``.png``.
+    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json`` or ``.png``.
     """
-    starts = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
+    in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
+    starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
     try:
         if suffix == ".png":
             with path.open("rb") as file:
@@ -74,7 +77,7 @@ def check(path: Path, force: bool = False, option: str = "--output", suffix: str
         path: the file to be written.
         force: whether a file that hookscope did not write may be replaced.
         option: what named the file, for the repair.
-        suffix: the kind of file to be written, ``.safetensors``, ``.json`` or ``.png``.
+        suffix: the kind of file to be written, ``.safetensors``, ``.html``, ``.json`` or ``.png``.
 
     Raises:
         RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or

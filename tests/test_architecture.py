@@ -50,14 +50,16 @@ FLOORS = (
     ("runs",),
     ("edits.effect", "keywords"),
     ("ablation", "cams"),
-    ("verbs", "render"),
+    ("render",),
+    ("page",),
+    ("verbs",),
     ("cli",),
     ("__init__", "__main__"),
 )
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
 LIGHT = [name for names in FLOORS[:4] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
-TORCH_FREE = {"render", *(name for names in FLOORS[4:8] for name in names)}
+TORCH_FREE = {"render", "page", *(name for names in FLOORS[4:8] for name in names)}
 
 # render sees values and never a model, whatever its height would let it reach.
 SEEN_BY_RENDER = {"errors", "suggest", "strict_json", "kinds", "config", "losses.formulas"}
@@ -74,7 +76,7 @@ SEEN_BY_RENDER |= {
 }
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
-PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam"}
+PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -26,6 +26,7 @@ from hookscope.cli import (
     grads,
     help,
     models,
+    report,
     show,
     step,
     trace,
@@ -69,7 +70,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, cam, trace, gradcheck, show, models),
+    *(tree, capture, grads, step, ablate, cam, trace, gradcheck, show, report, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

@@ -21,7 +21,8 @@ PRESENTATION |= {"model_word"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
+WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck")
+WITH_API += ("report", "models")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -95,7 +96,11 @@ SAMPLES = {
     "json": ("1", True),
     "color": ("0", False),
 }
-NEEDED = {"completion": ["bash"], "show": ["a.safetensors"]}  # arguments without a default
+NEEDED = {
+    "completion": ["bash"],
+    "show": ["a.safetensors"],
+    "report": ["a.safetensors"],
+}  # arguments without a default
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 
 
@@ -160,9 +165,9 @@ def test_options_are_the_keywords_of_the_api(name) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_API)
 def test_options_have_the_defaults_of_the_api(parse, name) -> None:
-    params = parse(name).params
+    params = parse(name, *NEEDED.get(name, [])).params
     for keyword, parameter in api_of(name).items():
-        if keyword not in CALLBACKS:
+        if keyword not in CALLBACKS and parameter.default is not parameter.empty:
             assert params[keyword] == parameter.default, keyword
 
 

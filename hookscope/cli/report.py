@@ -1,0 +1,89 @@
+"""``hookscope report``: a file of results as one page to look at and to send."""
+
+from __future__ import annotations
+
+import click
+
+from hookscope.cli.command import Example, command, flag, option
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+from hookscope.cli.recording import say_what_was_written
+from hookscope.cli.values import FileName
+from hookscope.errors import RequestError
+
+EXAMPLES = (
+    Example(
+        "hookscope report sample_models/five.safetensors",
+        "What a capture holds, as the page five.html.",
+    ),
+    Example(
+        "hookscope report digits.capture.safetensors digits.grads.safetensors -o digits.html",
+        "What 'hookscope capture' and 'hookscope grads' wrote, layer by layer on one page.",
+    ),
+)
+
+
+@command(
+    "report",
+    click.argument("file", type=FileName("file"), help="A file that hookscope wrote."),
+    click.argument(
+        "other",
+        type=FileName("file"),
+        required=False,
+        metavar="[FILE2]",
+        help="A second one, shown beside it.",
+    ),
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="The page to write; the name of FILE with .html, here, if not given.",
+    ),
+    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def report(
+    ctx: click.Context, file: str, other: str | None, output: str | None, force: bool
+) -> None:
+    """Write a page with all that a file of results holds.
+
+    One HTML file, which needs no network and opens from disk: the tree of layers with a filter,
+    each layer's statistics, histograms and feature maps, a table that sorts, how values and
+    gradients flow, warnings, and the command that made it. With two files, both side by side.
+    """
+    out: Out = ctx.obj
+    from pathlib import Path
+
+    from hookscope import outputs
+
+    path = Path(output) if output else Path(Path(file).with_suffix(".html").name)
+    for source in (file, other):
+        if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+            raise RequestError(
+                f"{path} is read by this command, and would be replaced by what it writes.",
+                "Name another file with --output.",
+            )
+    replaces = outputs.check(path, force, suffix=".html")
+    out.last_words = "Interrupted; nothing was written."
+    with out.status(f"Reading {file} ..."):
+        from hookscope.verbs.report import report as verb
+
+        result = verb(file, other)
+        size = result.save(path)
+        out.last_words = f"Interrupted; {path} was written."
+    from hookscope.render.text import plural
+
+    if out.json:
+        from hookscope.render.json import document
+
+        told = {name: value for name, value in vars(result).items() if name != "html"}
+        out.document(document("report", {"file": str(path), "bytes": size, **told}))
+    else:
+        shown = f"{plural(result.tensors, 'tensor')} of {plural(result.layers, 'layer')}."
+        out.text("\n".join([shown, *result.chosen, *result.warnings]))
+    for failed in result.failed:
+        out.warning(f"not drawn: {failed}")
+    say_what_was_written(out, path, size, replaces)

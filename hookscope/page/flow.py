@@ -1,0 +1,84 @@
+"""How values and gradients flow: one drawing each for a page, by layer in execution order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hookscope.kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.module_tree import ROOT
+from hookscope.page.drawing import Point, flow_figure
+from hookscope.page.model import Figure
+from hookscope.page.tree import parent_of
+from hookscope.reader import OpenCapture
+from hookscope.records import Record
+from hookscope.render.text import visible
+
+_LOG = "The scale is logarithmic; a hollow mark at an edge is a zero, or no finite entry."
+# Of which kind, what is drawn, and what it means.
+_KINDS: tuple[tuple[str, Callable[[Record], float | None], str, str], ...] = (
+    (OUTPUT, lambda r: r.stats.std, "Spread of activations", "Standard deviation of each output."),
+    (OUTPUT_GRAD, lambda r: r.stats.norm, "Gradient at outputs", "Euclidean norm of each one."),
+    (PARAM_GRAD, lambda r: r.stats.norm, "Gradient at parameters", "Euclidean norm of each one."),
+)
+
+
+def flow_figures(
+    captures: Sequence[OpenCapture],
+    letters: Sequence[str],
+    shown: Sequence[str],
+    nodes: Mapping[str, int],
+) -> tuple[Figure, ...]:
+    """Return a drawing for each kind of value that the files hold of two layers or more.
+
+    Only layers that hold no other recorded one are drawn: their holders repeat them.
+
+    Args:
+        captures: the files, one or two.
+        letters: what the page calls each.
+        shown: keys, in recorded order.
+        nodes: places of modules in the tree.
+    """
+    figures = []
+    chosen = set(shown)
+    for kind, value, title, about in _KINDS:
+        found = [
+            {r.key: r for r in capture.records if r.kind == kind and r.key in chosen}
+            for capture in captures
+        ]
+        records = {key: one for side in reversed(found) for key, one in side.items()}
+        above = _holders(record.module for record in records.values())
+        keys = [key for key in shown if key in records and records[key].module not in above]
+        if kind != OUTPUT:  # gradients arrive last layer first
+            keys.reverse()
+        if len(keys) < 2:
+            continue
+        lines = [
+            (
+                letter,
+                [
+                    Point(n, visible(key), nodes[side[key].module], _or_nan(value(side[key])))
+                    for n, key in enumerate(keys)
+                    if key in side
+                ],
+            )
+            for letter, side in zip(letters, found, strict=True)
+        ]
+        names = [visible(records[key].module.partition(".")[0]) or "." for key in keys]
+        drawn = [(letter, points) for letter, points in lines if points]
+        both = "A is the whole line, B the broken one. " if len(drawn) > 1 else ""
+        figures.append(flow_figure(title, f"{about} {both}{_LOG}", drawn, names))
+    return tuple(figures)
+
+
+def _holders(modules: Iterable[str]) -> set[str]:
+    """Every module that holds one of ``modules``."""
+    found = {ROOT}
+    for name in modules:
+        while (name := parent_of(name)) not in found:
+            found.add(name)
+    return found
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,139 @@
+"""The page as plain data: what ``build`` makes of a capture, and the template writes down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One picture, or the reason why there is none.
+
+    Attributes:
+        title: what it shows, for those who see it and those who do not.
+        caption: what was drawn and how, in a sentence.
+        image: a ``data:`` address of a PNG; empty for the others.
+        width: pixels of the image.
+        height: pixels of the image.
+        labels: a text for each cell of a grid, row by row; empty without a grid.
+        columns: cells in a row of that grid.
+        svg: a drawing, for a figure without an image.
+        failed: why it could not be drawn.
+    """
+
+    title: str
+    caption: str = ""
+    image: str = ""
+    width: int = 0
+    height: int = 0
+    labels: tuple[str, ...] = ()
+    columns: int = 1
+    svg: Markup = field(default_factory=Markup)
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the table. ``sort`` is a plain number; empty, it comes last however sorted."""
+
+    text: str
+    sort: str = ""
+    loud: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table; numbers sort as numbers."""
+
+    title: str
+    number: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recorded tensor; ``node`` is its module's place in the tree."""
+
+    node: int
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one file holds of a tensor: facts of a name and a text, and its figures."""
+
+    file: str
+    facts: tuple[tuple[str, str], ...]
+    figures: tuple[Figure, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a layer, as each of the files has it."""
+
+    key: str
+    looks: tuple[Look, ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A module in the tree, with its place among its siblings, and what its panel holds.
+
+    ``level`` counts from 1, ``place`` of ``siblings`` too. ``notes`` are sentences on what never
+    ran or does not exist. ``marks`` are words that must not be overlooked.
+    """
+
+    name: str
+    label: str
+    type: str
+    level: int
+    place: int
+    siblings: int
+    opens: bool
+    calls: int
+    marks: tuple[str, ...]
+    notes: tuple[str, ...]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Side:
+    """What the page tells of one file as a whole.
+
+    Attributes:
+        letter: ``A`` or ``B`` where there are two, else empty.
+        file: the file's name.
+        command: the line that makes it again; empty where Python made it.
+        verdict: one sentence.
+        warnings: sentences, the gravest first.
+        told: further sentences: the loss, what edits did, coverage.
+        top: the likeliest classes of each image: its name, and rows of a label and a probability.
+        facts: where it came from: names and texts.
+        pictures: the images that went in.
+    """
+
+    letter: str
+    file: str
+    command: str
+    verdict: str
+    warnings: tuple[str, ...]
+    told: tuple[str, ...]
+    top: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    facts: tuple[tuple[str, str], ...]
+    pictures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that the page shows."""
+
+    title: str
+    sides: tuple[Side, ...]
+    chosen: tuple[str, ...]
+    flow: tuple[Figure, ...]
+    tree: tuple[Node, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
