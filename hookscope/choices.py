@@ -45,3 +45,7 @@ HOOK_KINDS_OF = {
     "grads": (*VALUE_HOOKS, *GRADIENT_HOOKS),
     "step": HOOK_KINDS,
 }
+
+# Which channels of a tensor are drawn, and whether their maps share one scale of colours.
+WAYS = ("index", "strength", "random")
+SCALES = ("grid", "each")

@@ -11,7 +11,7 @@ from typing import Any
 import safetensors
 
 from hookscope.errors import StoreError, cause
-from hookscope.outputs import MARK
+from hookscope.outputs import MARK, header_of
 
 SCHEMA = 1
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, in a last dimension of two
@@ -52,9 +52,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         # It holds the header against itself and against the file's length before it lets go.
         with safetensors.safe_open(path, framework="numpy"):
             pass
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            table = json.loads(file.read(length))
+        table, start = header_of(path)
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         raise cannot_read(path, error) from error
     text = table.pop("__metadata__", {}).get(MARK)
@@ -68,7 +66,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     return Header(
         info,
         {
-            key: Place(told["dtype"], tuple(told["shape"]), 8 + length + told["data_offsets"][0])
+            key: Place(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
             for key, told in table.items()
         },
         frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS)),

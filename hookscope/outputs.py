@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from hookscope.errors import RequestError
 
@@ -36,17 +37,30 @@ def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
     """
     starts = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     try:
-        with path.open("rb") as file:
-            if suffix != SUFFIX:
+        if suffix != SUFFIX:
+            with path.open("rb") as file:
                 return file.read(max(map(len, starts))).startswith(starts)
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= _HEADER_LIMIT:
-                return False
-            header = json.loads(file.read(length))
+        metadata = header_of(path)[0].get("__metadata__")
     except (OSError, ValueError, RecursionError):
         return False
-    metadata = header.get("__metadata__") if isinstance(header, dict) else None
     return isinstance(metadata, dict) and MARK in metadata
+
+
+def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
+    """Return the table that a safetensors file begins with, and where its values begin.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it begins with something else.
+    """
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= _HEADER_LIMIT:
+            raise ValueError("no header of safetensors")
+        table = json.loads(file.read(length))
+    if not isinstance(table, dict):
+        raise ValueError("no header of safetensors")
+    return table, 8 + length
 
 
 def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,10 @@ from numpy.typing import NDArray
 from hookscope.arrays import blocks
 from hookscope.errors import RequestError, StoreError
 from hookscope.header import cannot_read, read_header
+from hookscope.keys import WHOLE, Index
 from hookscope.narrow import RAW, widen
 from hookscope.records import Record, Recording
 from hookscope.suggest import did_you_mean
-
-Index = tuple[int | slice | EllipsisType, ...]
-WHOLE: Index = (...,)
 
 
 class OpenCapture(Recording):

@@ -24,7 +24,7 @@ FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
-    ("sources.catalog", "edits.words", "own_hooks.words"),
+    ("sources.catalog", "edits.words", "own_hooks.words", "keys"),
     ("stats", "agreement", "module_tree", "atomic", "header"),
     ("records", "arrays", "narrow"),
     ("events", "ablation.result", "reader"),

@@ -75,6 +75,19 @@ def types(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
+def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Offer what the file on the line holds, by its header alone."""
+    from click.shell_completion import CompletionItem
+
+    from hookscope.outputs import header_of
+
+    try:
+        names = [name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
 def remember(model: str, layers: Iterable[tuple[str, str]], complete: bool) -> None:
     """Keep the names and types of a model's layers for the shell.
 

@@ -151,6 +151,22 @@ def numbers(value: Any) -> tuple[float, ...]:
         raise ValueError(f"{value!r} is no list of numbers; write 0.485,0.456,0.406.") from None
 
 
+def indices(value: Any) -> tuple[int, ...]:
+    """Read indices from 0, with ranges that have their end in them.
+
+    >>> indices("0,3,8-11")
+    (0, 3, 8, 9, 10, 11)
+    """
+    found: list[int] = []
+    for item in _items(value):
+        first, dash, last = str(item).strip().partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isdecimal() for end in ends):
+            raise ValueError(f"{value!r} is no list of channels; write 0,3,8-11.")
+        found += range(int(ends[0]), int(ends[1]) + 1)
+    return tuple(dict.fromkeys(found))
+
+
 def divisors(value: Any) -> tuple[float, ...]:
     """Read one number for each channel, none of them zero.
 

@@ -12,7 +12,6 @@ from hookscope.arrays import magnitude
 from hookscope.errors import RequestError
 
 COUNT = 16  # so many are shown where nobody says how many
-WAYS = ("index", "strength", "random")
 
 
 def choose_channels(

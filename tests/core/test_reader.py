@@ -17,7 +17,8 @@ import hookscope
 from hookscope.arrays import blocks, summarize
 from hookscope.captures import Capture
 from hookscope.errors import RequestError, StoreError
-from hookscope.reader import Index, open_capture
+from hookscope.keys import Index
+from hookscope.reader import open_capture
 
 FLOAT8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
 PLAIN = [
