@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.capture import capture
     from hookscope.verbs.gradcheck import gradcheck
+    from hookscope.verbs.filters import filters
     from hookscope.verbs.grads import grads
     from hookscope.verbs.load import load, load_model
+    from hookscope.verbs.plot import plot
     from hookscope.verbs.record import record
     from hookscope.verbs.step import step
     from hookscope.verbs.trace import trace
     from hookscope.verbs.tree import tree
     from hookscope.wrapping import wrap
 
-_VERBS = ("ablate", "capture", "gradcheck", "grads", "load", "record", "step", "trace", "tree")
+_VERBS = ("ablate", "capture", "filters", "gradcheck", "grads", "load", "plot", "record", "step")
+_VERBS += ("trace", "tree")
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
     "load_model": "hookscope.verbs.load",
@@ -48,11 +51,13 @@ __all__ = [
     "ablate",
     "capture",
     "emit",
+    "filters",
     "gradcheck",
     "grads",
     "load",
     "load_model",
     "models",
+    "plot",
     "record",
     "step",
     "trace",
