@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hookscope.sources.catalog import models
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.capture import capture
-    from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.filters import filters
+    from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.grads import grads
     from hookscope.verbs.load import load, load_model
     from hookscope.verbs.plot import plot
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from hookscope.verbs.tree import tree
     from hookscope.wrapping import wrap
 
-_VERBS = ("ablate", "capture", "filters", "gradcheck", "grads", "load", "plot", "record", "step")
-_VERBS += ("trace", "tree")
+_VERBS = (
+    *("ablate", "capture", "filters", "gradcheck", "grads", "load", "plot", "record", "step"),
+    *("trace", "tree"),
+)
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
     "load_model": "hookscope.verbs.load",

@@ -21,10 +21,12 @@ from hookscope.cli import (
     completion,
     config,
     faults,
+    filters,
     gradcheck,
     grads,
     help,
     models,
+    plot,
     step,
     trace,
     tree,
@@ -67,7 +69,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, models),
+    *(tree, capture, grads, step, ablate, trace, gradcheck, plot, filters, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

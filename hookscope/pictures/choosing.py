@@ -92,9 +92,7 @@ def _fits(kind: str, part: Part) -> bool:
     return kind not in ("maps", "heat") or not of.startswith((ATTENTION, *_OF_PARAMETERS))
 
 
-def _kind_for(
-    capture: OpenCapture, words: Sequence[str], parts: Sequence[Part]
-) -> tuple[str, str]:
+def _kind_for(capture: OpenCapture, words: Sequence[str], parts: Sequence[Part]) -> tuple[str, str]:
     """The kind of picture that fits what was named, and the reason in words."""
     if not words:
         return "flow", "no KEY is named, so the whole file is drawn"

@@ -88,7 +88,7 @@ def _flow(records: Sequence[Record], quantity: str, norms: bool) -> Flow:
     # What a module returns decides its row: it takes its input before its parts have run.
     first = sorted(records, key=lambda r: not r.kind.startswith(OUTPUT))
     returned = {_row(record): record for record in reversed(first)}
-    rows = {}
+    rows: dict[str, int] = {}
     for record in records:
         if returned[_row(record)] is record:
             rows[_row(record)] = len(rows)

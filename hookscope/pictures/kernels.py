@@ -24,7 +24,7 @@ class Kernels:
         columns: what each column is: an input channel, or a step in time.
         color: the columns of each filter are red, green and blue.
         total: how many filters there are.
-        inputs: how many input channels each has.
+        left_out: how many columns are not kept.
     """
 
     values: NDArray[Any]
@@ -32,7 +32,7 @@ class Kernels:
     columns: tuple[str, ...]
     color: bool
     total: int
-    inputs: int
+    left_out: int
 
 
 def kernels_of(
@@ -70,14 +70,15 @@ def kernels_of(
     chosen = tuple(channels or ()) or choose_channels(weight, 0, by, count, seed)
     kept = weight[list(chosen)]
     if weight.ndim == 3:
-        return Kernels(kept[:, None], chosen, ("",), False, total, inputs)
+        return Kernels(kept[:, None], chosen, ("",), False, total, 0)
     columns = [f"in {i}" for i in range(inputs)]
     if weight.ndim == 5:
         columns = [f"{column}, step {t}" for column in columns for t in range(weight.shape[2])]
         kept = kept.reshape(len(kept), -1, *weight.shape[3:])
     color = weight.ndim == 4 and inputs == 3
     some = slice(None) if color else slice(MOST_COLUMNS)
-    return Kernels(kept[:, some], chosen, tuple(columns[some]), color, total, inputs)
+    left_out = len(columns) - len(columns[some])
+    return Kernels(kept[:, some], chosen, tuple(columns[some]), color, total, left_out)
 
 
 def by_output(weight: NDArray[Any], groups: int = 1) -> NDArray[Any]:

@@ -35,7 +35,7 @@ def about(metadata: dict[str, Any]) -> str:
         'vgg11, random weights; input: noise'
     """
     model = metadata.get("model") or {}
-    told = str(model.get("word", "an unnamed model"))
+    told = os.path.basename(str(model.get("word", "an unnamed model")))
     if "weights" in model:
         # The word may be a file, or tell by itself that the weights are as the file built them.
         told += f", {os.path.basename(str(model['weights']))}"

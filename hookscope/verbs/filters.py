@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.choices import DEFAULT_MODEL, SCALES, WAYS
+from hookscope.demands import demand_word
 from hookscope.errors import RequestError
-from hookscope.keywords import demand_word
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.pictures.channels import COUNT
 from hookscope.pictures.kernels import by_output
 from hookscope.pictures.needed import needing_matplotlib
+from hookscope.pictures.wording import about, shape_text
 from hookscope.select import select
 from hookscope.sources import loading
 from hookscope.sources.live import demand_model
@@ -88,7 +89,7 @@ def filters(
     tensor = values.detach().cpu()
     # numpy has neither bfloat16 nor the float8s; each of their values is a float32.
     array = (tensor if tensor.dtype is torch.float64 else tensor.float()).numpy()
-    told = f"{loaded.word}, {os.path.basename(loaded.weights.word)}"
+    told = about({"model": {"word": loaded.word, "weights": loaded.weights.word}})
     if owner.type.startswith("ConvTranspose") and array.ndim > 2:
         array = by_output(array, getattr(owner.module, "groups", 1))
     chosen = {"channels": channels, "by": by, "count": count, "seed": seed}
@@ -125,7 +126,7 @@ def _weights_of(module: nn.Module, word: str, model: str) -> tuple[str, Layer, T
     values = owner.module.get_parameter(name)
     if values.ndim < 2 or not values.numel():
         raise RequestError(
-            f"{word} is of shape {tuple(values.shape)}: there is nothing to draw in two dimensions.",
+            f"{word} ({shape_text(values.shape)}) has no two dimensions to be drawn.",
             "Name a layer whose weights have two dimensions or more.",
         )
     full = name if owner.name == "." else f"{owner.name}.{name}"

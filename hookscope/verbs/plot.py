@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hookscope.choices import SCALES, WAYS
-from hookscope.errors import RequestError
+from hookscope.demands import demand_word
 from hookscope.pictures.channels import COUNT
 from hookscope.pictures.choosing import choose
 from hookscope.pictures.needed import needing_matplotlib
@@ -64,11 +64,8 @@ def plot(
         >>> picture.kind, picture.shows
         ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
     """
-    for keyword, word, known in (("by", by, WAYS), ("scale", scale, SCALES)):
-        if word not in known:
-            raise RequestError(
-                f"{word!r} is no value of {keyword}.", f"Choose among {', '.join(known)}."
-            )
+    demand_word("by", by, WAYS)
+    demand_word("scale", scale, SCALES)
     capture = open_capture(file)
     choice = choose(capture, [keys] if isinstance(keys, str) else list(keys), kind)
     if choice.why:

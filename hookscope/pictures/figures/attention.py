@@ -41,9 +41,7 @@ def draw(layers: Sequence[Heads], title: str, about: str, each: bool = False) ->
     name = LINE * (len(layers) > 1)
     height = sum(grid.size[1] + name for grid in grids)
     odd = odd_entries(np.concatenate([layer.values.ravel() for layer in layers]))
-    foot_text = "; ".join(
-        filter(None, ("queries downwards, keys to the right", about, odd))
-    )
+    foot_text = "; ".join(filter(None, ("queries downwards, keys to the right", about, odd)))
     width = max(grids[0].size[0], max(inches(len(layer.name)) for layer in layers))
     figure, foot = new_figure(width, height, title, foot_text, layout=None)
     top = foot + height

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rcParams, style
@@ -97,14 +97,14 @@ def finish(figure: Figure) -> Figure:
 
 
 def plain(text: str) -> str:
-    """Return ``text`` so that matplotlib shows it as it stands.
+    r"""Return ``text`` so that matplotlib shows it as it stands.
 
     A dollar would begin a formula; what the font has no sign for, and what is no sign at all, is
     spelled out.
 
     Example:
-        >>> plain("a_1"), plain("$x$") == r"\\$x\\$"
-        ('a_1', True)
+        >>> print(plain("a_1 $x$"))
+        a_1 \$x\$
     """
     font = get_font(findfont(FONT))
     shown = [
@@ -142,11 +142,13 @@ def demand_room(panels: int) -> None:
         )
 
 
-def draw_image(axes: Axes, image: NDArray[Any], scale: Scale, aspect: str = "equal") -> AxesImage:
+def draw_image(
+    axes: Axes, image: NDArray[Any], scale: Scale, aspect: Literal["equal", "auto"] = "equal"
+) -> AxesImage:
     """Draw numbers as colours; NaN and infinities have colours of their own."""
-    table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
-    odd, endless = ("#%02x%02x%02x" % color for color in (NAN, INFINITE))
-    table = table.with_extremes(bad=odd, over=endless, under=endless)
+    plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
+    odd, endless = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
+    table = plain_table.with_extremes(bad=odd, over=endless, under=endless)
     return axes.imshow(
         image.astype(np.float64),
         cmap=table,

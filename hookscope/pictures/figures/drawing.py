@@ -9,9 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hookscope.atomic import replacing
-from hookscope.choices import ENDINGS
-from hookscope.errors import RequestError
-from hookscope.outputs import MARK
+from hookscope.outputs import MARK, picture_ending
 from hookscope.pictures.figures.canvas import paper
 
 # In each format, who made the file; the date that matplotlib would write is left out.
@@ -51,12 +49,7 @@ class Drawing:
             RequestError: the ending is another one.
             StoreError: the file cannot be written. An earlier one is then as it was.
         """
-        ending = Path(path).suffix.lower()
-        if ending not in ENDINGS:
-            raise RequestError(
-                f"A picture cannot be written as {ending or 'a file without an ending'}.",
-                f"Let the name end in {', '.join(ENDINGS)}.",
-            )
+        ending = picture_ending(Path(path))
         with replacing(path, "Choose another place with --output.") as scratch, paper(self.dark):
             self.figure.savefig(scratch, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])
             return scratch.stat().st_size

@@ -48,18 +48,22 @@ def draw(tensors: Sequence[Spread], title: str, about: str) -> Figure:
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, spread in zip(panels, tensors, strict=False):
         bins = spread.histogram
-        axes.set_title(
-            f"{plain(shortened(spread.name, int(wide * 20)))}\n{_numbers(spread.stats)}"
-        )
+        axes.set_title(f"{plain(shortened(spread.name, int(wide * 20)))}\n{_numbers(spread.stats)}")
         axes.set_ylabel("entries")
         axes.set_xlabel(spread.quantity)
         if not bins:
             axes.text(0.5, 0.5, "no finite entry", ha="center", transform=axes.transAxes)
             continue
-        # One value alone, or each of few integers, has no width of its own.
-        width = [one.high - one.low or (1.0 if len(bins) > 1 else 0.1) for one in bins]
-        left = [one.low - (w / 2 if one.low == one.high else 0) for one, w in zip(bins, width)]
-        axes.bar(left, [one.count for one in bins], width, align="edge", color=SERIES[0])
+        for one in bins:
+            # Each of few integers, or the one value that all entries have, has no width.
+            alone = one.low == one.high
+            axes.bar(
+                one.low,
+                one.count,
+                0.8 if alone else one.high - one.low,
+                align="center" if alone else "edge",
+                color=SERIES[0],
+            )
         axes.set_yscale("log")
         axes.set_ylim(bottom=0.5)  # or one entry alone would have no height
         axes.grid(axis="y")

@@ -20,7 +20,7 @@ from hookscope.pictures.wording import quantity_of, shape_text
 
 _PANEL = 1.15  # inches of a panel's height
 _NARROWEST, _WIDEST = 0.5, 4.0  # of a panel, in heights
-_BETWEEN = 0.3  # inches between the grids
+_BETWEEN, _LETTER = 0.3, 0.075  # inches between the grids, and of a letter above them
 
 
 def draw(blocks: Sequence[Maps], title: str, about: str, each: bool = False) -> Figure:
@@ -37,7 +37,7 @@ def draw(blocks: Sequence[Maps], title: str, about: str, each: bool = False) -> 
     heads = [_head(block) for block in blocks]
     head = max(map(len, heads)) * LINE
     widths = [
-        max(grid.size[0], 0.075 * max(map(len, lines)))
+        max(grid.size[0], _LETTER * _longest(lines))
         for grid, lines in zip(grids, heads, strict=True)
     ]
     height = head + max(grid.size[1] for grid in grids)
@@ -46,10 +46,15 @@ def draw(blocks: Sequence[Maps], title: str, about: str, each: bool = False) -> 
     top = foot + height
     left = (figure.get_figwidth() - wide) / 2
     for block, grid, lines, width in zip(blocks, grids, heads, widths, strict=True):
-        x = (left + grid.columns * grid.cell[0] / 2) / figure.get_figwidth()
-        y = top / figure.get_figheight()
-        figure.text(max(x, 0.075 * max(map(len, lines)) / 2 / figure.get_figwidth()), y,
-                    plain_lines(lines), ha="center", va="top")
+        # Above the middle of the panels, but never over the edge on the left.
+        middle = max(left + grid.columns * grid.cell[0] / 2, left + _LETTER * _longest(lines) / 2)
+        figure.text(
+            middle / figure.get_figwidth(),
+            top / figure.get_figheight(),
+            "\n".join(map(plain, lines)),
+            ha="center",
+            va="top",
+        )
         labels = [f"channel {channel}" for channel in block.channels] or [""]
         quantity = quantity_of(block.record.kind)
         draw_grid(figure, grid, list(block.values), labels, quantity, left, top - head)
@@ -57,9 +62,8 @@ def draw(blocks: Sequence[Maps], title: str, about: str, each: bool = False) -> 
     return finish(figure)
 
 
-def plain_lines(lines: Sequence[str]) -> str:
-    """Return lines as one text that matplotlib shows as it stands."""
-    return "\n".join(map(plain, lines))
+def _longest(lines: Sequence[str]) -> int:
+    return max(map(len, lines))
 
 
 def _grid(block: Maps, each: bool) -> Grid:

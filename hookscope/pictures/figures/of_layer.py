@@ -51,7 +51,7 @@ def draw(
         told += f": filters {numbers_text(kernels.filters)} of {kernels.total}"
         if kernels.color:
             told += ", in colour"
-        elif len(kernels.columns) < kernels.inputs:
-            told += f", input channels 0-{len(kernels.columns) - 1} of {kernels.inputs}"
-        about += f"; {numbers_text(kernels.filters)} of {kernels.total} filters"
+        elif kernels.left_out:
+            told += f", {kernels.left_out} of the columns for its input channels left out"
+        about += f"; {len(kernels.filters)} of {kernels.total} filters"
         return Drawing(draw_kernels(kernels, title, about, each), "filters", (told,), dark)

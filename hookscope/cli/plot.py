@@ -1,0 +1,102 @@
+"""``hookscope plot``: draw what a file holds, without loading torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hookscope.choices import PICTURES
+from hookscope.cli import candidates, pictures
+from hookscope.cli.command import Example, command, option
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+from hookscope.cli.values import FileName
+
+EXAMPLES = (
+    Example(
+        "hookscope plot sample_models/five.safetensors",
+        "The mean and spread of each layer's values, from the first to the last.",
+    ),
+    Example(
+        "hookscope plot sample_models/five.safetensors conv1",
+        "The feature maps of one layer.",
+    ),
+    Example(
+        "hookscope plot sample_models/five.safetensors relu2 --by strength --count 9"
+        " --scale each --dark -o relu2.svg",
+        "The nine strongest, each with its own scale, on dark paper.",
+    ),
+    Example(
+        'hookscope plot sample_models/five.safetensors "conv*" --kind hist -o hist.pdf',
+        "How the values of several layers are distributed.",
+    ),
+)
+
+
+@command(
+    "plot",
+    click.argument(
+        "file",
+        metavar="FILE",
+        type=FileName("file"),
+        help="A file that capture, grads or step wrote.",
+    ),
+    click.argument(
+        "keys",
+        metavar="[KEY]...",
+        nargs=-1,
+        shell_complete=candidates.keys,
+        help="Tensors to draw: a layer, a key as the file has it, or a glob; with a slice behind it"
+        " if only a part is meant: layer3.0/output[0,3].",
+    ),
+    option(
+        "--kind",
+        section="Picture",
+        type=click.Choice(PICTURES),
+        help="Feature maps, distributions, values and gradients from layer to layer, channel by"
+        " position, or attention; what fits the keys if not given.",
+    ),
+    pictures.channels,
+    option(
+        "--channel-dim",
+        "dim",
+        section="Channels",
+        type=int,
+        metavar="N",
+        help="The dimension of the channels, where they are not the second one of four: -1 for"
+        " Swin's.",
+    ),
+    option(
+        "--seed",
+        section="Channels",
+        shared_env="HOOKSCOPE_SEED",
+        default=0,
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Of the choice at random.",
+    ),
+    pictures.looks,
+    pictures.output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
+    """Draw what a file holds.
+
+    Without a KEY that is how values or gradients go through the model, layer by layer. For a layer
+    it is its feature maps, its tokens or its attention, and for several layers how their values are
+    distributed, unless --kind says otherwise. Torch is not loaded.
+    """
+    out: Out = ctx.obj
+    path, replaces = pictures.settle_picture(output, force, Path(values["file"]).stem, "plot")
+    out.last_words = "Interrupted; nothing was written."
+    with out.status("Drawing ..."):
+        from hookscope.cli.log import listen
+        from hookscope.verbs.plot import plot as verb
+
+        listen(out)
+        drawing = verb(**values)
+    pictures.deliver(out, drawing, path, replaces, dpi, "plot")
