@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 
 BY_HAND = (sys.executable, str(Path(__file__).with_name("by_hand.py")), str(IMAGE), "layer3")
@@ -101,6 +102,27 @@ MEASURES = (
         1.0,
         "ms",
         lambda: inside("bench.scripted", "opening", "efficientnet_v2_l"),
+    ),
+    Measure(
+        "hookscope show of 4 GB",
+        "hookscope show of 4 MB",
+        1.1,
+        "ms",
+        lambda: times(showing(count=9)),
+    ),
+    Measure(
+        "hookscope show of 4 GB, peak memory",
+        "hookscope show of 4 MB",
+        1.1,
+        "MB",
+        lambda: memories(showing(count=3)),
+    ),
+    Measure(
+        "hookscope show of 4 GB, a slice, peak memory",
+        "the same of 4 MB",
+        1.1,
+        "MB",
+        lambda: memories(showing("layer59/output[3:9]", count=3)),
     ),
     Measure(
         "hookscope tree vit_h_14, peak memory",

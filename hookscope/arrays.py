@@ -36,15 +36,12 @@ def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
         if not kept.size:
             continue
         bounds = piece if exact else kept
-        mean = float(kept.mean())
-        moments.merge(
-            n=kept.size,
-            mean=mean,
-            spread=float(np.sum((kept - mean) ** 2)),
-            square=float(np.dot(kept, kept)),
-            low=bounds.min().item(),
-            high=bounds.max().item(),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # the largest floats have no square
+            mean = float(kept.mean())
+            spread = float(np.sum((kept - mean) ** 2))
+            square = float(np.dot(kept, kept))
+        low, high = bounds.min().item(), bounds.max().item()
+        moments.merge(kept.size, mean, spread, square, low, high)
     return moments.stats(numel, exact)
 
 

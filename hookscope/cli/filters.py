@@ -41,7 +41,7 @@ EXAMPLES = (
         shell_complete=candidates.layers,
         help="The layer, or one of its parameters.",
     ),
-    pictures.channels,
+    pictures.channels("Channels"),
     pictures.looks,
     options.weights,
     options.seed,

@@ -27,6 +27,7 @@ from hookscope.cli import (
     help,
     models,
     plot,
+    show,
     step,
     trace,
     tree,
@@ -69,7 +70,7 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, plot, filters, models),
+    *(tree, capture, grads, step, ablate, trace, gradcheck, show, plot, filters, models),
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

@@ -13,13 +13,19 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
 RED, YELLOW, DIM = "1;31", "33", "2"
+TRUE_COLOR = 1 << 24
+_SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
+    16: "standard",
+    256: "256",
+    TRUE_COLOR: "truecolor",
+}
 _ERASE_LINE = "\r\x1b[K"
 _PLAIN = str.maketrans(
     {"…": "...", "×": "x", "—": "-", "–": "-", "→": "->", "·": "*", "\u2019": "'", "µ": "u"}
@@ -55,7 +61,7 @@ class Out:
         console = Console(
             file=sys.stdout,
             force_terminal=True,
-            color_system="standard",
+            color_system=_SYSTEMS[self.colors],
             no_color=False,
             width=max(self.width or 0, 100_000),  # the lines are laid out already
             markup=False,
@@ -82,6 +88,24 @@ class Out:
     def width(self) -> int | None:
         """Columns of the terminal that takes the result; None where it is no terminal."""
         return columns() if _is_terminal(sys.stdout) else None
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Columns and lines that a picture may fill; those of a pipe are a usual terminal's."""
+        return columns(), _side("LINES", 1, 24)
+
+    @property
+    def colors(self) -> int:
+        """How many colours the result may have: 0, 16, 256, or all of 24 bits."""
+        if not self._colored(sys.stdout):
+            return 0
+        if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+            return TRUE_COLOR
+        return 256 if "256" in os.environ.get("TERM", "") else 16
+
+    def separate(self) -> None:
+        """Put an empty line between two results."""
+        self.text("")
 
     @property
     def ascii(self) -> bool:
@@ -222,13 +246,17 @@ def _new_bar(colored: bool) -> Progress:
 
 def columns() -> int:
     """Return the width that ``COLUMNS`` or the terminal tells; 80 where neither does."""
-    given = os.environ.get("COLUMNS", "")
+    return _side("COLUMNS", 0, 80)
+
+
+def _side(variable: str, side: int, usual: int) -> int:
+    given = os.environ.get(variable, "")
     if given.isdecimal() and int(given):
         return int(given)
     try:  # as shutil does it, whose import brings three kinds of compression along
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+        return os.get_terminal_size(sys.__stdout__.fileno())[side] or usual  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
-        return 80
+        return usual
 
 
 def prepare_streams() -> None:

@@ -1,14 +1,16 @@
-"""What ``plot`` and ``filters`` have in common: which channels, the picture's looks, its file."""
+"""What ``show``, ``plot`` and ``filters`` have in common: which tensors and channels, the file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hookscope import outputs
 from hookscope.choices import SCALES, WAYS
+from hookscope.cli import candidates
 from hookscope.cli.command import flag, option, together
 from hookscope.cli.out import Out
 from hookscope.cli.recording import say_what_was_written
@@ -17,41 +19,88 @@ from hookscope.cli.values import FileName, Parsed, indices
 if TYPE_CHECKING:
     from hookscope.pictures.figures.drawing import Drawing
 
-channels = together(
-    option(
-        "--channels",
-        section="Channels",
-        type=Parsed("list", indices),
-        help="These channels, such as 0,3,8-11; of attention, these heads.",
+tensors = together(
+    click.argument(
+        "file",
+        metavar="FILE",
+        type=FileName("file"),
+        help="A file that capture, grads or step wrote.",
     ),
-    option(
-        "--by",
-        section="Channels",
-        default=WAYS[0],
-        type=click.Choice(WAYS),
-        help="Which channels, if --channels names none: the first, those of the largest mean"
-        " absolute value, or some at random.",
-    ),
-    option(
-        "--count",
-        section="Channels",
-        default=16,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="How many channels at most.",
+    click.argument(
+        "keys",
+        metavar="[KEY]...",
+        nargs=-1,
+        shell_complete=candidates.keys,
+        help="Tensors to look at: a layer, a key as the file has it, or a glob; with a slice behind"
+        " it if only a part is meant: layer3.0/output[0,3].",
     ),
 )
 
-looks = together(
-    option(
+
+def channels(section: str) -> Callable[[Any], Any]:
+    """The options that choose channels."""
+    return together(
+        option(
+            "--channels",
+            section=section,
+            type=Parsed("list", indices),
+            help="These channels, such as 0,3,8-11.",
+        ),
+        option(
+            "--by",
+            section=section,
+            default=WAYS[0],
+            type=click.Choice(WAYS),
+            help="Which channels, if --channels names none: the first, those of the largest mean"
+            " absolute value, or some at random.",
+        ),
+        option(
+            "--count",
+            section=section,
+            default=16,
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="How many channels at most.",
+        ),
+    )
+
+
+def where(section: str) -> Callable[[Any], Any]:
+    """What else decides about the channels of a recorded tensor."""
+    return together(
+        option(
+            "--seed",
+            section=section,
+            shared_env="HOOKSCOPE_SEED",
+            default=0,
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Of the choice at random.",
+        ),
+        option(
+            "--channel-dim",
+            "dim",
+            section=section,
+            type=int,
+            metavar="N",
+            help="The dimension of the channels, where they are not the second one of four: -1 for"
+            " Swin's.",
+        ),
+    )
+
+
+def scale(section: str) -> Callable[[Any], Any]:
+    """The option of the scale of colours."""
+    return option(
         "--scale",
-        section="Looks",
+        section=section,
         default=SCALES[0],
         type=click.Choice(SCALES),
-        help="One scale of colours for the grid, or each panel its own.",
-    ),
-    flag("dark", section="Looks", help="Draw on dark paper."),
-)
+        help="One scale of colours for all panels of a grid, or each its own.",
+    )
+
+
+looks = together(scale("Looks"), flag("dark", section="Looks", help="Draw on dark paper."))
 
 output = together(
     option(

@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from hookscope.choices import PICTURES
-from hookscope.cli import candidates, pictures
+from hookscope.cli import pictures
 from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
-from hookscope.cli.values import FileName
 
 EXAMPLES = (
     Example(
@@ -37,20 +36,7 @@ EXAMPLES = (
 
 @command(
     "plot",
-    click.argument(
-        "file",
-        metavar="FILE",
-        type=FileName("file"),
-        help="A file that capture, grads or step wrote.",
-    ),
-    click.argument(
-        "keys",
-        metavar="[KEY]...",
-        nargs=-1,
-        shell_complete=candidates.keys,
-        help="Tensors to draw: a layer, a key as the file has it, or a glob; with a slice behind it"
-        " if only a part is meant: layer3.0/output[0,3].",
-    ),
+    pictures.tensors,
     option(
         "--kind",
         section="Picture",
@@ -58,25 +44,8 @@ EXAMPLES = (
         help="Feature maps, distributions, values and gradients from layer to layer, channel by"
         " position, or attention; what fits the keys if not given.",
     ),
-    pictures.channels,
-    option(
-        "--channel-dim",
-        "dim",
-        section="Channels",
-        type=int,
-        metavar="N",
-        help="The dimension of the channels, where they are not the second one of four: -1 for"
-        " Swin's.",
-    ),
-    option(
-        "--seed",
-        section="Channels",
-        shared_env="HOOKSCOPE_SEED",
-        default=0,
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Of the choice at random.",
-    ),
+    pictures.channels("Channels"),
+    pictures.where("Channels"),
     pictures.looks,
     pictures.output,
     everywhere,

@@ -14,6 +14,7 @@ from hookscope.dimensions import channel_dim
 from hookscope.errors import RequestError
 from hookscope.keys import WHOLE, Index, slice_text
 from hookscope.pictures.channels import COUNT, choose_channels, demand_channels
+from hookscope.pictures.colors import Reals
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 
@@ -123,7 +124,7 @@ def _no_maps(name: str, shape: tuple[int, ...]) -> RequestError:
     )
 
 
-def resize(maps: NDArray[Any], height: int, width: int) -> NDArray[np.float64]:
+def resize(maps: NDArray[Any], height: int, width: int) -> Reals:
     """Return maps at another size: means where they shrink, repeated entries where they grow.
 
     Args:
@@ -142,12 +143,14 @@ def resize(maps: NDArray[Any], height: int, width: int) -> NDArray[np.float64]:
         return _along(_along(maps.astype(np.float64), 1, height), 2, width)
 
 
-def _along(array: NDArray[np.float64], dim: int, size: int) -> NDArray[np.float64]:
+def _along(array: Reals, dim: int, size: int) -> Reals:
     old = array.shape[dim]
-    if size >= old:
-        return np.take(array, np.arange(size) * old // size, axis=dim)
     starts = np.arange(size) * old // size
+    if size >= old:
+        grown: Reals = array.take(starts, axis=dim)
+        return grown
     lengths = np.diff([*starts, old])
     shares = np.expand_dims(lengths, tuple(i for i in range(array.ndim) if i != dim))
-    sums: NDArray[np.float64] = np.add.reduceat(array, starts, axis=dim)
-    return np.divide(sums, shares)
+    sums: Reals = np.add.reduceat(array, starts, axis=dim)
+    means: Reals = sums / shares
+    return means

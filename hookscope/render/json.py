@@ -11,6 +11,7 @@ from hookscope.render.marks import gradient_marks
 if TYPE_CHECKING:  # listing models as JSON needs no torch
     from hookscope.events import Trace
     from hookscope.module_tree import ModuleTree
+    from hookscope.pictures.values import Look
     from hookscope.records import Recording
     from hookscope.sources.catalog import ModelInfo
 
@@ -63,6 +64,33 @@ def capture_document(capture: Recording, file: str | None = None) -> dict[str, A
         "coverage": coverage,
     }
     return document(command, {**capture.metadata, **results})
+
+
+def show_document(
+    capture: Recording, file: str, looks: Sequence[Look] | None = None
+) -> dict[str, Any]:
+    """Return what a file holds: ``file``, then ``recording`` or, where some are named, ``tensors``.
+
+    ``recording`` is the document that the command printed which made the file. Each of ``tensors``
+    has its key, slice, shape, dtype, statistics, histogram, largest entries, and the places of the
+    first NaN and of the first infinity. Whichever is not asked for is null.
+    """
+    tensors = [
+        {
+            "key": look.record.key,
+            "slice": look.part,
+            "shape": look.shape,
+            "dtype": look.record.dtype,
+            "stats": look.stats.to_json(),
+            "histogram": [asdict(one) for one in look.histogram],
+            "largest": [asdict(entry) for entry in look.largest],
+            "first_nan": look.first_nan,
+            "first_inf": look.first_inf,
+        }
+        for look in looks or ()
+    ]
+    recording = None if looks else capture_document(capture, file)
+    return document("show", {"file": file, "recording": recording, "tensors": tensors or None})
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:

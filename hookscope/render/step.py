@@ -59,7 +59,9 @@ def _optimizer_lines(
 ) -> list[Text]:
     if not optimizer:
         return []
-    settings = ", ".join(f"{k}={v}" for k, v in optimizer["arguments"].items() if v is not None)
+    # A file keeps no order of arguments, and must show the same line: the rate, then by name.
+    named = sorted(optimizer["arguments"].items(), key=lambda item: (item[0] != "lr", item[0]))
+    settings = ", ".join(f"{name}={value}" for name, value in named if value is not None)
     return sentence(f"Optimizer {optimizer['class']}: {settings}", width, ascii, "bold")
 
 

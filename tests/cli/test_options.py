@@ -77,12 +77,19 @@ SAMPLES = {
     "ablate output": ("out.json", "out.json"),
     "forward-only": ("1", True),
     "chrome": ("t.json", "t.json"),
+    "map": ("1", True),
+    "show channels": ("0,3,8-10", (0, 3, 8, 9, 10)),
+    "show by": ("strength", "strength"),
+    "count": ("4", 4),
+    "scale": ("each", "each"),
+    "channel-dim": ("-1", -1),
     "task": ("optical flow", "optical flow"),
     "quiet": ("1", True),
     "verbose": ("2", 2),
     "json": ("1", True),
     "color": ("0", False),
 }
+NEEDED = {"completion": ["bash"], "show": ["a.safetensors"]}  # arguments without a default
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 
 
@@ -105,7 +112,7 @@ def value_of(context: click.Context, option) -> object:
 def test_every_option_has_its_variable(parse, monkeypatch, name, option) -> None:
     word, value = SAMPLES.get(f"{name} {option.key}") or SAMPLES[option.key]
     Path("one.png").write_bytes(PNG)
-    needed = ["bash"] if name == "completion" else []
+    needed = NEEDED.get(name, [])
     assert value_of(parse(name, *needed), option) != value
     variable = f"HOOKSCOPE_{name}_{option.key}".upper().replace("-", "_")
     monkeypatch.setenv(variable, word)
@@ -125,7 +132,7 @@ def test_model_seed_and_device_have_short_names(parse, monkeypatch, variable) ->
 def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) -> None:
     if not option.is_bool_flag:
         return
-    needed = ["bash"] if name == "completion" else []
+    needed = NEEDED.get(name, [])
     monkeypatch.setenv(option.envvar[0], "1")
     assert value_of(parse(name, *needed), option) is True
     assert value_of(parse(name, *needed, f"--no-{option.key}"), option) is False

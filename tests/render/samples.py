@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +17,12 @@ from hookscope.captures import Capture
 from hookscope.events import BACKWARD, FORWARD, Event, Trace
 from hookscope.module_tree import LayerRun, ModuleTree
 from hookscope.modules import describe
+from hookscope.pictures.maps import Maps, feature_maps
+from hookscope.pictures.values import Look, look
+from hookscope.reader import OpenCapture, open_capture
 from hookscope.records import Absent, Coverage, Fired, Silent
 
+T = TypeVar("T")
 LABELS = ("great white shark", "tabby", "crème brûlée", "stole", "loggerhead")
 ODD_NAMES = (
     ":x:",
@@ -226,3 +234,21 @@ def ablation() -> Ablation:
         coverage=coverage,
         metadata={"command": "ablate"},
     )
+
+
+def opened(read: Callable[[OpenCapture], T]) -> T:
+    """What ``read`` makes of the outputs in a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.safetensors")
+        outputs().save(path)
+        return read(open_capture(path))
+
+
+def looked() -> Look:
+    """A part of a tensor with entries that are not finite."""
+    return opened(lambda file: look(file, "layer3.0.downsample.0/output", (0,)))
+
+
+def maps() -> Maps:
+    """Six of its maps."""
+    return opened(lambda file: feature_maps(file, "layer3.0.downsample.0/output", count=6))

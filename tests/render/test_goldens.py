@@ -24,8 +24,11 @@ from hookscope.render.gradcheck import COLUMNS as GRADCHECK_COLUMNS
 from hookscope.render.gradcheck import gradcheck_lines
 from hookscope.render.grads import COLUMNS as GRADS_COLUMNS
 from hookscope.render.grads import grads_lines
+from hookscope.render.maps import map_lines
 from hookscope.render.models import COLUMNS as MODELS_COLUMNS
 from hookscope.render.models import models_lines
+from hookscope.render.show import COLUMNS as SHOW_COLUMNS
+from hookscope.render.show import look_lines
 from hookscope.render.step import COLUMNS as STEP_COLUMNS
 from hookscope.render.step import step_lines
 from hookscope.render.table import Column
@@ -108,6 +111,10 @@ def gradcheck(width: int | None, ascii: bool) -> list[Text]:
     return gradcheck_lines(samples.checked(), width, ascii)
 
 
+def show(width: int | None, ascii: bool) -> list[Text]:
+    return look_lines(samples.looked(), width, ascii)
+
+
 TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {
     "tree-resnet18": (resnet18, TREE_COLUMNS, ("layer2.0.downsample.0", "avgpool", "fc")),
     "tree-small": (small, TREE_COLUMNS, ("stem.0", "block.first", "attention.out_proj", "head")),
@@ -119,6 +126,7 @@ TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {
     "trace": (trace, TRACE_COLUMNS, ("layer1.0.conv1", "layer1.0.relu")),
     "gradcheck": (gradcheck, GRADCHECK_COLUMNS, ("input.0", "input.scale")),
     "ablate": (ablate, ABLATE_COLUMNS, ("layer1.0.conv2", "layer1.0.norm", "layer1.0.mask", "fc")),
+    "show": (show, SHOW_COLUMNS, ("layer3.0.downsample.0/output[0]", "[0,15,3,3]", "NaN")),
     "models": (models, MODELS_COLUMNS, ("alexnet", "ssdlite320_mobilenet_v3_large")),
 }
 
@@ -157,6 +165,15 @@ def check_invariants(
     assert places == sorted(set(places)), "columns keep their order"
     if width is None:
         assert header[: len(columns)] == [column.title for column in columns]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_maps_in_shades_are_the_golden_ones(width: int, golden: Callable[[str, str], None]) -> None:
+    for name, each in (("maps", False), ("maps-each", True)):
+        lines = [line.plain for line in map_lines(samples.maps(), (width, 24), False, each)]
+        golden(f"{name}-{width}", "".join(f"{line}\n" for line in lines))
+        assert max(map(len, lines)) <= width
+        assert all(line.isascii() and line == line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize("name", TABLES)

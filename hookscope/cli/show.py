@@ -1,0 +1,149 @@
+"""``hookscope show``: look at what a file holds, without loading torch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli import pictures
+from hookscope.cli.command import Command, Example, command, flag, together
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+from hookscope.errors import RequestError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.keys import Index
+    from hookscope.reader import OpenCapture
+
+EXAMPLES = (
+    Example(
+        "hookscope show sample_models/five.safetensors",
+        "The table that the capture printed when it was made.",
+    ),
+    Example(
+        "hookscope show sample_models/five.safetensors conv2",
+        "What one layer holds: statistics, a histogram, the largest entries.",
+    ),
+    Example(
+        'hookscope show sample_models/five.safetensors "conv1/output[0,3]"',
+        "The same of a part; a slice is numpy's.",
+    ),
+    Example(
+        "hookscope show sample_models/five.safetensors conv1 --map --by strength --count 4",
+        "The four strongest feature maps, drawn in the terminal.",
+    ),
+)
+MAPS = "Maps"
+
+maps = together(
+    flag("map", section=MAPS, help="Draw the feature maps of each KEY in the terminal."),
+    pictures.channels(MAPS),
+    pictures.where(MAPS),
+    pictures.scale(MAPS),
+)
+
+
+@command(
+    "show",
+    pictures.tensors,
+    maps,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) -> None:
+    """Look at what a file holds.
+
+    Alone, the table that was printed when the file was made; with -v, where it came from. With a
+    KEY, the statistics, a histogram and the largest entries of each tensor, or with --map its
+    feature maps, as large as the window allows: in colour where the terminal has 256 of them or
+    more, in ASCII shades elsewhere. Torch is not loaded, and no more is read than what is shown.
+    """
+    out: Out = ctx.obj
+    draws = values.pop("map")
+    _refuse_misfits(ctx, file, keys, draws, out.json)
+    from hookscope.keys import choose_keys
+    from hookscope.reader import open_capture
+
+    capture = open_capture(file)
+    wanted = choose_keys(keys, [record.key for record in capture.records], file)
+    if draws:
+        for key, index in wanted:
+            out.result(_maps(out, capture, key, index, values))
+    elif wanted:
+        _show_values(out, capture, wanted)
+    else:
+        _show_summary(out, capture)
+
+
+def _show_summary(out: Out, capture: OpenCapture) -> None:
+    if out.json:
+        from hookscope.render.json import show_document
+
+        out.document(show_document(capture, str(capture.path)))
+        return
+    from hookscope.render.summary import summary_lines
+
+    out.result(summary_lines(capture, out.width, out.ascii))
+    if out.verbose:
+        from hookscope.render.show import provenance_lines
+
+        out.separate()
+        out.result(provenance_lines(capture, out.width, out.ascii))
+
+
+def _show_values(out: Out, capture: OpenCapture, wanted: list[tuple[str, Index]]) -> None:
+    from hookscope.pictures.values import look
+
+    if out.json:
+        from hookscope.render.json import show_document
+
+        looks = [look(capture, key, index) for key, index in wanted]
+        out.document(show_document(capture, str(capture.path), looks))
+        return
+    from hookscope.render.show import look_lines
+
+    for i, (key, index) in enumerate(wanted):
+        if i:
+            out.separate()
+        out.result(look_lines(look(capture, key, index), out.width, out.ascii))
+
+
+def _maps(
+    out: Out, capture: OpenCapture, key: str, index: Index, values: dict[str, Any]
+) -> list[Text]:
+    from hookscope.pictures.maps import feature_maps
+    from hookscope.render.maps import map_lines
+
+    chosen = {name: value for name, value in values.items() if name != "scale"}
+    maps = feature_maps(capture, key, index, **chosen)
+    colored = out.colors >= 256 and not out.ascii
+    return map_lines(maps, out.window, colored, values["scale"] == "each", out.ascii)
+
+
+def _refuse_misfits(
+    ctx: click.Context, file: str, keys: tuple[str, ...], draws: bool, json: bool
+) -> None:
+    if not os.path.exists(file):
+        raise RequestError(
+            f"There is no file {file}.", "Make one with 'hookscope capture', or name another."
+        )
+    if draws and json:
+        raise RequestError(
+            "--map draws in the terminal, and --json has no pictures.", "Leave out one of the two."
+        )
+    if draws and not keys:
+        raise RequestError(
+            "--map needs a KEY whose maps it draws.",
+            f"'hookscope show {file}' lists the layers that the file holds.",
+        )
+    assert isinstance(ctx.command, Command)
+    for given in ctx.command.options():
+        typed = ctx.get_parameter_source(given.name) is ParameterSource.COMMANDLINE
+        if given.section == MAPS and typed and not draws and given.name != "map":
+            raise RequestError(f"--{given.key} is for the maps of --map.", "Add --map.")
