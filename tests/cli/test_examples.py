@@ -63,7 +63,8 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
         wrote = [said.split()[1] for said in err.splitlines() if said.startswith("wrote ")]
         files = [file for file in wrote if (folder / file).is_file()]
         fine = program == "hookscope" and status == 0 and out and "Warning" not in err
-        writes = command in ("capture", "grads", "step", "ablate") or "--chrome" in line
+        writers = ("capture", "grads", "step", "ablate", "plot", "filters")
+        writes = command in writers or "--chrome" in line
         if not fine or len(files) != writes:
             found[line] = f"{status}: {err}"
     return found

@@ -15,7 +15,8 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "tree capture grads step ablate trace gradcheck show models config completion help"
+    known = "tree capture grads step ablate trace gradcheck show plot filters models"
+    known += " config completion help"
     assert known.split() == COMMANDS
 
 

@@ -149,8 +149,10 @@ def draw_image(
     plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
     odd, endless = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
     table = plain_table.with_extremes(bad=odd, over=endless, under=endless)
+    # matplotlib takes an infinity for missing, as NaN is; what lies past an end it tells apart.
+    past = np.where(image > 0, scale.high + abs(scale.high) + 1, scale.low - abs(scale.low) - 1)
     return axes.imshow(
-        image.astype(np.float64),
+        np.where(np.isinf(image), past, image.astype(np.float64)),
         cmap=table,
         vmin=scale.low,
         vmax=scale.high,
