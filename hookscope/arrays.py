@@ -54,9 +54,7 @@ def blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
         return
     flags = ["external_loop", "buffered"]
     with np.nditer(array, flags=flags, order="C", buffersize=BLOCK) as walk:  # type: ignore[call-overload]
-        for piece in walk:
-            for start in range(0, piece.size, BLOCK):  # what lies in a row comes as one
-                yield piece[start : start + BLOCK]
+        yield from walk
 
 
 def magnitude(array: NDArray[Any]) -> NDArray[Any]:

@@ -53,6 +53,7 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["config", "--json"],
         ["completion", "bash"],
         ["help", "grads"],
+        ["show", "missing"],
         [],
     ],
     ids=" ".join,

@@ -19,6 +19,7 @@ from hookscope.captures import Capture
 from hookscope.errors import RequestError, StoreError
 from hookscope.keys import Index
 from hookscope.reader import open_capture
+from hookscope.stats import BLOCK
 
 FLOAT8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")
 PLAIN = [
@@ -138,7 +139,9 @@ def test_statistics_are_those_of_the_run(tmp_path: Path) -> None:
 def test_blocks_of_any_view_are_its_entries_in_order() -> None:
     whole = np.arange(2 * 300_000, dtype=np.float32).reshape(2, 300_000)
     for view in (whole, whole.T, whole[:, ::-7], whole[1]):
-        assert np.array_equal(np.concatenate([b.copy() for b in blocks(view)]), view.reshape(-1))
+        pieces = [block.copy() for block in blocks(view)]
+        assert np.array_equal(np.concatenate(pieces), view.reshape(-1))
+        assert max(map(len, pieces)) <= BLOCK
 
 
 def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+import hookscope
+
 Sample = Callable[[str], ModuleType]
 
 
@@ -77,3 +79,13 @@ def test_preprocess_takes_an_image_of_any_mode(sample: Sample, mode: str) -> Non
     prepared = sample("digits").preprocess(Image.new(mode, (31, 17)))
     assert prepared.shape == (1, 8, 8)
     assert 0 <= prepared.min() <= prepared.max() <= 1
+
+
+def test_the_capture_of_the_five_is_that_of_the_model(repo: Path) -> None:
+    model = f"{repo / 'sample_models' / 'digits.py'}:trained"
+    image = str(repo / "sample_models" / "five.png")
+    kept = hookscope.load(repo / "sample_models" / "five.safetensors")
+    again = hookscope.capture(model, layers=["{conv,relu}*"], input=[image])
+    assert list(kept) == list(again)
+    for key, tensor in kept.items():
+        torch.testing.assert_close(tensor, again[key])
