@@ -40,9 +40,10 @@ check: ready-dev
 	$(PY) -m tools.cli_reference --check
 	$(PY) -m tools.catalog --check
 
-docs: ready
+docs: ready-dev
 	$(PY) -m tools.cli_reference
 	$(PY) -m tools.catalog
+	$(PY) -m tools.pictures
 
 bench: ready
 	@$(PY) -m bench

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from hookscope.pictures.figures.canvas import (
     MARKERS,
@@ -22,7 +23,7 @@ from hookscope.pictures.flows import LINKED, Flow, Point
 
 _ROW, _TALLEST, _LETTERS = 0.17, 16.0, 60  # inches of a row and of all; letters of a label
 _LABEL = 0.13  # inches that a label needs
-_WIDE = 100.0  # so many times the middle one, and the largest leaves no room for the others
+_WIDE = 100.0  # times as large as others, and a number leaves them no room on a linear axis
 
 
 def draw(flows: Sequence[Flow], title: str, about: str) -> Figure:
@@ -71,7 +72,7 @@ def _draw_series(axes: Axes, flow: Flow) -> None:
         )
     every = [point for points in flow.series.values() for point in points]
     if flow.norms and any(point.value for point in every):
-        axes.set_xscale("log")
+        _make_logarithmic(axes, [p.value for p in every if p.value])
     elif not flow.norms:
         _bend(axes, every)
     zeros = [p.row for p in every if flow.norms and p.value == 0]
@@ -90,6 +91,15 @@ def _draw_series(axes: Axes, flow: Flow) -> None:
             )
 
 
+def _make_logarithmic(axes: Axes, norms: Sequence[float]) -> None:
+    """Number the powers of ten, and within a few of them 2 and 5 times each as well."""
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if max(norms) < _WIDE * min(norms):
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
 def _bend(axes: Axes, points: Sequence[Point]) -> None:
     """Make the axis logarithmic away from zero where one layer would dwarf all the others."""
     sizes = [abs(p.value) + (p.spread or 0) for p in points if p.value is not None]
@@ -103,4 +113,4 @@ def _name_rows(axes: Axes, rows: Sequence[str], height: float) -> None:
     at = list(range(0, len(rows), step))
     axes.set_yticks(at, [plain(shortened(rows[i], _LETTERS)) for i in at])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_ylabel("in execution order" if step == 1 else f"in execution order, every {step}th")
+    axes.set_ylabel("in execution order" + (f", one in {step} named" if step > 1 else ""))
