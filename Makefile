@@ -40,10 +40,11 @@ check: ready-dev
 	$(PY) -m tools.cli_reference --check
 	$(PY) -m tools.catalog --check
 
-docs: ready
+docs: ready-dev
 	$(PY) -m tools.cli_reference
 	$(PY) -m tools.catalog
 	$(PY) -m tools.report_picture
+	$(PY) -m tools.pictures
 
 bench: ready
 	@$(PY) -m bench

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.cam import cam
     from hookscope.verbs.capture import capture
+    from hookscope.verbs.filters import filters
     from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.grads import grads
     from hookscope.verbs.load import load, load_model
+    from hookscope.verbs.plot import plot
     from hookscope.verbs.record import record
     from hookscope.verbs.report import Report, report
     from hookscope.verbs.step import step
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    *("ablate", "cam", "capture", "gradcheck", "grads", "load", "record", "report", "step"),
-    "trace",
+    *("ablate", "cam", "capture", "filters", "gradcheck", "grads", "load", "plot", "record"),
+    *("report", "step", "trace"),
 )
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
@@ -57,11 +59,13 @@ __all__ = [
     "cam",
     "capture",
     "emit",
+    "filters",
     "gradcheck",
     "grads",
     "load",
     "load_model",
     "models",
+    "plot",
     "record",
     "report",
     "step",

@@ -49,3 +49,6 @@ HOOK_KINDS_OF = {
 # Which channels of a tensor are drawn, and whether their maps share one scale of colours.
 WAYS = ("index", "strength", "random")
 SCALES = ("grid", "each")
+# What a capture is drawn as, and how a picture's file may end.
+PICTURES = ("maps", "hist", "flow", "heat", "attention")
+ENDINGS = (".png", ".svg", ".pdf")

@@ -83,14 +83,6 @@ def kinds_of(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
     return {known[word] for word in words}
 
 
-def demand_word(keyword: str, word: str, known: Iterable[str]) -> None:
-    """Raise RequestError if ``word`` is not among those that ``keyword`` takes."""
-    if word not in known:
-        raise RequestError(
-            f"{word!r} is no value of {keyword}.", f"Choose among {', '.join(known)}."
-        )
-
-
 def several(words: str | Iterable[str]) -> list[str]:
     """The words given; a lone one need not stand in a list."""
     return [words] if isinstance(words, str) else list(words)

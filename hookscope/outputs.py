@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hookscope.choices import ENDINGS
 from hookscope.errors import RequestError
 
 SUFFIX = ".safetensors"
@@ -18,7 +19,13 @@ PAGE = ".html"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
 PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page begins that it wrote
 TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
-_PNG_MARK = b"tEXthookscope\0"  # the first chunk behind the head of a PNG that it wrote
+# What a picture that it wrote tells of who made it, near the beginning or, in a PDF, the end.
+PICTURE_MARKS = {
+    ".png": f"tEXtSoftware\0{MARK}".encode(),
+    ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
+    ".pdf": f"/Creator ({MARK})".encode(),
+}
+_NEAR = 4096  # bytes
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
 
@@ -34,16 +41,18 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
 
 
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
-    """Tell whether hookscope wrote ``path``, from its beginning alone.
+    """Tell whether hookscope wrote ``path``, from its beginning and its end.
 
-    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json`` or ``.png``.
+    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, or a picture's.
     """
     in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
     try:
-        if suffix == ".png":
+        if suffix in PICTURE_MARKS:
             with path.open("rb") as file:
-                return file.read(64)[37:].startswith(_PNG_MARK)
+                ends = [file.read(_NEAR)]
+                file.seek(-min(_NEAR, path.stat().st_size), os.SEEK_END)
+                return any(PICTURE_MARKS[suffix] in end for end in [*ends, file.read()])
         if suffix != SUFFIX:
             with path.open("rb") as file:
                 return file.read(max(map(len, starts))).startswith(starts)
@@ -70,6 +79,21 @@ def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
     return table, 8 + length
 
 
+def picture_ending(path: Path) -> str:
+    """Return the ending of a picture's name, which tells its format.
+
+    Raises:
+        RequestError: no picture is written in that format.
+    """
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise RequestError(
+            f"The output {path} is no picture by its name.",
+            f"Let it end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.",
+        )
+    return ending
+
+
 def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:
     """Make sure that ``path`` can be written, and return whether that replaces a file.
 
@@ -77,7 +101,8 @@ def check(path: Path, force: bool = False, option: str = "--output", suffix: str
         path: the file to be written.
         force: whether a file that hookscope did not write may be replaced.
         option: what named the file, for the repair.
-        suffix: the kind of file to be written, ``.safetensors``, ``.html``, ``.json`` or ``.png``.
+        suffix: the kind of file to be written: ``.safetensors``, ``.html``, ``.json``, or that of a
+            picture.
 
     Raises:
         RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or

@@ -22,10 +22,12 @@ from hookscope.cli import (
     completion,
     config,
     faults,
+    filters,
     gradcheck,
     grads,
     help,
     models,
+    plot,
     report,
     show,
     step,
@@ -70,7 +72,8 @@ def cli() -> None:
 
 
 for _module in (
-    *(tree, capture, grads, step, ablate, cam, trace, gradcheck, show, report, models),
+    *(tree, capture, grads, step, ablate, trace, gradcheck, cam, show, plot, filters, report),
+    models,
     *(config, completion, help),
 ):
     cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))

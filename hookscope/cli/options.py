@@ -41,6 +41,15 @@ def _choose_model(ctx: click.Context, param: click.Parameter, value: str) -> str
     return word
 
 
+def take_last_word(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """Return the word of an argument behind MODEL; where one alone is given, it is this one."""
+    if value is None and not ctx.resilient_parsing:
+        value = ctx.meta.pop(_WORD, None)
+        if value is None:
+            raise click.MissingParameter(ctx=ctx, param=param)
+    return value or ""
+
+
 def read_assignments(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, Any] | None:
@@ -145,7 +154,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     from hookscope.spec import parse_model
 
     check_weights(parse_model(values["model"]), values["weights"])
-    if not values["input"]:
+    if not values.get("input"):
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)

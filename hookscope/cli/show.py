@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.choices import SCALES, WAYS
-from hookscope.cli import candidates
-from hookscope.cli.command import Command, Example, command, flag, option, together
+from hookscope.cli import pictures
+from hookscope.cli.command import Command, Example, command, flag, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
-from hookscope.cli.values import FileName, Parsed, indices
 from hookscope.errors import RequestError
 
 if TYPE_CHECKING:
@@ -44,72 +42,15 @@ MAPS = "Maps"
 
 maps = together(
     flag("map", section=MAPS, help="Draw the feature maps of each KEY in the terminal."),
-    option(
-        "--channels",
-        section=MAPS,
-        type=Parsed("list", indices),
-        help="These channels, such as 0,3,8-11.",
-    ),
-    option(
-        "--by",
-        section=MAPS,
-        default=WAYS[0],
-        type=click.Choice(WAYS),
-        help="Which channels, if --channels names none: the first, those of the largest mean"
-        " absolute value, or some at random.",
-    ),
-    option(
-        "--count",
-        section=MAPS,
-        default=16,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="How many channels at most.",
-    ),
-    option(
-        "--seed",
-        section=MAPS,
-        shared_env="HOOKSCOPE_SEED",
-        default=0,
-        type=click.IntRange(min=0),
-        metavar="N",
-        help="Of the choice at random.",
-    ),
-    option(
-        "--scale",
-        section=MAPS,
-        default=SCALES[0],
-        type=click.Choice(SCALES),
-        help="One scale for the grid of maps, or each its own.",
-    ),
-    option(
-        "--channel-dim",
-        "dim",
-        section=MAPS,
-        type=int,
-        metavar="N",
-        help="The dimension of the channels, where they are not the second one of four: -1 for"
-        " Swin's.",
-    ),
+    pictures.channels(MAPS),
+    pictures.where(MAPS),
+    pictures.scale(MAPS),
 )
 
 
 @command(
     "show",
-    click.argument(
-        "file",
-        metavar="FILE",
-        type=FileName("file"),
-        help="A file that capture, grads or step wrote.",
-    ),
-    click.argument(
-        "keys",
-        metavar="[KEY]...",
-        nargs=-1,
-        shell_complete=candidates.keys,
-        help="Tensors to look at: a layer, a key as the file has it, or a glob; with a slice behind"
-        " it if only a part is meant: layer3.0/output[0,3].",
-    ),
+    pictures.tensors,
     maps,
     everywhere,
     click.pass_context,

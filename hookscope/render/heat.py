@@ -12,7 +12,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from hookscope.kinds import CAM, INPUT
 from hookscope.module_tree import ROOT
-from hookscope.render.colors import table
+from hookscope.outputs import MARK
+from hookscope.pictures.colors import SEQUENTIAL
 from hookscope.render.text import plural, real, shape_text
 from hookscope.strict_json import number
 
@@ -30,9 +31,10 @@ Pixels = NDArray[np.uint8]
 
 
 def heat_png(capture: Capture) -> bytes:
-    """Return the picture as a PNG file, which bears what was computed as its text ``hookscope``."""
+    """Return the picture as a PNG file, whose ``Description`` says what was computed."""
     info, stream = PngInfo(), io.BytesIO()
-    info.add_text("hookscope", heading(capture.metadata["cam"]))
+    info.add_text("Software", MARK)
+    info.add_text("Description", heading(capture.metadata["cam"]))
     picture(capture).save(stream, "PNG", pnginfo=info)
     return stream.getvalue()
 
@@ -80,7 +82,7 @@ def _row(image: Pixels, values: NDArray[np.float64], entry: dict[str, Any]) -> I
     times = max(1, -(-SIDE // max(image.shape[:2])))
     top = float(np.nan_to_num(values, posinf=0).max())
     shares = np.nan_to_num(values / top if top else values).clip(0, 1)
-    colors = table()[(shares * 255).round().astype(np.uint8)]
+    colors = SEQUENTIAL[(shares * 255).round().astype(np.uint8)]
     grey = np.asarray(Image.fromarray(image).convert("L"), dtype=np.float64)[..., None]
     over = _mixed(colors, MIDDLE + (grey - MIDDLE) / 2)
     left, right = (Image.fromarray(_enlarged(each, times)) for each in (image, over))
@@ -113,7 +115,7 @@ def _enlarged(pixels: Pixels, times: int) -> Pixels:
 def _draw_scale(row: Image.Image, left: int, top: float) -> None:
     """The colours from below to above, with 0 and the largest value beside them."""
     places = np.linspace(255, 0, row.height).round().astype(np.uint8)
-    bar = np.repeat(_mixed(table()[places], MIDDLE)[:, None], BAR, 1)
+    bar = np.repeat(_mixed(SEQUENTIAL[places], MIDDLE)[:, None], BAR, 1)
     row.paste(Image.fromarray(bar), (left, 0))
     draw, font, at = ImageDraw.Draw(row), ImageFont.load_default(14), left + BAR + 4
     draw.text((at, 0), real(top, 3), INK, font, anchor="lt")

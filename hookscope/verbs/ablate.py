@@ -14,10 +14,10 @@ from hookscope.ablation.result import Ablation
 from hookscope.ablation.running import Progress, carry_through, prepare_job
 from hookscope.ablation.yardstick import settle
 from hookscope.choices import DEFAULT_MODEL, FIGURES, KNOCKOUTS
+from hookscope.demands import demand_word
 from hookscope.differentiate import settle_loss
 from hookscope.execute import without_fast_path
 from hookscope.keywords import (
-    demand_word,
     options_of,
     prepared_for,
     several,

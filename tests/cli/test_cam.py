@@ -49,7 +49,7 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
 
     run("cam", DIGITS, "--input", FIVE, "-o", "a.png")
     with Image.open(tmp_path / "work" / "a.png") as opened:
-        assert opened.text["hookscope"] == "gradcam at pool, grid 4x4"
+        assert opened.text["Description"] == "gradcam at pool, grid 4x4"
         pixels = np.asarray(opened.convert("RGB")).astype(int)
     shot = hookscope.cam(DIGITS, input=FIVE)
     image, heat = shot["./image"][0].permute(1, 2, 0).numpy(), shot["./cam"][0].numpy()

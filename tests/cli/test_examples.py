@@ -63,7 +63,7 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
         wrote = [said.split()[1] for said in err.splitlines() if said.startswith("wrote ")]
         files = [file for file in wrote if (folder / file).is_file()]
         fine = program == "hookscope" and status == 0 and out and "Warning" not in err
-        makers = ("capture", "grads", "step", "ablate", "cam", "report")
+        makers = ("capture", "grads", "step", "ablate", "cam", "report", "plot", "filters")
         writes = command in makers or "--chrome" in line
         if not fine or len(files) != writes:
             found[line] = f"{status}: {err}"

@@ -14,15 +14,15 @@ from hookscope.cli.main import cli
 
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
-# A second form of the result.
-PRESENTATION |= {"chrome"}
+# A second form of the result, and how fine it is.
+PRESENTATION |= {"chrome", "dpi"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck")
-WITH_API += ("report", "models")
+WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
+WITH_API += ("report", "plot", "filters")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -85,8 +85,11 @@ SAMPLES = {
     "forward-only": ("1", True),
     "chrome": ("t.json", "t.json"),
     "map": ("1", True),
-    "show channels": ("0,3,8-10", (0, 3, 8, 9, 10)),
-    "show by": ("strength", "strength"),
+    **{f"{name} channels": ("0,3,8-9", (0, 3, 8, 9)) for name in ("show", "plot", "filters")},
+    **{f"{name} by": ("strength", "strength") for name in ("show", "plot", "filters")},
+    "kind": ("hist", "hist"),
+    "dark": ("1", True),
+    "dpi": ("300", 300),
     "count": ("4", 4),
     "scale": ("each", "each"),
     "channel-dim": ("-1", -1),
@@ -96,11 +99,12 @@ SAMPLES = {
     "json": ("1", True),
     "color": ("0", False),
 }
+# Arguments without a default.
 NEEDED = {
+    **{name: ["a.safetensors"] for name in ("show", "plot", "report")},
     "completion": ["bash"],
-    "show": ["a.safetensors"],
-    "report": ["a.safetensors"],
-}  # arguments without a default
+    "filters": ["conv1"],
+}
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 
 
@@ -166,8 +170,9 @@ def test_options_are_the_keywords_of_the_api(name) -> None:
 @pytest.mark.parametrize("name", WITH_API)
 def test_options_have_the_defaults_of_the_api(parse, name) -> None:
     params = parse(name, *NEEDED.get(name, [])).params
+    arguments = {p.name for p in cli.commands[name].params if isinstance(p, click.Argument)}
     for keyword, parameter in api_of(name).items():
-        if keyword not in CALLBACKS and parameter.default is not parameter.empty:
+        if keyword not in CALLBACKS | arguments:
             assert params[keyword] == parameter.default, keyword
 
 

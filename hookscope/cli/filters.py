@@ -1,0 +1,74 @@
+"""``hookscope filters``: draw the weights of a layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hookscope.cli import candidates, options, pictures
+from hookscope.cli.command import Example, command
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+
+EXAMPLES = (
+    Example(
+        "hookscope filters sample_models/digits.py:trained conv1",
+        "The kernels that a trained model looks at digits with.",
+    ),
+    Example("hookscope filters resnet18 conv1 --count 64 -o stem.png", "In colour: all of them."),
+    Example(
+        "hookscope filters sample_models/digits_scripted.pt conv2 --by strength --count 4 --dark",
+        "The strongest of a file whose Python is lost, by input channel.",
+    ),
+    Example(
+        "hookscope filters sample_models/digits_exported.pt2 fc -o fc.svg",
+        "The matrix of a linear layer.",
+    ),
+)
+
+
+@command(
+    "filters",
+    options.model,
+    click.argument(
+        "layer",
+        metavar="LAYER",
+        required=False,
+        is_eager=True,
+        callback=options.take_last_word,
+        shell_complete=candidates.layers,
+        help="The layer, or one of its parameters.",
+    ),
+    pictures.channels("Channels"),
+    pictures.looks,
+    options.weights,
+    options.seed,
+    pictures.output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
+    """Draw the weights of a layer.
+
+    Of a convolution the kernels, in colour where they take three input channels; of a linear layer
+    or an embedding the matrix.
+    """
+    out: Out = ctx.obj
+    from hookscope.sources import catalog
+
+    spec = catalog.check(values["model"])
+    name = spec.name or Path(spec.path).stem
+    path, replaces = pictures.settle_picture(output, force, name, "filters")
+    options.announce_model(ctx)
+    out.last_words = "Interrupted; nothing was written."
+    with out.status("Loading torch ..."):
+        from hookscope.cli.log import listen
+        from hookscope.verbs.filters import filters as verb
+
+        listen(out)
+        out.step(f"Reading {values['model']} ...")
+        drawing = verb(**values)
+    pictures.deliver(out, drawing, path, replaces, dpi, "filters")

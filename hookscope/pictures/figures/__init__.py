@@ -1,0 +1,1 @@
+"""The files that draw with matplotlib: plain arrays in, a figure out. Nothing else imports it."""

@@ -1,0 +1,43 @@
+"""Draws the pictures of the documents, with the commands that stand beside them.
+
+``python -m tools.pictures`` writes ``docs/images/``. The bytes depend on matplotlib's version, so
+nothing is compared.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE = "sample_models/five.safetensors"
+DPI = "90"  # small files
+
+PICTURES = {
+    "maps": ["plot", SAMPLE, "relu1", "--by", "strength", "--count", "8"],
+    "hist": ["plot", SAMPLE, "conv1", "conv2", "--kind", "hist"],
+    "filters": ["filters", "sample_models/digits.py:trained", "conv1", "--dark"],
+}
+GRADIENTS = ["grads", "sample_models/digits.py:trained", "--input", "sample_models/five.png"]
+
+
+def draw(*words: str) -> None:
+    """Run one command of hookscope in the project's folder."""
+    subprocess.run([sys.executable, "-m", "hookscope", *words, "-q"], cwd=ROOT, check=True)
+
+
+def main() -> None:
+    """Write every picture."""
+    folder = ROOT / "docs" / "images"
+    folder.mkdir(exist_ok=True)
+    for name, words in PICTURES.items():
+        draw(*words, "--dpi", DPI, "-o", str(folder / f"{name}.png"))
+    capture = folder / "digits.grads.safetensors"
+    draw(*GRADIENTS, "--target", "3", "-o", str(capture))
+    draw("plot", str(capture), "--dpi", DPI, "-o", str(folder / "flow.png"))
+    capture.unlink()
+
+
+if __name__ == "__main__":
+    main()
