@@ -55,5 +55,5 @@ def guided(model: nn.Module) -> Iterator[None]:
     if not guide.count:
         raise RequestError(
             "No ReLU ran in this model, and guided backpropagation is about ReLUs alone.",
-            "Choose --method saliency or integrated.",
+            "Choose --by saliency or integrated.",
         )

@@ -124,7 +124,7 @@ def choose(spots: Sequence[Spot], scores: Tensor, *, needed: bool) -> Spot:
         raise RequestError(
             f"The score has no gradient at any of the {len(on_grid)} layers' outputs on a grid.",
             "Choose another --target, or trained weights with --weights (a last layer of zeros has"
-            " no gradient), or --method eigencam.",
+            " no gradient), or --by eigencam.",
         )
     raise RequestError(
         "No layer of this model returns something on a grid: maps (N, C, H, W) or (N, H, W, C), or"

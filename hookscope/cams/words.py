@@ -19,7 +19,7 @@ class Method(NamedTuple):
     """One method.
 
     Attributes:
-        name: the word for ``--method``.
+        name: the word for ``--by``.
         formula: the map at position p. A is the layer's output, G the gradient of the target's
             score S at it, k runs over the channels; x is the image, g the gradient of S at it, c
             runs over its channels.
@@ -109,7 +109,7 @@ def check_choices(method: str, layer: Any, steps: int | None, baseline: Any, ups
             if given is not None:
                 raise RequestError(
                     f"--{name} is for integrated gradients, and the method is {method}.",
-                    f"Leave out --{name}, or give --method integrated.",
+                    f"Leave out --{name}, or give --by integrated.",
                 )
     if METHODS[method].source == AT_INPUT:
         _refuse_layer(method, layer, upsample)

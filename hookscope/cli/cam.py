@@ -32,27 +32,27 @@ EXAMPLES = (
     ),
     Example(
         "hookscope cam sample_models/digits_scripted.pt --input sample_models/five.png"
-        " --method layercam --layer conv2 --target 6",
+        " --by layercam --layer conv2 --target 6",
         "What in it speaks for a six, at a layer of a scripted file.",
     ),
     Example(
-        "hookscope cam resnet18 --input img.png --method gradcam++ --upsample nearest",
+        "hookscope cam resnet18 --input img.png --by gradcam++ --upsample nearest",
         "The default layer of resnet18, cell by cell.",
     ),
     Example(
-        "hookscope cam swin_t --input img.png --method eigencam",
+        "hookscope cam swin_t --input img.png --by eigencam",
         "A model of tokens: their grid is found from the shapes.",
     ),
     Example(
         "hookscope cam sample_models/digits.py:trained --input sample_models/five.png"
-        " --method integrated --baseline black --steps 64",
+        " --by integrated --baseline black --steps 64",
         "Integrated gradients, from a black image to this one.",
     ),
 )
 
 how = together(
     option(
-        "--method",
+        "--by",
         section="Map",
         default=DEFAULT_METHOD,
         type=click.Choice(list(METHODS)),
@@ -122,8 +122,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
 
 @command(
     "cam",
-    options.model_alone,
-    options.trust,
+    options.model,
     how,
     options.inputs,
     options.run,
@@ -141,7 +140,7 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     its grid, the class and its score, and where the map peaks.
     """
     out: Out = ctx.obj
-    chosen = (values[name] for name in ("method", "layer", "steps", "baseline", "upsample"))
+    chosen = (values[name] for name in ("by", "layer", "steps", "baseline", "upsample"))
     check_choices(*chosen)
     picture, maps, replaces = _settle_paths(output, force, values["model"])
     for path in filter(Path.exists, (picture, maps)):
@@ -150,8 +149,8 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
         from hookscope import atomic
+        from hookscope.cams.picture import heat_png
         from hookscope.cli.log import listen
-        from hookscope.render.heat import heat_png
         from hookscope.verbs.cam import cam as verb
 
         listen(out)

@@ -68,7 +68,7 @@ def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -
     return value
 
 
-model_alone = together(
+model = together(
     click.argument(
         "model_word",
         metavar="[MODEL]",
@@ -100,24 +100,18 @@ model_alone = together(
         callback=read_assignments,
         help="An argument for the class or factory of a FILE.py model. Repeatable.",
     ),
-)
-
-trust = flag(
-    "trust",
-    section="Model",
-    callback=_refuse_from_file,
-    help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
-)
-
-model = together(
-    model_alone,
     option(
         "--method",
         section="Model",
         metavar="NAME",
         help="Run this method of the model in place of forward.",
     ),
-    trust,
+    flag(
+        "trust",
+        section="Model",
+        callback=_refuse_from_file,
+        help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
+    ),
 )
 
 

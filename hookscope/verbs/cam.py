@@ -23,7 +23,7 @@ from hookscope.provenance import describe_run
 def cam(
     model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
     *,
-    method: str = DEFAULT_METHOD,
+    by: str = DEFAULT_METHOD,
     layer: str | None = None,
     target: Any = "argmax",
     upsample: str = UPSAMPLINGS[0],
@@ -37,6 +37,7 @@ def cam(
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
     model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
     trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
@@ -50,7 +51,7 @@ def cam(
     at which the target is that class. Keywords that ``capture`` has too mean the same here.
 
     Args:
-        method: from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or
+        by: from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or
             ``layercam``; from its values: ``eigencam`` (which knows no target) or ``scorecam`` (one
             run for each channel); from the gradient at the image: ``guided``, ``saliency`` or
             ``integrated``. ``hookscope.cams.words.METHODS`` has the formulas and the papers.
@@ -90,8 +91,8 @@ def cam(
     """
     given = {name: value for name, value in locals().items() if name != "progress"}
     options = options_of(given, cam)
-    check_choices(method, layer, steps, baseline, upsample)
-    chosen = {"layers": layer or (), "types": (), "depth": None, "leaves": False, "method": None}
+    check_choices(by, layer, steps, baseline, upsample)
+    chosen = {"layers": layer or (), "types": (), "depth": None, "leaves": False}
     prepared = prepared_for("cam", given | chosen)
     if layer is not None and len(prepared.layers) > 1:
         names = ", ".join(one.name for one in prepared.layers[:4])
@@ -99,7 +100,7 @@ def cam(
             f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
             "A map explains one layer: name it in full.",
         )
-    asked = Explanation(prepared, Score(target), method, progress)
+    asked = Explanation(prepared, Score(target), by, progress)
     found = asked.run(layer is not None, steps, baseline)
     shot, told = as_capture(asked, found, upsample)
     shot.metadata = describe_run("cam", prepared, options) | {"cam": told}

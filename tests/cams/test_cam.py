@@ -35,8 +35,8 @@ def test_files_of_models_give_the_maps_of_the_model(file: str, method: str) -> N
     choices: dict[str, Any] = {"steps": 4} if method == "integrated" else {}
     if METHODS[method].source != "gradient at the image":
         choices["layer"] = "conv2"
-    eager = hookscope.cam(DIGITS, method=method, input=x, target=3, **choices)
-    other = hookscope.cam(SAMPLES / file, method=method, input=x, target=3, **choices)
+    eager = hookscope.cam(DIGITS, by=method, input=x, target=3, **choices)
+    other = hookscope.cam(SAMPLES / file, by=method, input=x, target=3, **choices)
     assert list(eager) == list(other)
     assert float(eager["./cam"].max()) > 0
     for key in eager:
@@ -106,12 +106,12 @@ def test_a_segmentation_by_hand() -> None:
     classes = scores.argmax(1, keepdim=True)
     g = torch.autograd.grad(scores[:, 2].sum(), a, retain_graph=True)[0]
     wanted = (g * a).sum(1).relu().detach()
-    shot = hookscope.cam(model, input=x, target=2, method="hirescam")
+    shot = hookscope.cam(model, input=x, target=2, by="hirescam")
     torch.testing.assert_close(shot["act/cam"], wanted)
     assert told(shot)["images"][1]["score"] == pytest.approx(scores[1, 2].sum().item())
     best = scores.gather(1, classes).sum()
     g = torch.autograd.grad(best, a)[0]
-    shot = hookscope.cam(model, input=x, method="hirescam")
+    shot = hookscope.cam(model, input=x, by="hirescam")
     torch.testing.assert_close(shot["act/cam"], (g * a).sum(1).relu().detach())
     assert len(classes.unique()) > 1
     assert told(shot)["target"] == "argmax at each position"
@@ -120,22 +120,22 @@ def test_a_segmentation_by_hand() -> None:
 def test_each_image_of_a_batch_is_as_on_its_own() -> None:
     model, x = seeded(Functions()), images(3, 3, 6, 8)
     for method in METHODS:
-        both = hookscope.cam(model, input=x, target=[3, 0, 1], method=method)
+        both = hookscope.cam(model, input=x, target=[3, 0, 1], by=method)
         for n, target in enumerate([3, 0, 1]):
-            one = hookscope.cam(model, input=x[n : n + 1], target=target, method=method)
+            one = hookscope.cam(model, input=x[n : n + 1], target=target, by=method)
             torch.testing.assert_close(both["./cam"][n : n + 1], one["./cam"])
             assert told(both)["images"][n]["peak"] == told(one)["images"][0]["peak"]
 
 
 def test_integrated_gradients_add_up_to_the_change_of_the_score() -> None:
     model, x = seeded(Functions()), images(2, 3, 6, 8)
-    shot = hookscope.cam(model, input=x, target=2, method="integrated", steps=200)
+    shot = hookscope.cam(model, input=x, target=2, by="integrated", steps=200)
     change = (model(x) - model(torch.zeros_like(x)))[:, 2].detach()
     total = shot["./input.0.attribution"].flatten(1).sum(1)
     torch.testing.assert_close(total, change, rtol=2e-3, atol=0)
     gap = torch.tensor(told(shot)["gap"], dtype=torch.float64)
     torch.testing.assert_close(gap, total - change)
-    rough = hookscope.cam(model, input=x, target=2, method="integrated", steps=1)
+    rough = hookscope.cam(model, input=x, target=2, by="integrated", steps=1)
     assert abs(told(rough)["gap"][0]) > abs(told(shot)["gap"][0])
 
 
@@ -144,12 +144,12 @@ def test_the_class_is_that_of_the_image_as_given_in_every_run(method: str) -> No
     model, x = seeded(Overwritten()), images(1, 3, 8, 8)
     best = int(model(x).argmax())
     assert best != int(model(torch.zeros_like(x)).argmax())
-    wanted = hookscope.cam(model, input=x, target=best, method=method)["./cam"]
-    assert same_bits(hookscope.cam(model, input=x, method=method)["./cam"], wanted)
+    wanted = hookscope.cam(model, input=x, target=best, by=method)["./cam"]
+    assert same_bits(hookscope.cam(model, input=x, by=method)["./cam"], wanted)
 
 
 def test_black_and_white_are_those_of_the_preprocessing() -> None:
-    choices: dict[str, Any] = {"input": FIVE, "method": "integrated", "steps": 3, "target": 5}
+    choices: dict[str, Any] = {"input": FIVE, "by": "integrated", "steps": 3, "target": 5}
     image = Image.open(FIVE).convert("L").resize((8, 8), Image.Resampling.BILINEAR)
     x = torch.tensor(list(image.tobytes()), dtype=torch.float32).reshape(1, 1, 8, 8) / 255
     x = (x - 0.25) / 0.5
@@ -165,7 +165,7 @@ def test_black_and_white_are_those_of_the_preprocessing() -> None:
 
 
 def test_the_picture_is_what_the_model_saw() -> None:
-    shot = hookscope.cam("resnet18", input=str(REPO / "img.png"), method="saliency")
+    shot = hookscope.cam("resnet18", input=str(REPO / "img.png"), by="saliency")
     image = Image.open(REPO / "img.png").convert("RGB")
     scale = 256 / min(image.size)
     image = image.resize(tuple(int(side * scale) for side in image.size), Image.Resampling.BILINEAR)
@@ -240,23 +240,23 @@ FAILURES: dict[str, Any] = {
     "no such layer": ({"layer": "cnv"}, "matches 'cnv'"),
     "no such class": ({"target": 9}, "no class 9"),
     "a target that is no class": ({"target": "uniform"}, "takes a class"),
-    "no such method": ({"method": "grandcam"}, "no method called 'grandcam'"),
-    "a layer for the image": ({"method": "saliency", "layer": "conv"}, "takes no layer"),
+    "no such method": ({"by": "grandcam"}, "no method called 'grandcam'"),
+    "a layer for the image": ({"by": "saliency", "layer": "conv"}, "takes no layer"),
     "upsampling of pixels": (
-        {"method": "guided", "upsample": "nearest"},
+        {"by": "guided", "upsample": "nearest"},
         "nothing to upsample",
     ),
     "steps without an integral": ({"steps": 5}, "for integrated gradients"),
     "black of noise": (
-        {"method": "integrated", "baseline": "black"},
+        {"by": "integrated", "baseline": "black"},
         "not known",
     ),
     "a baseline of another shape": (
-        {"method": "integrated", "baseline": torch.zeros(5)},
+        {"by": "integrated", "baseline": torch.zeros(5)},
         "does not fit images of 1x3x8x8",
     ),
     "no images": ({"input": torch.ones(1, 3)}, "takes no images"),
-    "an interrupt": ({"method": "scorecam", "layer": "conv", "progress": interrupt}, None),
+    "an interrupt": ({"by": "scorecam", "layer": "conv", "progress": interrupt}, None),
 }
 
 
@@ -281,7 +281,7 @@ def test_a_failure_leaves_nothing_on_the_model(name: str) -> None:
 def test_a_model_that_raises_leaves_nothing_either(method: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), Failing(), nn.Flatten())
     with pytest.raises(HookscopeError, match="from the model") as caught:
-        hookscope.cam(model, input=X.float(), method=method)
+        hookscope.cam(model, input=X.float(), by=method)
     assert "Failing" in str(caught.value)
     assert hooks_left(model) == 0
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -290,7 +290,7 @@ def test_a_model_that_raises_leaves_nothing_either(method: str) -> None:
 def test_a_model_without_relus_has_nothing_to_guide() -> None:
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.GELU(), nn.Flatten())
     with pytest.raises(RequestError, match="No ReLU ran"):
-        hookscope.cam(model, input=X.float(), method="guided")
+        hookscope.cam(model, input=X.float(), by="guided")
 
 
 def test_a_detector_is_refused_with_its_task() -> None:
@@ -303,7 +303,7 @@ def test_a_model_without_grids_is_told_what_to_do() -> None:
     with pytest.raises(RequestError, match="No layer of this model") as caught:
         hookscope.cam(model, input=X.float())
     assert "saliency" in caught.value.hint
-    assert float(hookscope.cam(model, input=X.float(), method="saliency")["./cam"].max()) > 0
+    assert float(hookscope.cam(model, input=X.float(), by="saliency")["./cam"].max()) > 0
 
 
 def test_a_head_of_zeros_is_told() -> None:
@@ -311,7 +311,7 @@ def test_a_head_of_zeros_is_told() -> None:
     nn.init.zeros_(model.fc.weight)
     with pytest.raises(RequestError, match="no gradient at any"):
         hookscope.cam(model, input=X)
-    assert float(hookscope.cam(model, input=X, method="eigencam")["./cam"].max()) > 0
+    assert float(hookscope.cam(model, input=X, by="eigencam")["./cam"].max()) > 0
 
 
 def test_a_sequence_of_scores_is_no_class() -> None:

@@ -71,7 +71,7 @@ def assert_same(found: Tensor, wanted: Tensor, close: float = 1e-9) -> None:
 def test_resnet_as_pytorch_grad_cam_has_it(method: str) -> None:
     model, x = resnet(), images(2, 3, 64, 96)
     raw, scaled = reference(method, model, model.layer3, x)
-    shot = ours(model, x, method=method, layer="layer3")
+    shot = ours(model, x, by=method, layer="layer3")
     assert_same(at_layer(shot), raw)
     # It rescales before and after upsampling, and computes the picture in float32.
     assert_same(zero_to_one(shot["./cam"]), zero_to_one(scaled.double()), 1e-4)
@@ -86,7 +86,7 @@ def test_a_vision_transformer_needs_no_reshape(method: str) -> None:
         return tokens[:, 1:].reshape(len(tokens), 4, 4, -1).permute(0, 3, 1, 2)
 
     raw, _ = reference(method, model, layer, x, reshape)
-    shot = ours(model, x, method=method)
+    shot = ours(model, x, by=method)
     assert shot.metadata["cam"]["layer"] == "encoder.layers.encoder_layer_1.ln_1"
     assert (shot.metadata["cam"]["prefix"], shot.metadata["cam"]["layout"]) == (1, "NLC")
     assert_same(at_layer(shot), raw)
@@ -98,7 +98,7 @@ def test_swin_needs_no_reshape(layer: str | None) -> None:
     module = model.get_submodule(layer or "permute")
     last = (lambda maps: maps.permute(0, 3, 1, 2)) if layer else None
     raw, _ = reference("layercam", model, module, x, last)
-    shot = ours(model, x, method="layercam", layer=layer)
+    shot = ours(model, x, by="layercam", layer=layer)
     told = shot.metadata["cam"]
     assert told["grid"] == [4, 6]
     assert (told["layer"], told["layout"]) == (layer or "permute", "NHWC" if layer else "NCHW")
@@ -110,7 +110,7 @@ def test_gradcam_plus_plus_but_for_the_term_that_keeps_it_from_dividing_by_zero(
     with torch.no_grad():
         model.fc.weight *= 1e4  # gradients far from the root of its 1e-6
     raw, _ = reference("gradcam++", model, model.layer3, x)
-    assert_same(at_layer(ours(model, x, method="gradcam++", layer="layer3")), raw, 1e-5)
+    assert_same(at_layer(ours(model, x, by="gradcam++", layer="layer3")), raw, 1e-5)
 
 
 def test_gradcam_plus_plus_is_the_papers_where_gradients_are_small() -> None:
@@ -129,7 +129,7 @@ def test_gradcam_plus_plus_is_the_papers_where_gradients_are_small() -> None:
             below = 2 * g[k, i, j] ** 2 + a[k].sum() * g[k, i, j] ** 3
             weight += (g[k, i, j] ** 2 / below if below else 0) * max(g[k, i, j], 0)
         wanted += weight * a[k]
-    found = at_layer(ours(model, x, method="gradcam++", layer="layer3"))
+    found = at_layer(ours(model, x, by="gradcam++", layer="layer3"))
     assert_same(found[0], torch.from_numpy(wanted.clip(0)))
     raw, _ = reference("gradcam++", model, model.layer3, x)
     assert float(raw.max()) < 0.1 * float(found.max())
@@ -145,7 +145,7 @@ def test_eigencam_is_the_papers_and_the_reference_takes_the_mean_off_first() -> 
     handle = model.layer3.register_forward_hook(lambda m, i, out: kept.update(a=out.detach()))
     model(x)
     handle.remove()
-    found = at_layer(ours(model, x, method="eigencam", layer="layer3"))
+    found = at_layer(ours(model, x, by="eigencam", layer="layer3"))
     for one, a in zip(found, kept["a"], strict=True):
         rows = a.flatten(1).T
         # The first singular vector is the eigenvector of A^T A with the largest eigenvalue.
@@ -163,7 +163,7 @@ def test_eigencam_is_the_papers_and_the_reference_takes_the_mean_off_first() -> 
 def test_scorecam_where_the_layer_has_the_images_size() -> None:
     model, x = seeded(Functions()), images(2, 3, 6, 8)
     raw, _ = reference("scorecam", model, model.b, x)
-    assert_same(at_layer(ours(model, x, method="scorecam", layer="b")), raw, 1e-5)
+    assert_same(at_layer(ours(model, x, by="scorecam", layer="b")), raw, 1e-5)
 
 
 def test_scorecam_by_hand_where_it_has_not() -> None:
@@ -178,7 +178,7 @@ def test_scorecam_by_hand_where_it_has_not() -> None:
                 masked = x[n : n + 1] * (large[n, k] - low) / (high - low)
                 scores[n, k] = model(masked)[0, TARGETS[n]]
         wanted = (scores.softmax(1)[:, :, None, None] * a).sum(1).relu()
-    assert_same(at_layer(ours(model, x, method="scorecam", layer="conv")), wanted)
+    assert_same(at_layer(ours(model, x, by="scorecam", layer="conv")), wanted)
 
 
 def test_a_value_that_is_overwritten_later_counts_as_it_was_returned() -> None:
@@ -204,7 +204,7 @@ def test_gradcam_as_captum_has_it() -> None:
 def test_saliency_as_captum_has_it() -> None:
     model, x = vit(), images(2, 3, 32, 32)
     theirs = captum.Saliency(model).attribute(x.requires_grad_(), TARGETS)
-    shot = ours(model, x.detach(), method="saliency")
+    shot = ours(model, x.detach(), by="saliency")
     assert_same(shot["./input.0.attribution"].abs(), theirs)
     assert_same(shot["./cam"], theirs.amax(1))
 
@@ -214,7 +214,7 @@ def test_integrated_gradients_as_captum_has_it(steps: int) -> None:
     model, x = vit(), images(2, 3, 32, 32)
     start = images(1, 3, 32, 32, seed=9)
     theirs = captum.IntegratedGradients(model).attribute(x, start, TARGETS, n_steps=steps)
-    shot = ours(model, x, method="integrated", steps=steps, baseline=start)
+    shot = ours(model, x, by="integrated", steps=steps, baseline=start)
     assert_same(shot["./input.0.attribution"], theirs.detach(), 1e-5)  # it steps in float32
     assert_same(shot["./cam"], theirs.detach().sum(1).abs(), 1e-5)
 
@@ -230,12 +230,12 @@ class Modules(nn.Sequential):
 def test_guided_backpropagation_as_captum_has_it() -> None:
     model, x = seeded(Modules()), images(2, 3, 8, 10)
     theirs = captum.GuidedBackprop(model).attribute(x.clone().requires_grad_(), TARGETS)
-    assert_same(ours(model, x, method="guided")["./input.0.attribution"], theirs)
+    assert_same(ours(model, x, by="guided")["./input.0.attribution"], theirs)
 
 
 def test_guided_backpropagation_as_pytorch_grad_cam_has_it() -> None:
     model, x = seeded(Modules()), images(1, 3, 8, 10)
-    shot = ours(model, x, method="guided")
+    shot = ours(model, x, by="guided")
     theirs = grad_cam.GuidedBackpropReLUModel(model, "cpu")(x.clone(), TARGETS[0])
     assert_same(shot["./input.0.attribution"][0].permute(1, 2, 0), torch.from_numpy(theirs))
 
@@ -261,7 +261,7 @@ def test_guided_backpropagation_finds_relus_that_are_no_modules() -> None:
     y = relu(relu(model.c(y)) - 0.2)
     scores = model.fc(y.mean((2, 3)))
     wanted = torch.autograd.grad(scores[[0, 1], TARGETS].sum(), x)[0]
-    found = ours(model, x.detach(), method="guided")["./input.0.attribution"]
+    found = ours(model, x.detach(), by="guided")["./input.0.attribution"]
     assert_same(found, wanted)
-    plain = ours(model, x.detach(), method="saliency")["./input.0.attribution"]
+    plain = ours(model, x.detach(), by="saliency")["./input.0.attribution"]
     assert not torch.allclose(found, plain)

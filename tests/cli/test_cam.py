@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hookscope.render.colors import table
 from PIL import Image
 
-from hookscope.render.colors import table
-from hookscope.render.heat import BAR, GAP, LINE, MIDDLE, SHARE
+from hookscope.cams.picture import BAR, GAP, LINE, MIDDLE, SHARE
 from tests.conftest import REPO, Run
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
 
 
 def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Path) -> None:
-    words = ("cam", DIGITS, "--input", FIVE, "--method", "layercam", "-o", "a.png")
+    words = ("cam", DIGITS, "--input", FIVE, "--by", "layercam", "-o", "a.png")
     first = run(*words)
     files = [tmp_path / "work" / name for name in ("a.png", "a.safetensors")]
     before = [file.read_bytes() for file in files]
@@ -77,7 +77,7 @@ def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Pa
 
 
 def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
-    words = ("--method", "integrated", "--steps", "5", "--baseline", "black")
+    words = ("--by", "integrated", "--steps", "5", "--baseline", "black")
     done = run("cam", DIGITS, "--input", FIVE, "--input", FIVE, *words, "--json")
     found = json.loads(done.stdout)
     assert (found["command"], found["picture"]) == ("cam", "trained.cam.png")
@@ -94,8 +94,8 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["-o", "a.jpg"], "is no PNG"),
         (["-o", "foreign.png"], "was not written by hookscope"),
         (["-o", "five.png", "--force"], "five.png is read by this run"),
-        (["--method", "grandcam"], "'grandcam' is not one of"),
-        (["--method", "guided", "--layer", "conv1"], "takes no layer"),
+        (["--by", "grandcam"], "'grandcam' is not one of"),
+        (["--by", "guided", "--layer", "conv1"], "takes no layer"),
         (["--layer", "fc"], "lies on no grid: 1x10"),
         (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
         (["--target", "12"], "There is no class 12"),

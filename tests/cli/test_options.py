@@ -76,7 +76,7 @@ SAMPLES = {
     "channels": ("1", True),
     "rank": ("loss", "loss"),
     "ablate output": ("out.json", "out.json"),
-    "cam method": ("layercam", "layercam"),
+    "cam by": ("layercam", "layercam"),
     "cam layer": ("fc", "fc"),
     "cam output": ("out.png", "out.png"),
     "upsample": ("nearest", "nearest"),

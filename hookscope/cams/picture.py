@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
+from hookscope.captures import Capture
 from hookscope.kinds import CAM, INPUT
 from hookscope.module_tree import ROOT
 from hookscope.outputs import MARK
 from hookscope.pictures.colors import SEQUENTIAL
 from hookscope.render.text import plural, real, shape_text
 from hookscope.strict_json import number
-
-if TYPE_CHECKING:  # its tensors have all that is needed of torch here
-    from hookscope.captures import Capture
 
 SIDE = 400  # pixels that the longer side of an image has at least
 MOST = 16  # images of a batch that are drawn
