@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hookscope.render.colors import table
 from PIL import Image
 
 from hookscope.cams.picture import BAR, GAP, LINE, MIDDLE, SHARE
+from hookscope.pictures.colors import SEQUENTIAL
 from tests.conftest import REPO, Run
 
 pytestmark = pytest.mark.slow
@@ -58,10 +58,10 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
     assert (left == image).all()
     right = pixels[np.ix_(middles, GAP + 400 + GAP + 25 + 50 * np.arange(8))]
     grey = MIDDLE + (image.mean(2, keepdims=True) - MIDDLE) / 2
-    colors = table()[(heat / heat.max() * 255).round().astype(int)]
+    colors = SEQUENTIAL[(heat / heat.max() * 255).round().astype(int)]
     assert abs(right - (SHARE * colors + (1 - SHARE) * grey)).max() <= 1
     bar = pixels[TOP : TOP + 400, GAP + 800 + 2 * GAP + BAR // 2]
-    ends = SHARE * table()[[255, 0]].astype(float) + (1 - SHARE) * MIDDLE
+    ends = SHARE * SEQUENTIAL[[255, 0]].astype(float) + (1 - SHARE) * MIDDLE
     assert abs(bar[[0, -1]] - ends).max() <= 1
 
 
