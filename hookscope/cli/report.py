@@ -17,8 +17,8 @@ EXAMPLES = (
         "What a capture holds, as the page five.html.",
     ),
     Example(
-        "hookscope report digits.capture.safetensors digits.grads.safetensors -o digits.html",
-        "What 'hookscope capture' and 'hookscope grads' wrote, layer by layer on one page.",
+        "hookscope report trained.capture.safetensors trained.grads.safetensors -o both.html",
+        "What capture and grads wrote of sample_models/digits.py:trained, side by side.",
     ),
 )
 

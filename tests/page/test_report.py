@@ -273,7 +273,7 @@ def test_as_json_it_is_one_document(run, folder) -> None:
     [
         (["missing.safetensors"], 1, "Cannot read missing.safetensors"),
         (["notes.html"], 1, "Cannot read notes.html"),
-        (["{values}", "-o", "notes.html"], 2, "was not written by hookscope as a .html file"),
+        (["{values}", "-o", "notes.html"], 2, "was not written by hookscope"),
         (["{values}", "-o", "no/such/a.html"], 2, "does not exist"),
         (["{values}", "-o", "{values}"], 2, "is read by this command"),
         ([], 2, "Missing argument 'FILE'"),
