@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope import outputs
 from hookscope.cams.words import (
     BASELINES,
     DEFAULT_METHOD,
@@ -24,6 +22,9 @@ from hookscope.cli.out import Out
 from hookscope.cli.recording import refuse_own_source, settle_path
 from hookscope.cli.values import FileName
 from hookscope.errors import RequestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EXAMPLES = (
     Example(
@@ -143,7 +144,7 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     chosen = (values[name] for name in ("by", "layer", "steps", "baseline", "upsample"))
     check_choices(*chosen)
     picture, maps, replaces = _settle_paths(output, force, values["model"])
-    for path in filter(Path.exists, (picture, maps)):
+    for path in (path for path in (picture, maps) if path.exists()):
         refuse_own_source(path, [*(values["input"] or ()), values["weights"], values["target"]])
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
@@ -181,6 +182,8 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
 
 def _settle_paths(output: str | None, force: bool, model: str) -> tuple[Path, Path, bool]:
     """The picture, the file of the maps beside it, and whether one of them replaces another."""
+    from hookscope import outputs
+
     if output is not None and not output.lower().endswith(".png"):
         raise RequestError(
             f"The output {output!r} is no PNG.",

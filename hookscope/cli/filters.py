@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -57,6 +56,8 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     or an embedding the matrix.
     """
     out: Out = ctx.obj
+    from pathlib import Path
+
     from hookscope.sources import catalog
 
     spec = catalog.check(values["model"])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope import outputs
 from hookscope.choices import SCALES, WAYS
 from hookscope.cli import candidates
 from hookscope.cli.command import flag, option, together
@@ -17,6 +15,8 @@ from hookscope.cli.recording import say_what_was_written
 from hookscope.cli.values import FileName, Parsed, indices
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hookscope.pictures.figures.drawing import Drawing
 
 tensors = together(
@@ -124,6 +124,10 @@ output = together(
 
 def settle_picture(output: str | None, force: bool, name: str, verb: str) -> tuple[Path, bool]:
     """Return the picture to be written, and whether that replaces one; refuse what cannot be."""
+    from pathlib import Path
+
+    from hookscope import outputs
+
     path = Path(output) if output else outputs.default_path(name, verb, ".png")
     return path, outputs.check(path, force, suffix=outputs.picture_ending(path))
 

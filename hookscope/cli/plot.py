@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -60,6 +59,8 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     distributed, unless --kind says otherwise. Torch is not loaded.
     """
     out: Out = ctx.obj
+    from pathlib import Path
+
     path, replaces = pictures.settle_picture(output, force, Path(values["file"]).stem, "plot")
     out.last_words = "Interrupted; nothing was written."
     with out.status("Drawing ..."):
