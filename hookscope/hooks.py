@@ -7,8 +7,8 @@ What the hooks do is the business of whoever attaches them: ``recorder``, ``edit
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,18 @@ class HookSet:
         self._stance.close()
         if interrupted is not None:
             raise interrupted
+
+    @contextmanager
+    def attaching(self) -> Iterator[HookSet]:
+        """Enter, for a block that adds hooks; if that fails or is interrupted, none of them stays.
+
+        For whoever enters and leaves apart from each other; ``__exit__`` still is the caller's.
+        """
+        try:
+            yield self.__enter__()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def before(
         self, module: nn.Module, function: Callable[..., Any], *, first: bool = False

@@ -101,17 +101,14 @@ class Recorder:
         return self  # the hooks of a model's copy are this recorder's, which knows them as foreign
 
     def __enter__(self) -> Capture:
-        self.keeper.open = True
-        try:
-            if self._hooks.__enter__().stands_in_for_compiled:
+        with self._hooks.attaching() as hooks:
+            if hooks.stands_in_for_compiled:
                 log.info("torch.compile: run without compiled code, in which no hook would fire")
             for layer, kinds in self._kept_of.items():
                 self._attach(layer, kinds)
             if PARAM_GRAD in self.kinds:
                 self._attach_parameters()
-        except BaseException:
-            self._detach()
-            raise
+            self.keeper.open = True
         return self.capture
 
     def __exit__(
@@ -120,7 +117,8 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._detach()
+        self.keeper.open = False
+        self._hooks.__exit__()
         arrived = any(record.kind.endswith(".grad") for record in self.capture.records)
         ran = self.ran_backward or arrived
         reason = self.outside if ran else "backward() did not run"
@@ -192,10 +190,6 @@ class Recorder:
             names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]
             aliases = tuple(f"{module}/{n}" for module, n in names)
             self.keeper.listen_to_parameter(slot, parameter, aliases)
-
-    def _detach(self) -> None:
-        self.keeper.open = False
-        self._hooks.__exit__()
 
     def _before(
         self,

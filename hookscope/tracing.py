@@ -116,17 +116,13 @@ class Tracer:
         return self
 
     def __enter__(self) -> Tracer:
-        self._open = True
-        hooks = self._hooks.__enter__()
-        try:
+        with self._hooks.attaching() as hooks:
             if self.backward:
                 hooks.before(self.model, self._ask_for_gradient)
             for layer in self.layers:
                 hooks.before(layer.module, partial(self._before, layer))
                 hooks.after(layer.module, self._after, always=True)
-        except BaseException:
-            self._hooks.__exit__()
-            raise
+            self._open = True
         return self
 
     def __exit__(self, *error: object) -> None:

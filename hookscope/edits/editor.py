@@ -59,14 +59,10 @@ class Editor:
         own: dict[Layer, list[Bound]] = {}
         for bound in self.bounds:
             own.setdefault(bound.layer, []).append(bound)
-        self._hooks.__enter__()
-        try:
+        with self._hooks.attaching() as hooks:
             for layer, bounds in own.items():
-                self._hooks.before(layer.module, partial(self._before, layer, bounds))
-                self._hooks.after(layer.module, partial(self._after, layer, bounds), always=True)
-        except BaseException:  # Ctrl-C
-            self._hooks.__exit__()
-            raise
+                hooks.before(layer.module, partial(self._before, layer, bounds))
+                hooks.after(layer.module, partial(self._after, layer, bounds), always=True)
         return self
 
     def __exit__(

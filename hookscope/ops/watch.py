@@ -103,16 +103,12 @@ class Watch:
         return self
 
     def __enter__(self) -> Watch:
-        self._hooks.__enter__()
-        try:
+        with self._hooks.attaching() as hooks:
             for layer in layers_of(self.recorder.model):
                 # First of all hooks before and last of all behind: what the model's own hooks
                 # compute, those of weight_norm for example, is within the call.
-                self._hooks.before(layer.module, partial(self._before, layer), first=True)
-                self._hooks.after(layer.module, partial(self._after, layer), always=True)
-        except BaseException:  # Ctrl-C
-            self._hooks.__exit__()
-            raise
+                hooks.before(layer.module, partial(self._before, layer), first=True)
+                hooks.after(layer.module, partial(self._after, layer), always=True)
         return self
 
     def __exit__(

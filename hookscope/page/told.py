@@ -17,6 +17,7 @@ from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import effect_lines
 from hookscope.render.grads import loss_lines
 from hookscope.render.marks import EXPLODING, LEGEND, VANISHING, gradient_marks
+from hookscope.render.step import optimizer_lines
 from hookscope.render.text import count, plural, shape_text, size, visible
 
 NAMED = 5  # names that a sentence gives; the table has all
@@ -84,12 +85,9 @@ def _told(capture: Recording) -> Iterable[str]:
         *effect_lines(capture, None),
         *verified_lines(capture, None),
         *attention_lines(capture, None),
+        *optimizer_lines(capture.metadata, None),
     ]
     yield from (line.plain for line in lines)
-    optimizer = capture.metadata.get("optimizer")
-    if optimizer:
-        given = ", ".join(f"{k}={v}" for k, v in optimizer["arguments"].items() if v is not None)
-        yield visible(f"Optimizer {optimizer['class']}: {given}")
     for name in ("edits", "grad_edits"):
         for entry in capture.metadata.get(name, []):
             yield f"Edited {visible(str(entry['edit']))}: {_tensors(entry['changed'])} changed."

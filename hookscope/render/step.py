@@ -47,16 +47,16 @@ def step_lines(capture: Recording, width: int | None, ascii: bool = False) -> li
         ascii: write everything outside ASCII as an escape.
     """
     head = loss_lines(capture.metadata, width, ascii)
-    head += _optimizer_lines(capture.metadata.get("optimizer"), width, ascii)
+    head += optimizer_lines(capture.metadata, width, ascii)
     told = effect_lines(capture, width, ascii) + coverage_lines(capture.coverage, width, ascii)
     drift = drift_lines(capture, width, ascii)
     top = top_change_lines(capture.metadata, width, ascii)
     return blocks(head, step_table(capture, width, ascii), drift, told, top, width=width)
 
 
-def _optimizer_lines(
-    optimizer: dict[str, Any] | None, width: int | None, ascii: bool
-) -> list[Text]:
+def optimizer_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
+    """Return the optimizer and its arguments, if there was a step."""
+    optimizer = metadata.get("optimizer")
     if not optimizer:
         return []
     # A file keeps no order of arguments, and must show the same line: the rate, then by name.
