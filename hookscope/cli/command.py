@@ -7,9 +7,10 @@ variable that a refused value came from.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -167,9 +168,36 @@ class Command(click.Command):
                     formatter.write_text(shows)
 
 
-class Group(click.Group):
-    """The group of commands, which its help lists in the order of a day's work."""
+class Commands(Mapping[str, Command]):
+    """Commands by name, each imported from the file of its name when it is first looked up.
 
+    Args:
+        package: where the files are.
+        shorts: what the group's help says of each command, in the order of a day's work.
+    """
+
+    def __init__(self, package: str, shorts: dict[str, str]):
+        self.package = package
+        self.shorts = shorts
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in self.shorts:
+            raise KeyError(name)
+        found = getattr(importlib.import_module(f"{self.package}.{name}"), name)
+        assert isinstance(found, Command)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shorts)
+
+    def __len__(self) -> int:
+        return len(self.shorts)
+
+
+class Group(click.Group):
+    """The group of commands."""
+
+    commands: Commands  # type: ignore[assignment]
     command_class = Command
     context_class = Context
 
@@ -181,8 +209,13 @@ class Group(click.Group):
             raise _explained(error, ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands as they were added."""
+        """Return the names of the commands in their own order."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands and what each does, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.commands.shorts.items()))
 
 
 def _explained(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:

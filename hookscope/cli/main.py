@@ -15,26 +15,8 @@ from typing import Any, NoReturn
 
 import click
 
-from hookscope.cli import (
-    ablate,
-    cam,
-    capture,
-    completion,
-    config,
-    faults,
-    filters,
-    gradcheck,
-    grads,
-    help,
-    models,
-    plot,
-    report,
-    show,
-    step,
-    trace,
-    tree,
-)
-from hookscope.cli.command import MAX_WIDTH, Group, Option
+from hookscope.cli import completion, faults
+from hookscope.cli.command import MAX_WIDTH, Commands, Group, Option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out, columns, discard_output, finish, prepare_streams
 
@@ -51,8 +33,30 @@ def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> 
     ctx.exit()
 
 
+# Each command's file in this folder bears its name; it is imported when it is asked for.
+COMMANDS = {
+    "tree": "Show the named modules of a model.",
+    "capture": "Run a model and record the tensors at its layers.",
+    "grads": "Run a model backward and record the gradients.",
+    "step": "Make one step of an optimizer and record what it changes.",
+    "ablate": "Knock out layers in turn and rank them by what that does.",
+    "trace": "Show what fires when a model runs, in order: forward, then backward.",
+    "gradcheck": "Compare a backward with numerical gradients.",
+    "cam": "Show where in an image the score of a class comes from.",
+    "show": "Look at what a file holds.",
+    "plot": "Draw what a file holds.",
+    "filters": "Draw the weights of a layer.",
+    "report": "Write a page with all that a file of results holds.",
+    "models": "List the models that can be named.",
+    "config": "Show every setting and where it came from.",
+    "completion": "Print a script that teaches a shell to complete.",
+    "help": "Explain a command, or list the commands.",
+}
+
+
 @click.group(
     cls=Group,
+    commands=Commands(__package__, COMMANDS),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
 )
@@ -71,12 +75,6 @@ def cli() -> None:
     """
 
 
-for _module in (
-    *(tree, capture, grads, step, ablate, trace, gradcheck, cam, show, plot, filters, report),
-    models,
-    *(config, completion, help),
-):
-    cli.add_command(getattr(_module, _module.__name__.rpartition(".")[2]))
 # Before the command the options have no variables of their own: after it the same ones count. They
 # are eager there, so that --version knows of a --json that follows it.
 for _param in cli.params:

@@ -20,6 +20,11 @@ def test_the_commands_are_those_that_users_know() -> None:
     assert known.split() == COMMANDS
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_of_each_command_what_its_own_help_says(name: str) -> None:
+    assert cli.commands.shorts[name] == cli.commands[name].get_short_help_str(limit=200)
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_goes_to_stdout_with_status_0(run, flag) -> None:
     for arguments in [[flag], ["grads", flag]]:
