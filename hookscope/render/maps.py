@@ -102,11 +102,10 @@ def _describe(maps: Maps, high: int, wide: int, rows: int, columns: int) -> str:
     shape = shape_text(maps.record.shape)
     told = [f"{maps.record.type} {shape} {maps.record.dtype}"]
     if maps.channels:
-        told.append(f"{count(len(maps.channels))} of {count(maps.total)} channels")
-    elif maps.samples:
+        told.append(f"{count(len(maps.channels))} of {count(maps.total)} {maps.noun}")
+    elif len(maps.record.shape) == 3 and not maps.part:
         told.append("rows are the first dimension of a sample, columns the second")
-    if maps.samples > 1:
-        told.append(f"the first of {count(maps.samples)} samples")
+    told += filter(None, (*maps.single, maps.note))
     size = f"{high}x{wide}"
     told.append(size if (rows, columns) == (high, wide) else f"{size} drawn as {rows}x{columns}")
     return f"{'; '.join(told)}."

@@ -312,7 +312,11 @@ def test_attention_of_several_calls_stands_in_rows(holding: Save) -> None:
         ("AdaptiveAvgPool2d", "output", (1, 4, 1, 1), "hist"),
         ("LayerNorm", "output", (1, 6, 8), "heat"),
         ("MultiheadAttention", "attention", (1, 2, 6, 6), "attention"),
-        ("Conv3d", "output", (1, 4, 2, 5, 5), "hist"),
+        ("Conv3d", "output", (1, 4, 2, 5, 5), "maps"),
+        ("Conv2d", "output", (4, 5, 5), "maps"),  # without a batch
+        ("Conv1d", "output", (1, 4, 6), "heat"),
+        ("Linear", "output", (1, 5, 6, 1), "maps"),
+        ("Linear", "output", (1, 1, 1, 8), "hist"),
         ("Loss", "output", (), "hist"),
     ],
 )
