@@ -112,6 +112,8 @@ def _kind_for(capture: OpenCapture, words: Sequence[str], parts: Sequence[Part])
 
 def _are_maps(capture: OpenCapture, part: Part, shape: tuple[int, ...]) -> bool:
     record = part.record
+    if 0 in shape:
+        return False
     if part.index != WHOLE:  # a slice is taken as it is: of three dimensions the first are channels
         return 2 <= len(shape) <= 4 and max(shape[-2:]) > 1
     letters = layout(record.type, record.kind, shape, capture.image)

@@ -16,6 +16,7 @@ from hookscope.keys import WHOLE, Index, slice_text
 from hookscope.kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 from hookscope.pictures.channels import COUNT, choose_channels, demand_channels
 from hookscope.pictures.colors import Reals
+from hookscope.pictures.wording import shape_text
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 
@@ -172,10 +173,12 @@ def last_note(record: Record, image: tuple[int, int] | None) -> str:
 
 
 def _no_maps(name: str, shape: tuple[int, ...]) -> RequestError:
-    looks = "x".join(map(str, shape)) or "a single number"
+    some = shape and 0 not in shape
     return RequestError(
-        f"{name} ({looks}) cannot be drawn as maps.",
-        "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4].",
+        f"{name} ({shape_text(shape)}) cannot be drawn as maps.",
+        "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4]."
+        if some
+        else f"{'It has no entries' if shape else 'It has no sides'}; name another tensor.",
     )
 
 

@@ -94,7 +94,7 @@ def _hist(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
 
 def _flow(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
     flows = flows_of([part.record for part in parts], len(parts) < len(capture.records))
-    shows = [f"{one.quantity}, {len(one.rows)} layers" for one in flows]
+    shows = [f"{x.quantity}, {len(x.rows)} layer{'s' * (len(x.rows) != 1)}" for x in flows]
     title = f"{os.path.basename(str(capture.path))}: layer by layer"
     return flow.draw(flows, title, about(capture.metadata)), shows
 
