@@ -18,6 +18,12 @@ from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 
 BY_HAND = (sys.executable, str(Path(__file__).with_name("by_hand.py")), str(IMAGE), "layer3")
 CAPTURE = (*HOOKSCOPE, "capture", "resnet18", "--layer", "layer3.*", "--input", str(IMAGE))
+FIVE = IMAGE.parent / "sample_models" / "five.safetensors"
+PLOT = (*HOOKSCOPE, "plot", str(FIVE), "conv1", "-o", "five.png")
+PLOT_BY_HAND = (
+    *(sys.executable, str(Path(__file__).with_name("plot_by_hand.py"))),
+    *(str(FIVE), "conv1/output", "five.png"),
+)
 IMPORT = python("import torchvision")
 
 Pair = tuple[float, float]
@@ -144,6 +150,13 @@ MEASURES = (
         1.1,
         "MB",
         lambda: memories(showing("layer59/output[3:9]", count=3)),
+    ),
+    Measure(
+        "hookscope plot of 16 feature maps",
+        "bench/plot_by_hand.py",
+        1.2,
+        "ms",
+        lambda: times(pairs(PLOT, PLOT_BY_HAND, 9)),
     ),
     Measure(
         "hookscope tree vit_h_14, peak memory",

@@ -152,6 +152,16 @@ class Recording:
         """The records in execution order."""
         return tuple(self._records.values())
 
+    @property
+    def image(self) -> tuple[int, int] | None:
+        """Height and width of the images (or videos) that went in; None where none did."""
+        for argument in self.metadata.get("arguments") or ():
+            shape: list[int] = argument.get("shape") or []
+            # Anything else that has four dimensions is unlikely to have so few channels.
+            if len(shape) in (4, 5) and 1 <= shape[1] <= 4:
+                return shape[-2], shape[-1]
+        return None
+
     def to_info(self) -> dict[str, Any]:
         """Return all of it as a plain dict, the metadata's keys beside the others."""
         return {

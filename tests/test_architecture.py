@@ -21,8 +21,8 @@ import hookscope
 # From the ground up. A file imports only from rows above its own here, and from its own package.
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
-    ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
-    ("filekinds",),
+    ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
+    ("filekinds", "dimensions"),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
     ("demands",),
     ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),

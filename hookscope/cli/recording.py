@@ -62,7 +62,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     if failure is not None:
         out.warning(f"{path} holds only what was recorded before a hook failed.")
         raise failure
-    out.note(f"next: {next_command(ctx, capture)}")
+    out.note(f"next: {next_command(ctx, capture, path)}")
 
 
 def settle_path(

@@ -190,15 +190,17 @@ def _chosen(captures: Sequence[OpenCapture], choice: Choice, total: int) -> Iter
     if not choice.maps:
         yield "Feature maps are left out, to keep the page small."
         return
-    records = [record for capture in captures for record in capture.records]
-    parts = [(record, part_of(record, choice.maps)) for record in records[: choice.rows]]
-    cut = [part for record, part in parts if part.maps > 1]
-    if cut:
+    parts = [
+        part_of(record, choice.maps, capture.image)
+        for capture in captures
+        for record in capture.records
+    ][: choice.rows]
+    if any(part.maps > 1 for part in parts):
         yield (
             f"Of a tensor with feature maps the first {choice.maps} are drawn, of the first"
             f" sample, at no more than {choice.side} pixels a side."
         )
-    if any(part.maps == 1 for _, part in parts):
+    if any(part.maps == 1 for part in parts):
         yield "Tensors without feature maps are drawn as one map of rows and columns."
-    if any(part.drawn(choice.side) != part.map_shape for _, part in parts if part.maps):
+    if any(part.drawn(choice.side) != part.map_shape for part in parts if part.maps):
         yield "Where a map is larger, each pixel is the mean of a field of entries."

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hookscope.dimensions import layout
 from hookscope.keys import Index
-from hookscope.kinds import ATTENTION, INPUT, PARAM_GRAD, PARAM_UPDATE
+from hookscope.kinds import INPUT
 from hookscope.module_tree import ROOT
 from hookscope.page.model import Figure
 from hookscope.pictures.colors import Scale, paint_maps
-from hookscope.pictures.maps import feature_maps, resize
+from hookscope.pictures.maps import feature_maps, last_note, noun_of, resize, taken
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 from hookscope.render.text import real, visible
@@ -55,74 +56,49 @@ class Part:
         return height, width
 
 
-def part_of(record: Record, count: int) -> Part:
-    """Return which part of a tensor is drawn, from its shape and its layer's type.
+def part_of(record: Record, count: int, image: tuple[int, int] | None) -> Part:
+    """Return which part of a tensor is drawn, from what its dimensions are.
 
-    Images ``(N, C, H, W)`` give the first ``count`` channels of the first sample, as do those with
-    channels last; the weights of a convolution the first input channel of the first filters; tokens
-    ``(N, L, C)`` and everything of fewer dimensions are one map.
+    Images give the first ``count`` channels of the first sample, the weights of a convolution the
+    first input channel of the first filters, volumes the middle of their depth; tokens and
+    everything of fewer dimensions are one map.
 
     Args:
         record: the tensor's.
         count: how many maps at most.
+        image: height and width of what went into the model; see ``dimensions.layout``.
 
     Example:
         >>> origin = {"module": "a", "call": 1, "what": "output", "kind": "output"}
         >>> origin |= {"dtype": "float32", "device": "cpu", "key": "a/output"}
-        >>> part = part_of(Record(**origin, type="Conv2d", shape=(2, 64, 8, 8)), 16)
+        >>> part = part_of(Record(**origin, type="Conv2d", shape=(2, 64, 8, 8)), 16, None)
         >>> part.maps, part.map_shape, part.told
         (16, (8, 8), 'channels 0 to 15 of 64, sample 0 of 2')
     """
     shape = record.shape
-    layout = _layout(record)
-    if not count or not layout or 0 in shape:
+    letters = layout(record.type, record.kind, shape, image)
+    if not count or not letters or 0 in shape:
         return Part((), None, 0, (0, 0), "")
-    parameter = record.kind in (PARAM_GRAD, PARAM_UPDATE)
-    index: list[int | slice] = []
+    at, single = taken(letters, shape, record.kind)
+    index = list(at)
+    told = list(single)
     sides: list[int] = []
-    told: list[str] = []
     maps = 1
-    for letter, length in zip(layout, shape, strict=True):
+    for i, (letter, length) in enumerate(zip(letters, shape, strict=True)):
         if letter == "C":
             maps = min(count, length)
-            index.append(slice(0, maps))
-            heads = record.kind == ATTENTION
-            name = "filters" if parameter else "heads" if heads else "channels"
-            told.insert(0, f"{name} 0 to {maps - 1} of {length}")
+            index[i] = slice(0, maps)
+            told.insert(0, f"{noun_of(record.kind)} 0 to {maps - 1} of {length}")
         elif letter == "S":
             step = -(-length // FINEST)
-            index.append(slice(None, None, step))
+            index[i] = slice(None, None, step)
             sides.append(-(-length // step))
             told += [f"one of {step} rows or columns"] if step > 1 else []
-        else:
-            at = length // 2 if letter == "M" else 0
-            name = "depth" if letter == "M" else "input channel" if parameter else "sample"
-            index.append(at)
-            told += [f"{name} {at} of {length}"] if length > 1 else []
-    places = layout.replace("0", "").replace("M", "")
+    told += filter(None, [last_note(record, image)])
+    places = letters.replace("0", "").replace("M", "")
     dim = places.find("C") if "C" in places else None
     height, width = sides if len(sides) == 2 else (1, sides[0])
     return Part(tuple(index), dim, maps, (height, width), ", ".join(told))
-
-
-def _layout(record: Record) -> str:
-    """A letter for each dimension: Channels, Side of a map, Middle one, 0 for the first alone."""
-    if record.kind in (PARAM_GRAD, PARAM_UPDATE):
-        kinds = ("", "S", "SS", "CSS", "C0SS", "C0MSS")
-    else:
-        kinds = ("", "S", "SS", "0SS", "0SSC" if _channels_last(record) else "0CSS", "0CMSS")
-    return kinds[len(record.shape)] if len(record.shape) < len(kinds) else ""
-
-
-def _channels_last(record: Record) -> bool:
-    """Whether an image has its channels last, as between the blocks of Swin.
-
-    Two equal sides in front of an unequal third tell it, at a module whose name is not of images.
-    """
-    if len(record.shape) != 4 or record.type.endswith("2d") or record.kind == ATTENTION:
-        return False
-    _, height, width, channels = record.shape
-    return height == width != channels
 
 
 def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure | None:
@@ -137,7 +113,7 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     Raises:
         StoreError: the values cannot be read.
     """
-    part = part_of(record, count)
+    part = part_of(record, count, capture.image)
     if not part.maps:
         return None
     maps = feature_maps(capture, record.key, part.index, dim=part.dim, count=part.maps)

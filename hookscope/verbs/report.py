@@ -67,7 +67,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
         (1, (), '<!doctype html>')
     """
     captures = [open_capture(path) for path in (file, other) if path is not None]
-    for choice in choices(record for capture in captures for record in capture.records):
+    for choice in choices(captures):
         page = build(captures, choice)
         html = write(page)
         if len(html.encode()) < LIMIT:
