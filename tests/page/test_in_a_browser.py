@@ -212,7 +212,9 @@ def test_numbers_sort_as_numbers_and_what_is_none_comes_last(opened, folder) -> 
     places = {f"{n}": r for n, r in enumerate(records, 1)}
 
     def sorted_norms() -> list[float | None]:
-        return [places[place].stats.norm for place in shown_rows(page, "#")]
+        shown = shown_rows(page, "#")
+        assert shown.pop() == ""  # the layer that never ran
+        return [places[place].stats.norm for place in shown]
 
     none = [None] * norms.count(None)
     page.click("#table thead button:text-is('norm')")
@@ -221,9 +223,22 @@ def test_numbers_sort_as_numbers_and_what_is_none_comes_last(opened, folder) -> 
     assert sorted_norms() == [*finite[::-1], *none]
     assert page.locator("#table [aria-sort]").count() == 1
     page.click("#table thead button:text-is('#')")
-    assert shown_rows(page, "#") == [f"{n}" for n in range(1, len(records) + 1)]
+    assert shown_rows(page, "#") == [*(f"{n}" for n in range(1, len(records) + 1)), ""]
     page.click("#table thead button:text-is('layer')")
     assert shown_rows(page, "layer") == sorted(shown_rows(page, "layer"))
+
+
+def test_what_never_ran_stands_last_in_the_table_and_is_marked(opened, html) -> None:
+    page = opened(html)
+    assert shown_rows(page, "layer")[-1] == "idle"
+    assert shown_rows(page, "note")[-1].startswith("never ran: ")
+    assert page.locator("#table tbody tr:last-child td.mark").count() == 1
+    page.fill("#filter", "idle")
+    assert shown_rows(page, "layer") == ["idle"]
+    assert page.inner_text("#found").startswith("1 of 10 layers, 0 of 18 tensors")
+    page.click("#table a:text-is('idle')")
+    assert panel(page) == "idle"
+    assert page.locator(".panel:not([hidden]) .mark").inner_text().startswith("Never ran: ")
 
 
 def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, html) -> None:
