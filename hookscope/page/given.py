@@ -48,7 +48,9 @@ def input_picture(capture: OpenCapture) -> Figure | None:
     bytes_ = np.clip(np.nan_to_num(shares) * 255, 0, 255)
     colors = np.moveaxis(np.rint(bytes_).astype(np.uint8), 1, -1)
     pixels = tiles(np.broadcast_to(colors, (*colors.shape[:3], 3)), len(values))
-    samples = f", the first {len(values)} of {record.shape[0]}" if record.shape[0] > 1 else ""
+    samples = (
+        f", the first {len(values)} of {record.shape[0]}" if record.shape[0] > len(values) else ""
+    )
     return Figure(
         "What went in",
         f"{visible(record.key)}{samples}; {how}",

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hookscope.dimensions import layout
 from hookscope.keys import Index
@@ -110,7 +115,7 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     values = resize(maps.values, height, width) if smaller else maps.values
     colors, scales = paint_maps(values)
     drawn = f"{'x'.join(map(str, part.map_shape))} drawn as {height}x{width} means"
-    parts = (part.told, drawn if smaller else "", scale_text(scales[0]))
+    parts = (part.told, drawn if smaller else "", *colors_text(values, scales[0]))
     pixels = tiles(colors, min(len(values), COLUMNS))
     return Figure(
         visible(f"Feature maps of {record.key}" if len(values) > 1 else f"{record.key} as a map"),
@@ -123,8 +128,13 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     )
 
 
-def scale_text(scale: Scale) -> str:
-    """Return what the colours mean in words."""
-    if scale.diverging:
-        return f"blue {real(scale.low)}, white 0, orange {real(scale.high)}"
-    return f"dark {real(scale.low)} to light {real(scale.high)}"
+def colors_text(values: NDArray[Any], scale: Scale) -> Iterator[str]:
+    """Yield what the colours of maps mean in words."""
+    if np.isfinite(values).any():
+        low, high = real(scale.low), real(scale.high)
+        diverging = f"blue {low}, white 0, orange {high}"
+        yield diverging if scale.diverging else f"dark {low} to light {high}"
+    if np.isnan(values).any():
+        yield "magenta NaN"
+    if np.isinf(values).any():
+        yield "cyan infinite"

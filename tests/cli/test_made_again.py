@@ -111,7 +111,8 @@ IMAGE = "--input 'my five.png'"
         """capture net.py:Net --model-arg 'name=an "x" $y' --layer 'a layer*' --shape 2x1x8x8 --ops
         --hook fc=net.py:shifted --hook-arg 'word=a word' --hook-arg by=-2""",
         "capture net.py:Net --shape 1x1x8x8 --edit fc=scale:-0.5 --compare --verify --leaves",
-        f"grads net.py:Net {IMAGE} --size 8x8 --loss net.py:squared --dtype float64 --max-bytes 1GiB",
+        f"""grads net.py:Net {IMAGE} --size 8x8 --loss net.py:squared --dtype float64
+        --max-bytes 1GiB""",
         """step net.py:Net --model-arg scale=0.5 --shape 2x1x8x8 --target 1,3 --grad-edit fc=scale:2
         --optimizer adam --lr 0.01 --opt-arg amsgrad=true --train --layer '!fc'""",
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import hookscope
 from hookscope.errors import LayerError
@@ -313,6 +314,25 @@ def test_nothing_scrolls_sideways_but_the_table(opened, folder, width) -> None:
         assert wide == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("(s => s.scrollWidth >= s.clientWidth)(document.querySelector('.scroll'))")
+
+
+def test_a_long_command_wraps_on_a_phone(opened, tmp_path) -> None:
+    capture = hookscope.Capture()
+    capture.put(torch.ones(1, 2), module="a", type="X", call=1, what="output", kind="output")
+    glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
+    capture.metadata = {
+        "command": "capture",
+        "model": {"word": "models/a_network.py:Classifier"},
+        "options": {"layers": [glob], "what": ["input", "output"]},
+    }
+    capture.save(tmp_path / "a.safetensors")
+    page = opened(hookscope.report(tmp_path / "a.safetensors").html, width=360)
+    assert page.inner_text(".command").count(glob) == 1
+    assert len(glob) > 300
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.eval_on_selector(".command", "e => e.scrollWidth <= e.clientWidth")
+    # A button is not broken in the middle of its word.
+    assert page.eval_on_selector("#theme", "e => e.getClientRects()[0].height") < 45
 
 
 def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:

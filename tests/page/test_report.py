@@ -302,6 +302,8 @@ def test_the_command_writes_the_page_and_tells_what_is_on_it(run, folder, tmp_pa
     assert done.stdout.splitlines()[0] == f"{page.tensors} tensors of 10 layers."
     assert "Never ran: idle" in done.stdout
     assert done.stderr.startswith("wrote values.html (")
+    address = (tmp_path / "work" / "values.html").as_uri()
+    assert done.stderr.splitlines()[-1] == f"next: open {address} in a browser"
     assert "replacing an earlier file" in run("report", file).stderr
 
 
