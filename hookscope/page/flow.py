@@ -74,11 +74,17 @@ def flow_figures(
 
 
 def _parts(modules: Sequence[str]) -> list[str]:
-    """The part of the model at each place: as few words of its name as tell some parts apart."""
-    for depth in range(1, DEEPEST + 1):
-        names = [".".join(name.split(".")[:depth]) or ROOT for name in modules]
-        if Counter(names).most_common(1)[0][1] * 2 <= len(names):
+    """The part of the model at each place; of one with more than half of them, its own parts."""
+    words = [name.split(".") if name != ROOT else [ROOT] for name in modules]
+    names = [one[0] for one in words]
+    for depth in range(2, DEEPEST + 1):
+        name, times = Counter(names).most_common(1)[0]
+        if times * 2 <= len(names):
             break
+        names = [
+            ".".join(one[:depth]) if part == name else part
+            for one, part in zip(words, names, strict=True)
+        ]
     return list(map(visible, names))
 
 

@@ -109,7 +109,7 @@ def missing_rows(
             "layer": Cell(visible(module)),
             "type": Cell(visible(found[0].type)),
             "what": Cell(visible(what)),
-            "call": _number(call, "" if call is None else str(call)),
+            "call": _number(call) if call else Cell(""),
             "file": Cell(", ".join(one.letter for one in found)),
             "note": Cell(visible("; ".join(one.told for one in found)), loud=True),
         }

@@ -144,6 +144,13 @@ def test_the_labels_below_tell_the_parts_that_take_most_of_the_width(tmp_path) -
     [figure] = page_of(tmp_path / "a.safetensors").flow
     # The body is nearly all there is, so its own parts are named; the stem has no room.
     assert labels(figure) == ["body.0", "body.1", "body.2"]
+    other = nn.Sequential(*(nn.Linear(2, 2) for _ in range(8)))
+    wrapped = nn.Sequential()
+    wrapped.add_module("net", other)
+    hookscope.capture(wrapped, input=torch.ones(1, 2)).save(tmp_path / "b.safetensors")
+    [figure] = page_of(tmp_path / "b.safetensors", tmp_path / "a.safetensors").flow
+    # Beside another model only what is wide is taken apart.
+    assert labels(figure) == ["net", "body.0", "body.1", "body.2"]
 
 
 # What went in

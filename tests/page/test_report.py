@@ -218,7 +218,8 @@ def test_a_file_of_nothing_is_a_page_that_says_so(opened, tmp_path) -> None:
     hookscope.Capture().save(tmp_path / "empty.safetensors")
     report = hookscope.report(tmp_path / "empty.safetensors")
     assert (report.tensors, report.layers, report.warnings) == (0, 1, ())
-    assert "nothing was recorded" in opened(report.html).inner_text("body")
+    shown = opened(report.html).inner_text("body")
+    assert "Nothing stands out: nothing was recorded.\n" in shown
 
 
 def test_vanishing_gradients_are_warnings(tmp_path) -> None:
