@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -346,6 +347,25 @@ def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:
     )
     assert box[0] == box[1]
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, folder) -> None:
+    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
+    page = opened(pair, width=1047)  # an A4 page lying on its side, as the table has it
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") == 1047
+    broken = page.eval_on_selector_all(
+        "#table td.number",
+        """cells => cells.filter(cell => { const range = document.createRange();
+        range.selectNodeContents(cell); return range.getClientRects().length > 1; }).length""",
+    )
+    assert broken == 0
+    page.set_viewport_size({"width": 718, "height": 1000})
+    assert page.eval_on_selector(".flow text", "e => getComputedStyle(e).fontSize") == "12px"
+    sizes = re.findall(rb"/MediaBox *\[ *0 0 ([\d.]+) ([\d.]+)", page.pdf(format="A4"))
+    lying = [float(width) > float(height) for width, height in sizes]
+    assert lying == sorted(lying)
+    assert set(lying) == {False, True}
 
 
 def test_the_flow_leads_to_the_layer(opened, folder) -> None:
