@@ -11,7 +11,7 @@ const found = document.getElementById("found");
 function show(jump) {
   const named = panels.find((panel) => `#${panel.id}` === location.hash);
   const shown = named ?? panels.find((panel) => panel.querySelector(".entry")) ?? panels[0];
-  for (const panel of panels) panel.hidden = panel !== shown;
+  for (const panel of panels) put(panel, panel !== shown);
   for (const item of items) {
     const chosen = item.dataset.node === shown.dataset.node;
     item.setAttribute("aria-selected", String(chosen));
@@ -32,6 +32,11 @@ addEventListener("hashchange", () => show(true));
 
 let keep = null; // its test of a name, null for none
 
+// In a large model few of thousands change, and only those cost anything.
+function put(element, hidden) {
+  if (element.hidden !== hidden) element.hidden = hidden;
+}
+
 function lay() {
   const matched = items.map((item) => !keep || keep(item.dataset.name));
   const needed = [...matched];
@@ -40,12 +45,12 @@ function lay() {
     const above = parents[i];
     // A filter opens what holds its finds; without one what is closed hides what it holds.
     const shown = above < 0 || keep || (!items[above].hidden && isOpen(items[above]));
-    item.hidden = !(shown && needed[i]);
+    put(item, !(shown && needed[i]));
     item.classList.toggle("beside", Boolean(keep) && !matched[i]);
   });
   let count = 0;
   for (const row of rows) {
-    row.hidden = !matched[Number(row.dataset.node)];
+    put(row, !matched[Number(row.dataset.node)]);
     count += !row.hidden && !row.matches(".missing");
   }
   found.value = keep ? `${matched.filter(Boolean).length} of ${items.length} layers, ${count} of ${tensors} tensors` : "";
@@ -91,3 +96,4 @@ systemDark.addEventListener("change", nameTheme);
 nameTheme();
 
 show(false);
+document.documentElement.classList.add("live");

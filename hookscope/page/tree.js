@@ -15,7 +15,7 @@ const isOpen = (item) => item.getAttribute("aria-expanded") !== "false";
 const visibleItems = () => items.filter((item) => !item.hidden);
 
 function setStop(item) {
-  for (const other of items) other.tabIndex = -1;
+  for (const other of items) if (other.tabIndex === 0 && other !== item) other.tabIndex = -1;
   if (item) item.tabIndex = 0;
 }
 
