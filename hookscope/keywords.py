@@ -18,6 +18,7 @@ from hookscope.own_hooks.binding import bind as bind_hooks
 from hookscope.own_hooks.binding import find as find_hooks
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run
+from hookscope.records import ONLY_PYTHON
 
 
 def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
@@ -104,4 +105,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return f"a {type(value).__name__}"
+    return {ONLY_PYTHON: type(value).__name__}  # a word may read like any description

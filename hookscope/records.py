@@ -17,6 +17,10 @@ from hookscope import strict_json
 from hookscope.errors import StoreError
 from hookscope.stats import Stats
 
+# In the options of a file's metadata, the one key of a mapping that stands for an object which only
+# Python can hold; with its class. No KEY=VALUE has such a key.
+ONLY_PYTHON = "python object"
+
 
 def key_of(module: str, call: int, what: str) -> str:
     """Return the key of a tensor that has none before it of the same name.

@@ -14,7 +14,7 @@ from torch import Tensor
 from hookscope.cams import formulas
 from hookscope.cams.guiding import guided
 from hookscope.cams.scoring import Score
-from hookscope.cams.seen import black_and_white, find_image, with_image
+from hookscope.cams.seen import find_image, with_image
 from hookscope.cams.spatial import Grid
 from hookscope.cams.survey import Spot, Survey, choose, last_on_grid
 from hookscope.cams.words import AT_INPUT, AT_LAYER, METHODS, STEPS, VALUES
@@ -22,6 +22,7 @@ from hookscope.captures import Capture
 from hookscope.errors import RequestError
 from hookscope.execute import backward, demand_unchanged, forward, run_bare, untouched
 from hookscope.hooks import what_of
+from hookscope.inputs.levels import black_and_white
 from hookscope.kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.losses.compute import class_scores
 from hookscope.prepare import Prepared
@@ -178,7 +179,7 @@ class Explanation:
                     "Give one that broadcasts to them.",
                 ) from error
         recipe = self.prepared.recipe
-        bounds = black_and_white(recipe, self.image) if recipe else None
+        bounds = black_and_white(recipe, tuple(self.image.shape[1:])) if recipe else None
         if bounds is None:
             raise RequestError(
                 f"What a {baseline} image is to this model is not known: its input was not made"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError
 from hookscope.inputs import images, recipes
+from hookscope.inputs.levels import black_and_white
 from hookscope.inputs.words import NO_IMAGE, expand, refuse_unused
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.tensors import as_call, walk
@@ -31,7 +32,8 @@ class Batch:
     Attributes:
         value: a call value, on the CPU.
         sources: one plain dict for each file or tensor: ``word``, ``sha256`` (None for noise),
-            ``shape`` and ``dtype`` of the tensor it became.
+            ``shape`` and ``dtype`` of the tensor it became; of an image also ``black`` and
+            ``white``, what these become in each channel, where the recipe is that simple.
         note: one line that says what was made of it.
         recipe: how images became tensors; None where there were no image files.
     """
@@ -127,19 +129,32 @@ def _from_images(
             "Leave out --preprocess, or give --preprocess none.",
         )
     recipe = _recipe(loaded, expected, preprocess, size, mean, std)
-    tensors, sources = [], []
+    tensors: list[Tensor] = []
+    sources: list[dict[str, Any]] = []
+    levels: dict[str, list[float]] = {}
     for file in files:
         data = images.read_bytes(file)
         tensor = recipe.run(images.decode(data, file, channels))
+        if not tensors:
+            levels = _levels(recipe, tensor)
         tensors.append(tensor)
         digest = hashlib.sha256(data).hexdigest()
-        sources.append({**_describe(tensor), "word": file, "sha256": digest})
+        sources.append({**_describe(tensor), "word": file, "sha256": digest, **levels})
     _warn_if_small(loaded, sources)
     value = loaded.arrange(tensors)
     if shape is not None:
         _demand_shape(value, shape, len(files))
     grey = "made grey, " if channels == 1 else ""
     return Batch(value, tuple(sources), f"input: {grey}{recipe.text}", recipe)
+
+
+def _levels(recipe: Recipe, tensor: Tensor) -> dict[str, list[float]]:
+    """What black and white become; a function of the user's own is not run more than it need be."""
+    ends = black_and_white(recipe, tuple(tensor.shape)) if recipe.tuned else None
+    if ends is None:
+        return {}
+    rounded = ([round(level, 6) for level in end.flatten().tolist()] for end in ends)
+    return dict(zip(("black", "white"), rounded, strict=True))
 
 
 def _demand_shape(value: Any, shape: tuple[int, ...], count: int) -> None:

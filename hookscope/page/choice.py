@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from hookscope.page.maps import COLUMNS, GAP, part_of
+from hookscope.page.maps import part_of
+from hookscope.page.pixels import COLUMNS, GAP
 from hookscope.records import Record, Recording
 
 LIMIT = 20_000_000  # bytes of a page

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from hookscope.dimensions import layout
 from hookscope.keys import Index
-from hookscope.kinds import INPUT
-from hookscope.module_tree import ROOT
 from hookscope.page.model import Figure
+from hookscope.page.pixels import COLUMNS, png, tiles
 from hookscope.pictures.colors import Scale, paint_maps
 from hookscope.pictures.maps import feature_maps, last_note, noun_of, resize, taken
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 from hookscope.render.text import real, visible
 
-COLUMNS = 4  # tiles in a row
-GAP = 1  # transparent pixels behind each tile, to the right and below
 ALONE = 5  # a tensor of one map has it so many times larger than those of several
-INPUT_SIDE = 224  # about so many pixels of what went in
 FINEST = 1024  # rows or columns that are read of a map; of more, every second or third one
 
 
@@ -122,7 +115,7 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     values = resize(maps.values, height, width) if smaller else maps.values
     colors, scales = paint_maps(values)
     drawn = f"{'x'.join(map(str, part.map_shape))} drawn as {height}x{width} means"
-    parts = (part.told, drawn if smaller else "", scale_text(scales[0]))
+    parts = (part.told, drawn if smaller else "", *colors_text(values, scales[0]))
     pixels = tiles(colors, min(len(values), COLUMNS))
     return Figure(
         visible(f"Feature maps of {record.key}" if len(values) > 1 else f"{record.key} as a map"),
@@ -135,83 +128,13 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     )
 
 
-def input_picture(capture: OpenCapture) -> Figure | None:
-    """Return the images that went in, if the file has them; None if it has none.
-
-    Args:
-        capture: the file. Its images are a recorded input of three channels (or one) of the model
-            itself, or of the first layer with such an input.
-
-    Raises:
-        StoreError: the values cannot be read.
-    """
-    found = [r for r in capture.records if r.kind == INPUT and _is_image(r.shape)]
-    record = min(found, key=lambda r: r.module != ROOT, default=None)
-    if record is None:
-        return None
-    steps = [slice(None, None, -(-n // INPUT_SIDE)) for n in record.shape[2:]]
-    values = capture.tensor(record.key, (slice(0, COLUMNS), slice(None), *steps)).astype(np.float64)
-    finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-    bytes_ = np.clip(np.nan_to_num((values - low) / (high - low or 1)) * 255, 0, 255)
-    colors = np.moveaxis(np.rint(bytes_).astype(np.uint8), 1, -1)
-    pixels = tiles(np.broadcast_to(colors, (*colors.shape[:3], 3)), len(values))
-    samples = f", the first {len(values)} of {record.shape[0]}" if record.shape[0] > 1 else ""
-    return Figure(
-        "What went in",
-        f"{visible(record.key)}{samples}; black {real(float(low))}, white {real(float(high))}",
-        image=png(pixels),
-        width=pixels.shape[1],
-        height=pixels.shape[0],
-    )
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 4 and shape[1] in (1, 3) and 0 not in shape
-
-
-def scale_text(scale: Scale) -> str:
-    """Return what the colours mean in words."""
-    if scale.diverging:
-        return f"blue {real(scale.low)}, white 0, orange {real(scale.high)}"
-    return f"dark {real(scale.low)} to light {real(scale.high)}"
-
-
-def tiles(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
-    """Return maps side by side, each with ``GAP`` transparent pixels behind it.
-
-    Args:
-        colors: uint8 ``(maps, height, width, 3)``.
-        columns: maps in a row.
-
-    Returns:
-        uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
-    """
-    count, height, width, _ = colors.shape
-    rows = math.ceil(count / columns)
-    cells = np.zeros((rows * columns, height + GAP, width + GAP, 4), np.uint8)
-    cells[:count, :height, :width, :3] = colors
-    cells[:count, :height, :width, 3] = 255
-    grid = cells.reshape(rows, columns, height + GAP, width + GAP, 4).swapaxes(1, 2)
-    return grid.reshape(rows * (height + GAP), columns * (width + GAP), 4)
-
-
-def png(pixels: NDArray[np.uint8]) -> str:
-    """Return an image as a ``data:`` address of a PNG, with one byte a pixel where that is enough.
-
-    Args:
-        pixels: uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
-    """
-    packed = np.ascontiguousarray(pixels).view("<u4")[..., 0]
-    colors, places = np.unique(packed, return_inverse=True)
-    options: dict[str, Any] = {}
-    if len(colors) <= 256:
-        table = colors.view(np.uint8).reshape(-1, 4)
-        image = Image.fromarray(places.reshape(packed.shape).astype(np.uint8))
-        image.putpalette(table[:, :3].tobytes())
-        options["transparency"] = table[:, 3].tobytes()
-    else:
-        image = Image.fromarray(pixels)
-    file = io.BytesIO()
-    image.save(file, "png", **options)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+def colors_text(values: NDArray[Any], scale: Scale) -> Iterator[str]:
+    """Yield what the colours of maps mean in words."""
+    if np.isfinite(values).any():
+        low, high = real(scale.low), real(scale.high)
+        diverging = f"blue {low}, white 0, orange {high}"
+        yield diverging if scale.diverging else f"dark {low} to light {high}"
+    if np.isnan(values).any():
+        yield "magenta NaN"
+    if np.isinf(values).any():
+        yield "cyan infinite"

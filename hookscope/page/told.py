@@ -51,7 +51,8 @@ def _verdict(capture: Recording, warnings: tuple[str, ...]) -> str:
     parts = ["every entry is finite"] if capture.records else ["nothing was recorded"]
     if gradients_of(capture.records):
         parts.append("no gradient vanishes or explodes")
-    parts.append("every layer asked for ran")
+    if capture.coverage.fired:
+        parts.append("every layer asked for ran")
     return f"Nothing stands out: {', '.join(parts)}."
 
 

@@ -19,7 +19,7 @@ class Report:
 
     Attributes:
         html: the page, without a last line end.
-        tensors: how many tensors have a row and a panel.
+        tensors: how many tensors have a row and a panel; what is missing is not among them.
         layers: how many modules are in the tree.
         warnings: what stands out, a sentence each; with two files behind its letter.
         chosen: what the page shows of the files, and what it leaves out.
@@ -83,7 +83,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
     figures += [figure for side in page.sides for figure in side.pictures]
     return Report(
         html,
-        len(page.rows),
+        sum(not row.missing for row in page.rows),
         len(page.tree),
         tuple(f"{s.letter}: {text}".lstrip(": ") for s in page.sides for text in s.warnings),
         page.chosen,
