@@ -53,6 +53,22 @@ def test_a_gradient_that_begins_or_stops_on_the_way_is_enough(kind: Any, layer: 
     torch.testing.assert_close(shot[f"{layer}/cam"], wanted)
 
 
+def test_a_value_that_is_overwritten_by_its_other_name_counts_as_it_was_returned() -> None:
+    class Renamed(Overwritten):
+        def __init__(self) -> None:
+            super().__init__()
+            self.same = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            twice = self.same(y) * 2
+            y.zero_()
+            return self.fc(twice.flatten(1))
+
+    shot = hookscope.cam(seeded(Renamed()), input=X, layer="same", by="eigencam")
+    assert float(shot["same/cam"].max()) > 0
+
+
 def test_an_image_that_the_gradient_does_not_reach_is_told() -> None:
     model = seeded(Stem())
     with pytest.raises(RequestError, match="no gradient at the image"):
