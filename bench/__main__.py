@@ -110,6 +110,27 @@ MEASURES = (
         lambda: inside("bench.in_process", "ablating", "7"),
     ),
     Measure(
+        "Grad-CAM at the layer that cam finds",  # a run and a way back to find it, a run to check
+        "the same by hand, the layer known",
+        6.0,
+        "ms",
+        lambda: inside("bench.in_process", "map", "20"),
+    ),
+    Measure(
+        "Grad-CAM at a layer by name",  # a run to check
+        "the same by hand",
+        3.0,
+        "ms",
+        lambda: inside("bench.in_process", "named map", "20"),
+    ),
+    Measure(
+        "integrated gradients, 16 points",
+        "the same by hand",
+        1.2,
+        "ms",
+        lambda: inside("bench.in_process", "integral", "5"),
+    ),
+    Measure(
         "recording layer3 of resnet50, scripted",
         "the same, not scripted",
         1.2,

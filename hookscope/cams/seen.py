@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,7 @@ from hookscope.errors import RequestError
 from hookscope.inputs.levels import black_and_white
 from hookscope.prepare import Prepared
 from hookscope.sources.loaded import Recipe
-from hookscope.tensors import Path, as_call, map_tensors, walk
+from hookscope.tensors import Path, as_call, walk
 
 STRETCHED = "its values stretched from the least to the largest"
 
@@ -40,12 +38,6 @@ def find_image(prepared: Prepared) -> tuple[Path, Tensor]:
         f"The model takes no images (N, C, H, W): its input is {shapes or 'no tensor'}.",
         "cam draws its map over an image.",
     )
-
-
-def with_image(prepared: Prepared, path: Path, image: Tensor) -> Any:
-    """Return the call value with other images in the place of its own."""
-    call = as_call(prepared.value)
-    return map_tensors(call, lambda here, tensor: image if here == path else tensor)
 
 
 def as_seen(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
