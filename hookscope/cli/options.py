@@ -61,6 +61,16 @@ def read_assignments(
     return dict(parse_assignments(value))
 
 
+def _read_prefixes(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str] | None:
+    if not value or ctx.resilient_parsing:
+        return None
+    from hookscope.spec import parse_prefixes
+
+    return parse_prefixes(value)
+
+
 def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     """Whoever hands on a folder could put it beside the very file that it lets in."""
     if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
@@ -105,6 +115,12 @@ model = together(
         section="Model",
         metavar="NAME",
         help="Run this method of the model in place of forward.",
+    ),
+    option(
+        "--attn",
+        section="Model",
+        metavar="KIND",
+        help="How a hf: model computes attention, such as eager, which computes its weights.",
     ),
     flag(
         "trust",
@@ -287,14 +303,30 @@ inputs = together(
 
 # How it runs
 
-weights = option(
-    "--weights",
-    section="Run",
-    default="random",
-    type=FileName("weights"),
-    shell_complete=candidates.weights,
-    help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or a"
-    " .safetensors or .pth FILE.",
+weights = together(
+    option(
+        "--weights",
+        section="Run",
+        default="random",
+        type=FileName("weights"),
+        shell_complete=candidates.weights,
+        help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
+        " a .safetensors or .pth FILE.",
+    ),
+    option(
+        "--rename",
+        section="Run",
+        multiple=True,
+        metavar="OLD=NEW",
+        callback=_read_prefixes,
+        help="What begins with OLD in the file of weights begins with NEW in the model."
+        " Repeatable.",
+    ),
+    flag(
+        "partial",
+        section="Run",
+        help="Take from the file of weights what fits and leave the rest as built.",
+    ),
 )
 
 seed = option(

@@ -27,6 +27,9 @@ WITH_API += ("report", "plot", "filters")
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
     "model": ("alexnet", "alexnet"),
+    "rename": ("backbone=features head=", {"backbone": "features", "head": ""}),
+    "partial": ("1", True),
+    "attn": ("eager", "eager"),
     "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
     "method": ("encode", "encode"),
     "trust": ("1", True),
