@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
 from hookscope.errors import EnvironmentFault, RequestError
-from hookscope.inputs.batch import build
+from hookscope.inputs.batch import Batch, build
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
 from hookscope.sources.live import demand_model
@@ -67,6 +67,7 @@ def prepare(
 ) -> Prepared:
     """Load or take the model, choose the layers, build the input, and put both on the device.
 
+    ``input`` may be what ``build`` made for another model, and goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
     reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
     ``load``. A live module stays where it is unless another device or dtype is asked for,
@@ -90,8 +91,11 @@ def prepare(
         loaded = load(model, seed=seed, **loading)
     refuse_lazy(loaded.module)
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
-    batch = build(loaded, input, seed=seed, **recipe)
-    log.info("%s", batch.note)
+    if isinstance(input, Batch):
+        batch = input
+    else:
+        batch = build(loaded, input, seed=seed, **recipe)
+        log.info("%s", batch.note)
     place = _choose_device(device, loaded.module, live=live)
     kind = _choose_dtype(dtype)
     module = _moved(loaded.module, place, kind, live=live)

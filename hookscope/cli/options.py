@@ -61,7 +61,7 @@ def read_assignments(
     return dict(parse_assignments(value))
 
 
-def _read_prefixes(
+def read_prefixes(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, str] | None:
     if not value or ctx.resilient_parsing:
@@ -77,6 +77,13 @@ def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -
         raise click.UsageError("trust is not taken from a settings file; type --trust.", ctx)
     return value
 
+
+trust = flag(
+    "trust",
+    section="Model",
+    callback=_refuse_from_file,
+    help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
+)
 
 model = together(
     click.argument(
@@ -122,12 +129,7 @@ model = together(
         metavar="KIND",
         help="How a hf: model computes attention, such as eager, which computes its weights.",
     ),
-    flag(
-        "trust",
-        section="Model",
-        callback=_refuse_from_file,
-        help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
-    ),
+    trust,
 )
 
 
@@ -303,6 +305,12 @@ inputs = together(
 
 # How it runs
 
+partial = flag(
+    "partial",
+    section="Run",
+    help="Take from the file of weights what fits and leave the rest as built.",
+)
+
 weights = together(
     option(
         "--weights",
@@ -318,15 +326,11 @@ weights = together(
         section="Run",
         multiple=True,
         metavar="OLD=NEW",
-        callback=_read_prefixes,
+        callback=read_prefixes,
         help="What begins with OLD in the file of weights begins with NEW in the model."
         " Repeatable.",
     ),
-    flag(
-        "partial",
-        section="Run",
-        help="Take from the file of weights what fits and leave the rest as built.",
-    ),
+    partial,
 )
 
 seed = option(
@@ -337,6 +341,10 @@ seed = option(
     type=int,
     metavar="N",
     help="Seeds weights, noise and dropout.",
+)
+
+train = flag(
+    "train", section="Run", help="Run in training mode; buffers are put back afterwards."
 )
 
 run = together(
@@ -356,7 +364,7 @@ run = together(
         type=click.Choice(DEVICES),
         help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
     ),
-    flag("train", section="Run", help="Run in training mode; buffers are put back afterwards."),
+    train,
 )
 
 limits = together(
