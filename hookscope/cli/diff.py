@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.choices import DEVICES, DTYPES
 from hookscope.cli import candidates, options
-from hookscope.cli.command import Command, Example, command, flag, option, together
+from hookscope.cli.command import Example, command, flag, option, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.cli.values import FileName, Several
@@ -188,10 +189,12 @@ def diff(ctx: click.Context, **values: Any) -> None:
     """
     out: Out = ctx.obj
     out.failed = TROUBLE
-    from hookscope.diffing.words import are_captures
+    from hookscope.diffing.words import OF_MODELS, are_captures
 
     captures = are_captures(values["a"], values["b"])
     _refuse_misfits(ctx, values, captures)
+    if captures:  # of settings that hold for all commands, such as a seed, files need none
+        values = {name: value for name, value in values.items() if name not in OF_MODELS}
     with out.status("Comparing ..." if captures else "Loading torch ..."):
         if not captures:
             from hookscope.cli.log import listen
@@ -215,15 +218,14 @@ def diff(ctx: click.Context, **values: Any) -> None:
 
 def _refuse_misfits(ctx: click.Context, values: dict[str, Any], captures: bool) -> None:
     """Refuse what does not go together, before anything heavy is imported to use it."""
-    from hookscope.diffing.words import check_models, refuse_for_captures
     from hookscope.diffing.tolerances import check_tolerances
+    from hookscope.diffing.words import check_models, refuse_for_captures
     from hookscope.inputs.words import NO_IMAGE, refuse_unused
 
     check_tolerances(values["atol"], values["rtol"])
     if captures:
-        assert isinstance(ctx.command, Command)
-        typed = {o.name for o in ctx.command.options() if o.was_chosen(ctx)}
-        refuse_for_captures(typed)
+        line = ParameterSource.COMMANDLINE
+        refuse_for_captures([name for name in values if ctx.get_parameter_source(name) is line])
         return
     if not values["input"]:
         refuse_unused(values, NO_IMAGE)

@@ -64,6 +64,7 @@ def read_assignments(
 def read_prefixes(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, str] | None:
+    """Return the ``OLD=NEW`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
     from hookscope.spec import parse_prefixes
@@ -343,9 +344,7 @@ seed = option(
     help="Seeds weights, noise and dropout.",
 )
 
-train = flag(
-    "train", section="Run", help="Run in training mode; buffers are put back afterwards."
-)
+train = flag("train", section="Run", help="Run in training mode; buffers are put back afterwards.")
 
 run = together(
     weights,

@@ -93,7 +93,7 @@ def compare_in_step(
         meeting = _Meeting(Turns(gpus), matching, judge)
         works = []
         for side, one in enumerate(prepared):
-            names = {pair[side].module for pair in matching.pairs}
+            names = {record.module for record in matching.side(side)}
             layers = [layer for layer in layers_of(one.module) if layer.name in names]
             passing = Passing(partial(meeting.arrive, side))
             recorder = Recorder(one.module, layers, kinds, capture=passing)
@@ -112,7 +112,7 @@ class _Meeting:
         self._judge = judge
         self._how = [by for _, _, by in matching.pairs]
         self._numbers: Sequence[dict[str, int]] = [
-            {pair[side].key: n for n, pair in enumerate(matching.pairs)} for side in (0, 1)
+            {record.key: n for n, record in enumerate(matching.side(side))} for side in (0, 1)
         ]
         self._waiting: dict[int, tuple[int, Record, Tensor]] = {}
 

@@ -9,26 +9,16 @@ from dataclasses import dataclass
 from hookscope.diffing.measure import Blocks, measure
 from hookscope.diffing.result import CLOSE, DIFFERS, EQUAL, Figures, Pair
 from hookscope.diffing.tolerances import tolerances
-from hookscope.errors import RequestError
 from hookscope.records import Record
 
 
 @dataclass(frozen=True)
 class Judge:
-    """How strictly pairs are judged; None for a tolerance means that of their dtypes.
-
-    Raises:
-        RequestError: a tolerance is negative or not a finite number.
-    """
+    """How strictly pairs are judged; None for a tolerance means that of their dtypes."""
 
     atol: float | None
     rtol: float | None
     equal_nan: bool
-
-    def __post_init__(self) -> None:
-        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
-            if value is not None and not 0 <= value < math.inf:
-                raise RequestError(f"{name} is {value}.", "Give a finite number that is 0 or more.")
 
     def pair(
         self,

@@ -22,6 +22,10 @@ class Matching:
     only_a: tuple[Record, ...]
     only_b: tuple[Record, ...]
 
+    def side(self, number: int) -> list[Record]:
+        """Return the paired records of A (0) or of B (1), in the order of the pairs."""
+        return [(a, b)[number] for a, b, _ in self.pairs]
+
 
 def match(a: Sequence[Record], b: Sequence[Record], prefixes: Mapping[str, str]) -> Matching:
     """Match the records of two recordings, each in its order of execution.
@@ -84,11 +88,12 @@ def _in_order(
     """Pairs of what is left, found between neighbours that are matched already."""
     gaps_a = _gaps(a, found)
     gaps_b = _gaps(b, {other: other for other in found.values()})
-    pairs = []
+    pairs: list[tuple[Record, Record]] = []
     for place, lone_b in gaps_b.items():
         lone_a = gaps_a[place]
-        looks = [[_look(record) for record in lone] for lone in (lone_a, lone_b)]
-        for block in SequenceMatcher(None, *looks, autojunk=False).get_matching_blocks():
+        looks_a, looks_b = ([_look(record) for record in lone] for lone in (lone_a, lone_b))
+        found_blocks = SequenceMatcher(None, looks_a, looks_b, autojunk=False).get_matching_blocks()
+        for block in found_blocks:
             pairs += zip(
                 lone_a[block.a : block.a + block.size],
                 lone_b[block.b : block.b + block.size],

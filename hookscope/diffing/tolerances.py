@@ -6,6 +6,10 @@ stand here so that two files are compared without torch; a test holds them again
 
 from __future__ import annotations
 
+import math
+
+from hookscope.errors import RequestError
+
 # By dtype, rtol and atol. Whatever is not listed (integers, bools, float8) must be equal.
 DEFAULTS = {
     "float16": (1e-3, 1e-5),
@@ -30,3 +34,16 @@ def tolerances(
     known = [DEFAULTS.get(dtype, (0.0, 0.0)) for dtype in (a, b)]
     loose_rtol, loose_atol = (max(numbers) for numbers in zip(*known, strict=True))
     return (loose_atol if atol is None else atol, loose_rtol if rtol is None else rtol)
+
+
+def check_tolerances(atol: float | None, rtol: float | None) -> None:
+    """Refuse a tolerance that is negative or not a finite number.
+
+    Raises:
+        RequestError: one is.
+    """
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not 0 <= value < math.inf:
+            raise RequestError(
+                f"--{name} {value} is no tolerance.", "Give a finite number that is 0 or more."
+            )

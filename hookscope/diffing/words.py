@@ -6,7 +6,7 @@ Two files or two models; and which of the options that a model has belong to A, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookscope.errors import RequestError
@@ -21,7 +21,7 @@ DOUBLE: dict[str, Any] = {
     **dict.fromkeys(("method", "attn", "dtype", "device")),
 }
 _INPUT = ("input", "shape", "preprocess", "size", "mean", "std")
-_OF_MODELS = (*DOUBLE, *_INPUT, "partial", "trust", "seed", "train", "leaves")
+OF_MODELS = (*DOUBLE, *_INPUT, "partial", "trust", "seed", "train", "leaves")
 _HOLD_THEIR_OWN = (TORCHSCRIPT, EXPORTED)  # weights, and the arguments that they were built with
 
 
@@ -48,13 +48,20 @@ def _is_capture(word: Any) -> bool:
     return isinstance(word, str | os.PathLike) and is_ours(Path(word))
 
 
-def refuse_for_captures(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse what only models can be given, rather than pass over it in silence."""
-    given = [n for n in _OF_MODELS if n in values and values[n] != defaults[n] and values[n] != ()]
-    if given:
-        name = {"model_args": "model-arg"}.get(given[0], given[0])
+def refuse_for_captures(given: Iterable[str]) -> None:
+    """Refuse what only models can be given, rather than pass over it in silence.
+
+    Args:
+        given: keywords that were given.
+
+    Raises:
+        RequestError: one of them is among ``OF_MODELS``.
+    """
+    idle = [name for name in OF_MODELS if name in given]
+    if idle:
+        name = "--model-arg" if idle[0] == "model_args" else f"--{idle[0]}"
         raise RequestError(
-            f"--{name} is for models, and two captures are compared.",
+            f"{name} is for models, and two captures are compared.",
             "Leave it out; a file holds what was recorded.",
         )
 

@@ -11,7 +11,10 @@ from hookscope.diffing.choosing import Choice
 from hookscope.diffing.files import compare_captures
 from hookscope.diffing.judging import Judge
 from hookscope.diffing.result import Diff
+from hookscope.diffing.tolerances import check_tolerances
 from hookscope.diffing.words import are_captures, refuse_for_captures
+from hookscope.errors import RequestError
+from hookscope.kinds import VALUES
 
 if TYPE_CHECKING:
     import torch
@@ -93,19 +96,29 @@ def diff(
         (69, True, ('float32', 'float64'))
     """
     given = locals()
+    check_tolerances(atol, rtol)
     judge = Judge(atol, rtol, equal_nan)
-    defaults = {n: p.default for n, p in inspect.signature(diff).parameters.items()}
     if not are_captures(a, b):
         from hookscope.diffing.models import compare_models
         from hookscope.keywords import options_of
 
         options = {k: v for k, v in options_of(given, diff).items() if k not in ("a", "b")}
         return compare_models(given, map or {}, judge, options)
-    refuse_for_captures(given, defaults)
+    defaults = {n: p.default for n, p in inspect.signature(diff).parameters.items()}
+    refuse_for_captures([n for n, value in given.items() if value not in (defaults[n], ())])
     choice = Choice(_several(layers), _several(types), depth)
     words: Any = (a, b)
-    return compare_captures(words, map or {}, judge, choice, _several(what or ()), strict)
+    return compare_captures(words, map or {}, judge, choice, _kinds(what), strict)
 
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)
+
+
+def _kinds(what: str | Iterable[str] | None) -> tuple[str, ...]:
+    words = what.split(",") if isinstance(what, str) else list(what or ())
+    if unknown := [word for word in words if word not in VALUES]:
+        raise RequestError(
+            f"{unknown[0]!r} cannot be compared.", f"Choose among {', '.join(VALUES)}."
+        )
+    return tuple(words)

@@ -15,7 +15,9 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "tree capture grads step ablate trace gradcheck diff cam show plot filters report models"
+    known = (
+        "tree capture grads step ablate trace gradcheck diff cam show plot filters report models"
+    )
     known += " config completion help"
     assert known.split() == COMMANDS
 
