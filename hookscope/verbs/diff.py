@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hookscope.demands import demand_word
 from hookscope.diffing.choosing import Choice
 from hookscope.diffing.files import compare_captures
 from hookscope.diffing.judging import Judge
 from hookscope.diffing.result import Diff
 from hookscope.diffing.tolerances import check_tolerances
 from hookscope.diffing.words import are_captures, refuse_for_captures
-from hookscope.errors import RequestError
 from hookscope.kinds import VALUES
 
 if TYPE_CHECKING:
@@ -117,8 +117,6 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
 
 def _kinds(what: str | Iterable[str] | None) -> tuple[str, ...]:
     words = what.split(",") if isinstance(what, str) else list(what or ())
-    if unknown := [word for word in words if word not in VALUES]:
-        raise RequestError(
-            f"{unknown[0]!r} cannot be compared.", f"Choose among {', '.join(VALUES)}."
-        )
+    for word in words:
+        demand_word("what", word, VALUES)
     return tuple(words)
