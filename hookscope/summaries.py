@@ -11,6 +11,8 @@ from torch import Tensor
 
 from hookscope.stats import BLOCK, Moments, Stats
 
+_IN_NUMPY = (torch.float16, torch.float32, torch.float64)
+
 
 @torch.no_grad()
 def summarize(tensor: Tensor) -> Stats:
@@ -60,7 +62,8 @@ def summarize(tensor: Tensor) -> Stats:
 def blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
 
-    Complex numbers are complex128 and other floating-point ones float64, without a change of value.
+    They are of the tensor's dtype; what numpy has not (bfloat16, float8) is float32, without a
+    change of value.
 
     Example:
         >>> [block.tolist() for block in blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
@@ -68,11 +71,8 @@ def blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """
     for block in _dense(tensor.detach()).reshape(-1).split(BLOCK):
         here = block.cpu().resolve_conj().resolve_neg()
-        if here.is_complex():
-            here = here.to(torch.complex128)
-        elif here.is_floating_point():
-            here = here.to(torch.float64)
-        yield here.numpy()
+        known = here.dtype in _IN_NUMPY or not here.is_floating_point()
+        yield (here if known else here.to(torch.float32)).numpy()
 
 
 def _dense(tensor: Tensor) -> Tensor:

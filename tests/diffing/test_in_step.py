@@ -21,29 +21,30 @@ from tests.diffing.nets import single
 X = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 MEMORY = """
-import resource, torch, hookscope
+import sys, torch, hookscope
+from pathlib import Path
 from torch import nn
 
 class Shift(nn.Module):
     def forward(self, x):
         return x + 0.5
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak():  # of this process alone: that of getrusage has the parent's in it
+    [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in x]
+    return int(line.split()[1]) * 1024
 
-deep = nn.Sequential(*(Shift() for _ in range(30)))
-other = nn.Sequential(*(Shift() for _ in range(30)))
-x = torch.zeros(1 << 21)
-hookscope.diff(deep, other, input=x[:10].clone())
-with torch.no_grad():
-    deep(x)
+def deep():
+    return nn.Sequential(*(Shift() for _ in range(40)))
+
+x = torch.zeros(1 << 19)
+models = deep(), deep()
+hookscope.diff(*models, input=x[:10].clone())
 before = peak()
-found = hookscope.diff(deep, other, input=x)
-assert found.same and len(found.rows) == 31
-in_step = peak()
-kept = [hookscope.capture(model, input=x) for model in (deep, other)]
-size = x.numel() * x.element_size()
-print((in_step - before) / size, (peak() - before) / size)
+if sys.argv[1] == "diff":
+    assert len(hookscope.diff(*models, input=x).rows) == 41
+else:
+    kept = [hookscope.capture(model, input=x) for model in models]
+print((peak() - before) / (x.numel() * x.element_size()))
 """
 
 
@@ -143,7 +144,7 @@ def test_one_module_and_shared_parts_are_compared_with_themselves() -> None:
     assert hookscope.diff(model, model, input=X).same
     part = nn.Sequential(model.stem, model.act, model.body)
     found = hookscope.diff(part, model, input=X, map={"0": "stem", "1": "act", "2": "body"})
-    assert found.counts["differs"] == 0
+    assert [row.key for row in found.rows if row.verdict != "equal"] == ["./output"]
     assert [row.by for row in found.rows][:2] == ["map", "map"]
     assert hooks_on(model) == 0
 
@@ -170,19 +171,25 @@ def test_a_model_that_ends_early_the_second_time_leaves_the_rest_out() -> None:
     plain = Odd()
     plain.second = nn.Identity()
     plain.load_state_dict((short := Short()).state_dict())
-    found = hookscope.diff(plain, short, input=torch.ones(1, 8), types=["Linear", "Short", "Odd"])
-    assert [row.key for row in found.rows][0] == "first/output"
+    found = hookscope.diff(plain, short, input=torch.ones(1, 8))
+    assert [row.key for row in found.rows] == ["first/output", "./output"]
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_holds_a_few_tensors_and_not_two_captures(clean_environment) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY],
-        env=clean_environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    in_step, captures = map(float, done.stdout.split())
-    assert in_step < 10  # tensors of one layer, of the 62 that two captures hold
-    assert captures > 55
+    # Of the C library alone: memory that is freed goes back at once, and so is not counted twice.
+    environment = clean_environment | {"MALLOC_MMAP_THRESHOLD_": "1500000"}
+
+    def tensors_at_the_peak(way: str) -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, way],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(done.stdout)
+
+    assert tensors_at_the_peak("diff") < 20
+    assert tensors_at_the_peak("captures") > 82  # 41 tensors of each of the two
