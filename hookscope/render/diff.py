@@ -16,17 +16,17 @@ COLUMNS = (
     Column("shape"),
     Column("dtype", dull=True),
     Column("by", dull=True),
-    Column("max abs", "abs", right=True),
-    Column("max rel", "rel", right=True),
+    Column("absolute", "abs", right=True),
+    Column("relative", "rel", right=True),
     Column("cosine", right=True),
-    Column("SNR dB", "SNR", right=True),
+    Column("SNR/dB", "SNR", right=True),
     Column("beyond", right=True),
     Column("verdict"),
 )
 SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in ("max abs", "max rel", "cosine", "SNR dB")),
-    *(("drop", title) for title in ("note", "type", "dtype", "cosine", "shape", "max rel")),
-    *(("drop", title) for title in ("by", "beyond", "SNR dB")),
+    *(("shorten", title) for title in ("absolute", "relative", "cosine", "SNR/dB")),
+    *(("drop", title) for title in ("note", "type", "dtype", "cosine", "shape", "relative")),
+    *(("drop", title) for title in ("by", "beyond", "SNR/dB")),
 )
 STYLES = {DIFFERS: LOUD, CLOSE: QUIET}
 HOW = {BY_MAP: "by --map", BY_ORDER: "by order and shape"}
