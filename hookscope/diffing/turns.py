@@ -39,14 +39,15 @@ class Turns:
             threading.Thread(target=self._work, args=(side, work), daemon=True)
             for side, work in enumerate(works)
         ]
-        for thread in threads:
-            thread.start()
         try:
             for thread in threads:
-                thread.join()
+                thread.start()
+            with self._changed:  # no join: a thread whose join is interrupted counts as ended
+                self._changed.wait_for(lambda: all(self._ended))
         except BaseException as error:  # Ctrl-C comes to this thread alone
             self._end(error)
-            for thread in threads:
+        for thread in threads:
+            if thread.is_alive():  # the second one may not have been started
                 thread.join()
         if self._error is not None:
             raise self._error

@@ -93,7 +93,7 @@ def diff(
         ...     "resnet18", "resnet18", dtype=["float32", "float64"], shape=(1, 3, 64, 64)
         ... )
         >>> len(found.rows), found.same, found.rows[0].dtypes
-        (69, True, ('float32', 'float64'))
+        (76, True, ('float32', 'float64'))
     """
     given = locals()
     check_tolerances(atol, rtol)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -160,6 +161,32 @@ def test_a_failure_ends_both_and_takes_every_hook_off() -> None:
         assert caught.value.layer == "second"
         assert [hooks_on(model) for model in pair] == [0, 0]
         assert threading.active_count() == threads
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent to one thread")
+def test_ctrl_c_ends_both_and_takes_every_hook_off() -> None:
+    class Interrupts(Odd):
+        def forward(self, x: Tensor) -> Tensor:
+            self.runs += 1
+            if self.runs > 1:  # in step, while the main thread waits
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            return self.first(x)
+
+    a, b = Interrupts(), nn.Sequential(nn.Linear(8, 8))
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        hookscope.diff(a, b, input=torch.ones(1, 8), map={"first": "0"})
+    assert (hooks_on(a), hooks_on(b)) == (0, 0)
+    assert threading.active_count() == threads
+
+
+def test_compiled_models_run_as_written_and_are_compiled_again_afterwards() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    a, b = (torch.compile(copy.deepcopy(model), backend="eager") for _ in range(2))
+    assert hookscope.diff(a, b, input=torch.ones(1, 8)).counts["equal"] == 4
+    assert hookscope.diff(model, a, input=torch.ones(1, 8), map={"": "_orig_mod"}).same
+    assert torch.compiler.is_compiling() is False
+    assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
 def test_a_model_that_ends_early_the_second_time_leaves_the_rest_out() -> None:
