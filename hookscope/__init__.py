@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.cam import cam
     from hookscope.verbs.capture import capture
+    from hookscope.verbs.diff import diff
     from hookscope.verbs.filters import filters
     from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.grads import grads
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    *("ablate", "cam", "capture", "filters", "gradcheck", "grads", "load", "plot", "record"),
-    *("report", "step", "trace"),
+    *("ablate", "cam", "capture", "diff", "filters", "gradcheck", "grads", "load", "plot"),
+    *("record", "report", "step", "trace"),
 )
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
@@ -58,6 +59,7 @@ __all__ = [
     "ablate",
     "cam",
     "capture",
+    "diff",
     "emit",
     "filters",
     "gradcheck",

@@ -39,6 +39,7 @@ class Keeper:
     Args:
         hooks: where it listens to tensors.
         max_bytes: stop with CheckFailed once more than this has been kept.
+        capture: where to put it; a new one if none is given.
 
     Attributes:
         capture: what was kept.
@@ -49,9 +50,11 @@ class Keeper:
             model takes for itself.
     """
 
-    def __init__(self, hooks: HookSet, max_bytes: int | None) -> None:
+    def __init__(
+        self, hooks: HookSet, max_bytes: int | None, capture: Capture | None = None
+    ) -> None:
         self.max_bytes = max_bytes
-        self.capture = Capture()
+        self.capture = Capture() if capture is None else capture
         self.absent: list[Absent] = []
         self.waiting: dict[Slot, None] = {}
         self.open = False

@@ -20,6 +20,9 @@ from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run
 from hookscope.records import ONLY_PYTHON
 
+# The keywords that say which model is loaded and how.
+LOADING = ("weights", "rename", "partial", "model_args", "method", "attn", "trust")
+
 
 def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
     """Make ready what the keywords of a verb name: model, input, layers, edits and hooks."""
@@ -32,12 +35,13 @@ def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
     hooks = find_hooks(given.get("hooks", ()), kinds, arguments, verb=verb)
     selection = {name: several(given[name]) for name in ("layers", "types")}
     recipe = {name: given[name] for name in ("shape", "preprocess", "size", "mean", "std")}
-    run = ("weights", "model_args", "method", "trust", "seed", "dtype", "device", "train")
+    run = ("seed", "dtype", "device", "train")
     prepared = prepare(
         given["model"],
         given["input"],
         selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
         recipe=recipe,
+        loading={name: given[name] for name in LOADING},
         **{name: given[name] for name in run},
     )
     word, module = prepared.loaded.word, prepared.module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from hookscope.modules import Layer, layers_of
 from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.loading import load
 from hookscope.tensors import as_call, map_tensors
 
 log = logging.getLogger("hookscope")
@@ -29,7 +28,7 @@ def with_shapes(
     tree: ModuleTree,
     loaded: LoadedModel,
     shape: Sequence[int] | None = None,
-    model_args: Mapping[str, Any] | None = None,
+    again: Callable[[], LoadedModel] | None = None,
 ) -> ModuleTree:
     """Return ``tree`` with what one forward pass showed of each module.
 
@@ -41,7 +40,7 @@ def with_shapes(
         tree: the tree of the model ``loaded``.
         loaded: the model, itself on the meta device or not.
         shape: shape of the noise to run on; None for what the model takes by itself.
-        model_args: what ``loaded`` was built with, in case it must be built again with values.
+        again: loads the model once more, with values; for one that is on the meta device.
 
     Raises:
         InputError: what the model takes is not known.
@@ -54,8 +53,8 @@ def with_shapes(
         return _with_runs(tree, module if bare else meta_copy(module), _moved(value, "meta"))
     except Exception as error:  # code that looks at values, such as a detector's
         unseen = error
-    if bare:
-        module = load(loaded.word, model_args=model_args).module
+    if bare and again:
+        module = again().module
     device = next((p.device for p in module.parameters()), None)
     try:
         with untouched(module, train=module.training, seed=0):

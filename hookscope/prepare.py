@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
 from hookscope.errors import EnvironmentFault, RequestError
-from hookscope.inputs.batch import build
+from hookscope.inputs.batch import Batch, build
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
 from hookscope.sources.live import demand_model
@@ -59,10 +59,7 @@ def prepare(
     *,
     selection: Mapping[str, Any],
     recipe: Mapping[str, Any],
-    weights: str | os.PathLike[str],
-    model_args: Mapping[str, Any] | None,
-    method: str | None,
-    trust: bool,
+    loading: Mapping[str, Any],
     seed: int,
     dtype: str | None,
     device: str | None,
@@ -70,29 +67,35 @@ def prepare(
 ) -> Prepared:
     """Load or take the model, choose the layers, build the input, and put both on the device.
 
+    ``input`` may be what ``build`` made for another model, and goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
-    reader of inputs. A live module stays where it is unless another device or dtype is asked for,
+    reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
+    ``load``. A live module stays where it is unless another device or dtype is asked for,
     and then a copy is moved.
     """
     demand_model(model, str, os.PathLike)
     _check_seed(seed)
     live = not isinstance(model, str | os.PathLike)
     if not isinstance(model, str | os.PathLike):
-        if weights != "random" or model_args or method:
+        if loading["weights"] != "random" or any(
+            loading[name] for name in ("rename", "partial", "model_args", "method", "attn")
+        ):
             raise RequestError(
-                "weights, model_args and method belong to a model given by name.",
+                "weights, rename, partial, model_args, method and attn belong to a model given by"
+                " name.",
                 "Load the weights into the module before you pass it; hookscope.record records"
                 " whatever method you call.",
             )
         loaded = wrap(model)
     else:
-        loaded = load(
-            model, weights=weights, model_args=model_args, seed=seed, method=method, trust=trust
-        )
+        loaded = load(model, seed=seed, **loading)
     refuse_lazy(loaded.module)
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
-    batch = build(loaded, input, seed=seed, **recipe)
-    log.info("%s", batch.note)
+    if isinstance(input, Batch):
+        batch = input
+    else:
+        batch = build(loaded, input, seed=seed, **recipe)
+        log.info("%s", batch.note)
     place = _choose_device(device, loaded.module, live=live)
     kind = _choose_dtype(dtype)
     module = _moved(loaded.module, place, kind, live=live)

@@ -211,6 +211,27 @@ def parse_assignments(pairs: Iterable[str]) -> dict[str, Typed]:
     return values
 
 
+def parse_prefixes(pairs: Iterable[str]) -> dict[str, str]:
+    """Read ``OLD=NEW`` pairs of prefixes of dotted names; either may be empty.
+
+    Raises:
+        RequestError: a pair has no ``=``, or a prefix comes twice.
+
+    >>> parse_prefixes(["backbone.=features", "head="])
+    {'backbone': 'features', 'head': ''}
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        old, new = old.strip("."), new.strip(".")
+        if not equals:
+            raise RequestError(f"{pair!r} is not OLD=NEW.", "Write it as in backbone=features.")
+        if old in found:
+            raise RequestError(f"{old!r} is given twice.", "Give each prefix once.")
+        found[old] = new
+    return found
+
+
 def _near_file(path: str, otherwise: str = A_MODEL) -> str:
     folder = Path(path).parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []

@@ -26,11 +26,14 @@ FLOORS = (
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
     ("demands",),
     ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
-    ("stats", "agreement", "module_tree", "atomic", "header"),
-    ("records", "arrays", "narrow"),
-    ("events", "ablation.result", "reader"),
-    ("pictures",),
-    ("pictures.figures",),
+    (
+        *("stats", "agreement", "module_tree", "atomic", "header"),
+        *("diffing.result", "diffing.tolerances", "diffing.words"),
+    ),
+    ("records", "arrays", "narrow", "diffing.measure"),
+    ("events", "ablation.result", "reader", "diffing.matching"),
+    ("pictures", "diffing.judging", "diffing.choosing"),
+    ("pictures.figures", "diffing.files"),
     ("tensors", "summaries", "lending"),
     ("gates",),
     ("sources", "losses", "store"),
@@ -51,7 +54,7 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
-    ("ablation",),
+    ("ablation", "diffing"),
     ("render",),
     ("page", "cams"),
     ("verbs",),
@@ -62,7 +65,7 @@ HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
 LIGHT = [name for names in FLOORS[:5] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
-    *("render", "page", "verbs.plot"),
+    *("render", "page", "verbs.plot", "verbs.diff"),
     *(name for names in FLOORS[5:10] for name in names),
 }
 
@@ -73,6 +76,7 @@ SEEN_BY_RENDER |= {
     "stats",
     "ablation.result",
     "agreement",
+    "diffing.result",
     "module_tree",
     "records",
     "events",
@@ -82,7 +86,7 @@ SEEN_BY_RENDER |= {
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
-PUBLIC_VERBS |= {"plot", "filters"}
+PUBLIC_VERBS |= {"plot", "filters", "diff"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "ablate": "Knock out layers in turn and rank them by what that does.",
     "trace": "Show what fires when a model runs, in order: forward, then backward.",
     "gradcheck": "Compare a backward with numerical gradients.",
+    "diff": "Compare two captures, or two models on one input.",
     "cam": "Show where in an image the score of a class comes from.",
     "show": "Look at what a file holds.",
     "plot": "Draw what a file holds.",

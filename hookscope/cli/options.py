@@ -61,12 +61,30 @@ def read_assignments(
     return dict(parse_assignments(value))
 
 
+def read_prefixes(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str] | None:
+    """Return the ``OLD=NEW`` words of an option as a dict, None where there are none."""
+    if not value or ctx.resilient_parsing:
+        return None
+    from hookscope.spec import parse_prefixes
+
+    return parse_prefixes(value)
+
+
 def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     """Whoever hands on a folder could put it beside the very file that it lets in."""
     if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
         raise click.UsageError("trust is not taken from a settings file; type --trust.", ctx)
     return value
 
+
+trust = flag(
+    "trust",
+    section="Model",
+    callback=_refuse_from_file,
+    help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
+)
 
 model = together(
     click.argument(
@@ -106,12 +124,13 @@ model = together(
         metavar="NAME",
         help="Run this method of the model in place of forward.",
     ),
-    flag(
-        "trust",
+    option(
+        "--attn",
         section="Model",
-        callback=_refuse_from_file,
-        help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
+        metavar="KIND",
+        help="How a hf: model computes attention, such as eager, which computes its weights.",
     ),
+    trust,
 )
 
 
@@ -287,14 +306,32 @@ inputs = together(
 
 # How it runs
 
-weights = option(
-    "--weights",
+partial = flag(
+    "partial",
     section="Run",
-    default="random",
-    type=FileName("weights"),
-    shell_complete=candidates.weights,
-    help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or a"
-    " .safetensors or .pth FILE.",
+    help="Take from the file of weights what fits and leave the rest as built.",
+)
+
+weights = together(
+    option(
+        "--weights",
+        section="Run",
+        default="random",
+        type=FileName("weights"),
+        shell_complete=candidates.weights,
+        help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
+        " a .safetensors or .pth FILE.",
+    ),
+    option(
+        "--rename",
+        section="Run",
+        multiple=True,
+        metavar="OLD=NEW",
+        callback=read_prefixes,
+        help="What begins with OLD in the file of weights begins with NEW in the model."
+        " Repeatable.",
+    ),
+    partial,
 )
 
 seed = option(
@@ -306,6 +343,8 @@ seed = option(
     metavar="N",
     help="Seeds weights, noise and dropout.",
 )
+
+train = flag("train", section="Run", help="Run in training mode; buffers are put back afterwards.")
 
 run = together(
     weights,
@@ -324,7 +363,7 @@ run = together(
         type=click.Choice(DEVICES),
         help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
     ),
-    flag("train", section="Run", help="Run in training mode; buffers are put back afterwards."),
+    train,
 )
 
 limits = together(

@@ -35,8 +35,8 @@ _PLAIN = str.maketrans(
 class Out:
     """Where a command's words go, and how they look there.
 
-    The public attributes are the global options, which the command line sets, and what is said
-    if the user stops the run.
+    The public attributes are the global options, which the command line sets, what is said if the
+    user stops the run, and the status of a sound request that fails.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class Out:
         self.verbose = 0
         self.color: bool | None = None
         self.last_words = "Interrupted."
+        self.failed = 1
         self._started = time.perf_counter()
         self._shows_status = False
 

@@ -39,6 +39,50 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class TextRecipe:
+    """How texts become what the model wants.
+
+    Attributes:
+        run: takes a list of texts, returns the call value of that batch.
+        text: what ``run`` does, for people.
+    """
+
+    run: Callable[[Sequence[str]], Any]
+    text: str
+
+
+@dataclass(frozen=True)
+class SoundRecipe:
+    """How sound becomes what the model wants.
+
+    Attributes:
+        run: takes a list of float32 waveforms of shape (samples,), mono, from -1 to 1, at ``rate``;
+            returns the call value of that batch.
+        rate: samples a second that the model is made for.
+        text: what ``run`` does, for people.
+    """
+
+    run: Callable[[Sequence[Tensor]], Any]
+    rate: int
+    text: str
+
+
+@dataclass(frozen=True)
+class WeightsWord:
+    """Which weights a model is to get.
+
+    Attributes:
+        word: ``random``, ``default``, the name of pretrained weights, or a file.
+        rename: prefixes of names in the file, each with what stands for it in the model.
+        partial: whether to take from the file what fits and to leave the rest as built.
+    """
+
+    word: str = "random"
+    rename: tuple[tuple[str, str], ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True)
 class WeightsInfo:
     """Where the weights came from.
 
@@ -72,6 +116,8 @@ class LoadedModel:
         categories: names of the classes by index; empty where they are not known.
         weights: where the weights came from.
         own_recipe: how an image becomes an input; None where the model does not say.
+        own_text: how texts become an input; None where the model takes none.
+        own_sound: how sound becomes an input; None where the model takes none.
         shape: shape of one input tensor; None where it is not known.
         layout: how tensors are put together to an input.
         min_size: smallest height and width of an image it is made for.
@@ -88,6 +134,8 @@ class LoadedModel:
     categories: tuple[str, ...] = ()
     weights: WeightsInfo = field(default=WeightsInfo("random"))
     own_recipe: Recipe | None = None
+    own_text: TextRecipe | None = None
+    own_sound: SoundRecipe | None = None
     shape: tuple[int, ...] | None = None
     layout: Layout = BATCH
     min_size: int = 1

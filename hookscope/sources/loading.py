@@ -11,18 +11,18 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from hookscope.errors import ModelError
+from hookscope.errors import ModelError, RequestError
 from hookscope.sources import catalog
 from hookscope.sources.live import opened
-from hookscope.sources.loaded import LoadedModel, WeightsInfo
-from hookscope.spec import EXPORTED, FILE, TORCHSCRIPT, TORCHVISION
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
+from hookscope.spec import EXPORTED, FILE, TORCHSCRIPT, TORCHVISION, is_weights_file
 from hookscope.suggest import did_you_mean
 
 FORWARD = "forward"
 LIVE = "live"  # the source of a module that was given and not loaded
 
 # Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel; that of
-# TorchScript takes method as well, that of exported programs trust.
+# TorchScript takes method as well, that of exported programs trust, that of transformers attn.
 _SOURCES = {
     TORCHVISION: "hookscope.sources.torchvision",
     FILE: "hookscope.sources.pyfile",
@@ -35,10 +35,13 @@ def load(
     word: str | os.PathLike[str],
     *,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     seed: int = 0,
     meta: bool = False,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
 ) -> LoadedModel:
     """Load the model that ``word`` names, in eval mode on the CPU.
@@ -49,11 +52,14 @@ def load(
             a file made by ``torch.jit.save`` or ``torch.export.save``.
         weights: ``random`` (from the seed), ``default`` or another name of torchvision's pretrained
             weights (downloaded unless cached), or a ``.safetensors``, ``.pth`` or ``.pt`` file.
+        rename: prefixes of names in that file and what stands for them in the model.
+        partial: take from the file what fits and leave the rest as built.
         model_args: keyword arguments for the class or factory.
         seed: of the random weights. The global random state is left as it was.
         meta: build on the meta device, without memory for parameters and without weights, where
             the source can.
         method: run this method of the model in place of ``forward``.
+        attn: how a ``hf:`` model computes attention, such as ``eager``.
         trust: open an exported program even if it carries pickles that run code.
 
     Raises:
@@ -66,7 +72,9 @@ def load(
         >>> load("resnet18", meta=True).module.fc
         Linear(in_features=512, out_features=1000, bias=True)
     """
-    word, weights = os.fspath(word), os.fspath(weights)
+    word = os.fspath(word)
+    wanted = WeightsWord(os.fspath(weights), tuple((rename or {}).items()), partial)
+    _refuse_idle(wanted)
     spec = catalog.check(word)
     source = import_module(_SOURCES[spec.source])
     more: dict[str, Any] = {}
@@ -75,12 +83,21 @@ def load(
     elif spec.source == EXPORTED:
         more["trust"] = trust
     loaded = source.load(
-        spec, weights=weights, model_args=dict(model_args or {}), seed=seed, meta=meta, **more
+        spec, weights=wanted, model_args=dict(model_args or {}), seed=seed, meta=meta, **more
     )
     loaded = replace(cast(LoadedModel, loaded), module=opened(loaded.module))
     if method not in (None, FORWARD):
         _run_by(loaded.module, word, str(method))
     return loaded
+
+
+def _refuse_idle(wanted: WeightsWord) -> None:
+    if (wanted.rename or wanted.partial) and not is_weights_file(wanted.word):
+        given = "--rename" if wanted.rename else "--partial"
+        raise RequestError(
+            f"{given} is for weights from a file, and none is given.",
+            "Give the file too: --weights FILE.",
+        )
 
 
 def _run_by(module: nn.Module, word: str, method: str) -> None:

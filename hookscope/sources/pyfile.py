@@ -16,7 +16,7 @@ from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
 from hookscope.sources.autograd_function import applied, is_function
 from hookscope.sources.catalog import no_weights_by_name
-from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo
+from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo, WeightsWord
 from hookscope.sources.userfile import guarded, run_file
 from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
 from hookscope.suggest import did_you_mean
@@ -30,7 +30,7 @@ _OFFERS = ("example_input", "preprocess", "main")  # functions of a file that bu
 
 
 def load(
-    spec: ModelSpec, *, weights: str, model_args: dict[str, Any], seed: int, meta: bool
+    spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
     """Run the file that ``spec`` names and build its model; see ``hookscope.sources.loading.load``.
 
@@ -137,13 +137,13 @@ def _check_arguments(name: str, target: Callable[..., Any], given: dict[str, Any
         ) from None
 
 
-def _weigh(module: nn.Module, spec: ModelSpec, word: str, seed: int) -> WeightsInfo:
-    if word == "random":
+def _weigh(module: nn.Module, spec: ModelSpec, wanted: WeightsWord, seed: int) -> WeightsInfo:
+    if wanted.word == "random":
         log.info("weights: as built by %s from seed %d", spec.path, seed)
         return WeightsInfo("as built")
-    if is_weights_file(word):
-        return weights.load_file_into(module, word)
-    raise no_weights_by_name(word)
+    if is_weights_file(wanted.word):
+        return weights.load_file_into(module, wanted)
+    raise no_weights_by_name(wanted.word)
 
 
 def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:

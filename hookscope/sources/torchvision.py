@@ -17,7 +17,7 @@ from hookscope.sources import arguments, pretrained, weights
 from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.installed import models
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
-from hookscope.sources.loaded import LoadedModel, WeightsInfo
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta
 from hookscope.sources.presets import recipe_of
 from hookscope.spec import TORCHVISION, ModelSpec
@@ -38,14 +38,14 @@ _FRAMES = 16  # what the published video weights were trained on, or close to it
 
 
 def load(
-    spec: ModelSpec, *, weights: str, model_args: dict[str, Any], seed: int, meta: bool
+    spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
     """Build the torchvision model that ``spec`` names; see ``hookscope.sources.loading.load``."""
     name = spec.name
     check_name(name, models.list_models())
     chosen = models.get_model_weights(name).DEFAULT
     if not meta:
-        chosen = pretrained.choose(name, weights) or chosen
+        chosen = pretrained.choose(name, weights.word) or chosen
     module, info = _build(name, weights, model_args, seed, meta)
     task = _task(name)
     if task == "quantized":
@@ -75,7 +75,11 @@ def live() -> tuple[ModelInfo, ...]:
 
 def _describe(name: str) -> ModelInfo:
     loaded = load(
-        ModelSpec(TORCHVISION, name, "", name), weights="random", model_args={}, seed=0, meta=True
+        ModelSpec(TORCHVISION, name, "", name),
+        weights=WeightsWord(),
+        model_args={},
+        seed=0,
+        meta=True,
     )
     assert loaded.shape is not None
     return ModelInfo(
@@ -88,7 +92,7 @@ def _describe(name: str) -> ModelInfo:
 
 
 def _build(
-    name: str, word: str, model_args: dict[str, Any], seed: int, meta: bool
+    name: str, wanted: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
 ) -> tuple[nn.Module, WeightsInfo]:
     builder = models.get_model_builder(name)
     options = _plain_options(builder, name)
@@ -97,11 +101,11 @@ def _build(
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
     if meta:
         return _call(name, builder, {**options, **given}, given, seed, meta), WeightsInfo("none")
-    entry = pretrained.choose(name, word)
+    entry = pretrained.choose(name, wanted.word)
     if entry is None:
         module = _call(name, builder, {**options, **given}, given, seed, meta)
-        if word != "random":
-            return module, weights.load_file_into(module, word)
+        if wanted.word != "random":
+            return module, weights.load_file_into(module, wanted)
         log.info(
             "weights: random from seed %d, so untrained (--weights default has the trained)", seed
         )

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from hookscope import filekinds, spec
 from hookscope.errors import WeightsError
-from hookscope.sources.loaded import WeightsInfo
+from hookscope.sources.loaded import WeightsInfo, WeightsWord
+from hookscope.suggest import did_you_mean
 
 log = logging.getLogger("hookscope")
 
@@ -39,16 +40,23 @@ _NO_WEIGHTS = {
 }
 
 
-def load_file_into(module: nn.Module, path: str) -> WeightsInfo:
+def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
     """Load a file of weights into ``module`` and say what did not fit.
+
+    Prefixes of wrappers are taken off the names, then those of ``wanted.rename`` are replaced: for
+    each name the longest that it begins with.
 
     Raises:
         RequestError: there is no such file, or it is a folder.
         WeightsError: the file cannot be read, holds no weights, or none that fit.
     """
+    path = wanted.word
     spec.check_weights_file(path)
     own = module.state_dict(keep_vars=True)
-    tensors, stripped = _unwrap_names(_read(path), own, path)
+    tensors = _renamed(_read(path), wanted.rename, path)
+    tensors, stripped = _unwrap_names(tensors, own, path)
+    if wanted.partial:
+        tensors = _fitting(tensors, own, path)
     if not own.keys() & tensors.keys():
         raise WeightsError(
             f"No name in {path!r} is one of the model's: it holds {_some(tensors)}, "
@@ -61,8 +69,8 @@ def load_file_into(module: nn.Module, path: str) -> WeightsInfo:
         lines = [line.strip() for line in str(exc).splitlines()[1:]]
         raise WeightsError(
             f"The weights in {path!r} do not fit the model: {' '.join(lines[:3])}",
-            f"{_tensors(len(lines), 'differs', 'differ')} in shape; "
-            "was the model built with other arguments?",
+            f"{_tensors(len(lines), 'differs', 'differ')} in shape; was the model built with other"
+            " arguments? --partial takes those that fit.",
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
     missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
@@ -147,6 +155,52 @@ def _unwrap_names(
             "Save the state dict of the model inside its wrapper.",
         )
     return {plain[name]: tensor for name, tensor in tensors.items()}, tuple(stripped)
+
+
+def _renamed(
+    tensors: dict[str, Tensor], rename: Iterable[tuple[str, str]], path: str
+) -> dict[str, Tensor]:
+    """The tensors under the names that ``--rename`` gives them; whole parts of names count."""
+    pairs = sorted(rename, key=lambda pair: len(pair[0]), reverse=True)
+    used: set[str] = set()
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        for old, new in pairs:
+            if not old or name == old or name.startswith(f"{old}."):
+                used.add(old)
+                rest = name.removeprefix(old).removeprefix(".")
+                name = ".".join(part for part in (new, rest) if part)
+                break
+        if name in found:
+            raise WeightsError(
+                f"With --rename two tensors in {path!r} are called {name!r}.",
+                "Give each prefix a name of its own.",
+            )
+        found[name] = tensor
+    for old, _ in pairs:
+        if old not in used:
+            raise WeightsError(
+                f"No name in {path!r} begins with {old!r}: it holds {_some(tensors)}.",
+                did_you_mean(old, {name.partition(".")[0] for name in tensors})
+                or "Whole parts of names count, as in --rename backbone=features.",
+            )
+    return found
+
+
+def _fitting(tensors: dict[str, Tensor], own: Mapping[str, Tensor], path: str) -> dict[str, Tensor]:
+    """The tensors whose shapes are the model's; says which are left out."""
+    misfits = [
+        f"{name} ({_lengths(tensor)} for {_lengths(own[name])})"
+        for name, tensor in tensors.items()
+        if name in own and tensor.shape != own[name].shape
+    ]
+    if misfits:
+        log.warning("weights: left out for their shape (in %s): %s", path, _some(misfits))
+    return {n: t for n, t in tensors.items() if n not in own or t.shape == own[n].shape}
+
+
+def _lengths(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "one number"
 
 
 def _report(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -46,8 +46,11 @@ def ablate(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
@@ -97,7 +100,7 @@ def ablate(
     everything = not (several(layers) or several(types) or depth is not None)
     prepared = prepared_for("ablate", given | {"leaves": leaves or everything})
     choices: Any = {"loss": loss, "target": target, "reduction": reduction, "raw": raw}
-    yardstick = partial(settle, prepared, **choices, rank=rank, measure=measure)
+    yardstick = functools.partial(settle, prepared, **choices, rank=rank, measure=measure)
     # Inside the fast path of transformers there are no layers to knock out.
     with torch.no_grad(), without_fast_path():
         metadata = describe_run("ablate", prepared, options)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -47,8 +47,11 @@ def capture(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
@@ -87,9 +90,13 @@ def capture(
         size: height and width an image is brought to, in pixels.
         mean: subtracted from each channel of an image whose values lie from 0 to 1.
         std: what each channel is then divided by.
-        weights: ``random``, ``default``, a name of pretrained weights, or a file.
+        weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
+            its index or its folder).
+        rename: prefixes of names in the file and what stands for them in the model.
+        partial: take from the file what fits and leave the rest as built.
         model_args: keyword arguments for a class or factory.
         method: the method to run in place of ``forward``, of a model given by its word.
+        attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
         seed: of random weights, noise and dropout.
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
@@ -135,7 +142,9 @@ def capture(
         if verify or watching:
             demand_unchanged(prepared, shot.output, excuse_noise=not verify)
         shot.metadata = told.origin() | run.told
-        shot.metadata |= describe_effect(prepared, run, partial(run_forward, kinds=kinds), compare)
+        shot.metadata |= describe_effect(
+            prepared, run, functools.partial(run_forward, kinds=kinds), compare
+        )
     if verify:
         shot.metadata["verified"] = True
     if top := top_classes(prepared, shot.output):

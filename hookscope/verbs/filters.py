@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hookscope.choices import DEFAULT_MODEL, SCALES, WAYS
 from hookscope.demands import demand_word
 from hookscope.errors import RequestError
+from hookscope.keywords import LOADING
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.pictures.channels import COUNT
 from hookscope.pictures.kernels import by_output
@@ -35,8 +36,11 @@ def filters(
     scale: str = SCALES[0],
     dark: bool = False,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
 ) -> Drawing:
@@ -54,9 +58,13 @@ def filters(
         count: how many at most.
         scale: one scale of colours for the ``grid``, or ``each`` its own.
         dark: light on dark paper.
-        weights: ``random``, ``default``, a name of pretrained weights, or a file.
+        weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
+            its index or its folder).
+        rename: prefixes of names in the file and what stands for them in the model.
+        partial: take from the file what fits and leave the rest as built.
         model_args: keyword arguments for a class or factory.
         method: the method to run in place of ``forward``, of a model given by its word.
+        attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
         seed: of random weights, and of the choice at random.
 
@@ -73,15 +81,14 @@ def filters(
         >>> hookscope.filters("resnet18", "conv1", count=4).shows
         ('conv1.weight (64x3x7x7): filters 0-3 of 64, in colour',)
     """
+    given = locals()
     demand_word("by", by, WAYS)
     demand_word("scale", scale, SCALES)
     with needing_matplotlib():
         from hookscope.pictures.figures.of_layer import draw
     demand_model(model, str, os.PathLike)
     if isinstance(model, str | os.PathLike):
-        loaded = loading.load(
-            model, weights=weights, model_args=model_args, seed=seed, method=method, trust=trust
-        )
+        loaded = loading.load(model, seed=seed, **{name: given[name] for name in LOADING})
     else:
         loaded = loading.wrap(model)
     refuse_lazy(loaded.module)

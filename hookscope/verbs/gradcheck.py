@@ -14,9 +14,7 @@ from hookscope.choices import DEFAULT_MODEL
 from hookscope.execute import (
     untouched,
 )
-from hookscope.keywords import (
-    options_of,
-)
+from hookscope.keywords import LOADING, options_of
 from hookscope.numerical import compare as compare_numerically
 from hookscope.numerical import demand_tolerances, unvaried
 from hookscope.prepare import prepare
@@ -34,8 +32,11 @@ def gradcheck(
     input: Any = None,
     shape: Sequence[Sequence[int]] | Sequence[int] = (),
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
     eps: float = 1e-6,
@@ -85,10 +86,7 @@ def gradcheck(
             input,
             selection={},
             recipe={"shape": shapes[0] if shapes else None},
-            weights=weights,
-            model_args=model_args,
-            method=method,
-            trust=trust,
+            loading={name: given[name] for name in LOADING},
             seed=seed,
             dtype="float64",
             device="cpu",

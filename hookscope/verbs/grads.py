@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -51,8 +51,11 @@ def grads(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
@@ -122,7 +125,7 @@ def grads(
     measure = settle_loss(loss, target, reduction, raw, penalty)
     prepared = prepared_for("grads", given)
     announce_size(prepared, kinds, max_bytes)
-    again = partial(run_backward, kinds=kinds, measure=measure)
+    again = functools.partial(run_backward, kinds=kinds, measure=measure)
     with Telling("grads", prepared, options) as told, torch.enable_grad():
         run = again(prepared, max_bytes=max_bytes)
         found = told.capture = run.capture

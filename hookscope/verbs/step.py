@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -51,8 +51,11 @@ def step(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
@@ -107,7 +110,7 @@ def step(
     measure = settle_loss(loss, target, reduction, raw)
     prepared = prepared_for("step", given)
     announce_size(prepared, {PARAM_GRAD}, max_bytes)
-    again = partial(run_step, measure=measure, rule=rule)
+    again = functools.partial(run_step, measure=measure, rule=rule)
     with Telling("step", prepared, options) as told, torch.enable_grad():
         run = again(prepared, max_bytes=max_bytes)
         made = told.capture = run.capture

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -48,8 +48,11 @@ def trace(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
     seed: int = 0,
     dtype: str | None = None,
@@ -83,7 +86,7 @@ def trace(
     metadata = describe_run("trace", prepared, options)
     guard = untouched(prepared.module, train=train, seed=seed)
     autograd = torch.set_grad_enabled(not forward_only)
-    watch = partial(Tracer, prepared.module, prepared.layers, prepared.device)
+    watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
     with torch.inference_mode(False), autograd, guard, watch(backward=not forward_only) as tracer:
         if measure is None:
             output = settled(forward(prepared))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from hookscope.modules import describe, refuse_lazy
 from hookscope.select import select
 from hookscope.sources import loading
 from hookscope.sources.live import demand_model
+from hookscope.sources.loaded import LoadedModel
 
 
 def tree(
@@ -32,6 +34,7 @@ def tree(
     shape: Sequence[int] | None = None,
     model_args: Mapping[str, Any] | None = None,
     method: str | None = None,
+    attn: str | None = None,
     trust: bool = False,
 ) -> ModuleTree:
     """Return the named-module tree of a model.
@@ -47,6 +50,7 @@ def tree(
         shape: shape of the input for that pass.
         model_args: keyword arguments for a class or factory.
         method: the method to run in place of ``forward``, of a model given by its word.
+        attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
 
     Raises:
@@ -60,10 +64,14 @@ def tree(
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
     """
     demand_model(model, str, os.PathLike)
+    again: Callable[..., LoadedModel] | None = None
     if not isinstance(model, str | os.PathLike):
         loaded = loading.wrap(model)
     else:
-        loaded = loading.load(model, model_args=model_args, method=method, trust=trust, meta=True)
+        again = partial(
+            loading.load, model, model_args=model_args, method=method, attn=attn, trust=trust
+        )
+        loaded = again(meta=True)
     refuse_lazy(loaded.module)
     chosen = select(
         loaded.module,
@@ -77,6 +85,6 @@ def tree(
     if shapes:
         from hookscope.layer_runs import with_shapes  # its FLOP counter takes 0.1 s to import
 
-        whole = with_shapes(whole, loaded, shape, model_args)
+        whole = with_shapes(whole, loaded, shape, again)
     names = {layer.name for layer in chosen}
     return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))

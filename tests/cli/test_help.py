@@ -15,7 +15,9 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "tree capture grads step ablate trace gradcheck cam show plot filters report models"
+    known = (
+        "tree capture grads step ablate trace gradcheck diff cam show plot filters report models"
+    )
     known += " config completion help"
     assert known.split() == COMMANDS
 
@@ -137,7 +139,7 @@ def test_an_option_of_another_command_is_told_as_such(run) -> None:
         "See: hookscope capture --help",
     ]
     assert "--task belongs to hookscope models." in run("--task", "video", "models").stderr
-    verbs = ("tree", "capture", "grads", "step", "ablate", "trace")
+    verbs = ("tree", "capture", "grads", "step", "ablate", "trace", "diff")
     owners = ", ".join(f"hookscope {verb}" for verb in verbs)
     assert f"-l belongs to {owners} or hookscope cam." in run("models", "-l", "fc").stderr
 

@@ -22,11 +22,14 @@ PRESENTATION |= {"model_word"}
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
-WITH_API += ("report", "plot", "filters")
+WITH_API += ("report", "plot", "filters", "diff")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
     "model": ("alexnet", "alexnet"),
+    "rename": ("backbone=features head=", {"backbone": "features", "head": ""}),
+    "partial": ("1", True),
+    "attn": ("eager", "eager"),
     "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
     "method": ("encode", "encode"),
     "trust": ("1", True),
@@ -85,6 +88,15 @@ SAMPLES = {
     "forward-only": ("1", True),
     "chrome": ("t.json", "t.json"),
     "map": ("1", True),
+    "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
+    "diff atol": ("0.1", 0.1),
+    "diff rtol": ("0.1", 0.1),
+    "equal-nan": ("1", True),
+    "diff weights": (f"a.pth{os.pathsep}b.pth", ("a.pth", "b.pth")),
+    "diff method": ("encode", ("encode",)),
+    "diff attn": ("eager", ("eager",)),
+    "diff dtype": ("float16 float32", ("float16", "float32")),
+    "diff device": ("cpu auto", ("cpu", "auto")),
     **{f"{name} channels": ("0,3,8-9", (0, 3, 8, 9)) for name in ("show", "plot", "filters")},
     **{f"{name} by": ("strength", "strength") for name in ("show", "plot", "filters")},
     "kind": ("hist", "hist"),
@@ -104,6 +116,7 @@ NEEDED = {
     **{name: ["a.safetensors"] for name in ("show", "plot", "report")},
     "completion": ["bash"],
     "filters": ["conv1"],
+    "diff": ["a.safetensors", "b.safetensors"],
 }
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 

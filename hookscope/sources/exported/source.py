@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hookscope.errors import ModelError, RequestError
 from hookscope.sources.exported.archive import demand_operators, refuse_code, refuse_damage
 from hookscope.sources.exported.layers import build
-from hookscope.sources.loaded import LoadedModel, WeightsInfo
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.weights import sha256_of
 from hookscope.spec import EXPORTED, ModelSpec, ended
 from hookscope.tensors import map_tensors
@@ -31,7 +31,7 @@ _LOGGED = "when deserializing the saved file"  # what torch says when it has log
 def load(
     spec: ModelSpec,
     *,
-    weights: str,
+    weights: WeightsWord,
     model_args: dict[str, Any],
     seed: int,
     meta: bool,
@@ -46,7 +46,7 @@ def load(
         ModelError: the file is damaged, would run code, or needs operators that are not there.
         RequestError: weights or arguments are given, and the file has its own.
     """
-    if weights != "random" or model_args:
+    if weights.word != "random" or model_args:
         given = "--model-arg" if model_args else "--weights"
         raise RequestError(
             f"{spec.word!r} is an exported program, which holds its weights and is built already.",

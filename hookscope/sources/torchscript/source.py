@@ -16,7 +16,7 @@ import torch
 from hookscope.errors import EnvironmentFault, ModelError, RequestError
 from hookscope.sources import weights as weight_files
 from hookscope.sources.catalog import no_weights_by_name
-from hookscope.sources.loaded import LoadedModel, WeightsInfo
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.archive import Archive
 from hookscope.sources.torchscript.build import ScriptedModule, build
@@ -32,7 +32,7 @@ _AGAIN = "Save it again with torch.jit.save, from the release of torch that made
 def load(
     spec: ModelSpec,
     *,
-    weights: str,
+    weights: WeightsWord,
     model_args: dict[str, Any],
     seed: int,
     meta: bool,
@@ -51,9 +51,9 @@ def load(
     archive, module = _open(spec.path)
     _tell(spec, archive, module)
     info = WeightsInfo("as saved", weight_files.sha256_of(spec.path))
-    if weights != "random":
-        if not is_weights_file(weights):
-            raise no_weights_by_name(weights)
+    if weights.word != "random":
+        if not is_weights_file(weights.word):
+            raise no_weights_by_name(weights.word)
         info = weight_files.load_file_into(module, weights)
     example = example_of(module, archive, spec.word, method)
     return LoadedModel(
