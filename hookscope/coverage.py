@@ -15,6 +15,7 @@ from hookscope.records import Coverage, Fired, Silent
 
 # By name, as a module from a scripted file bears the name of its class and is of another.
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+UNEXPLAINED = "a branch not taken"  # how the cause begins where the model's structure tells none
 
 
 def summarize_coverage(
@@ -60,8 +61,7 @@ def _likely_cause(
         return "it has no forward: it holds others, or tracing left out what it does"
     mode = "train" if model.training else "eval"
     return (
-        f"a branch not taken in {mode} mode, or its parent calls .forward() or uses its weights"
-        " directly"
+        f"{UNEXPLAINED} in {mode} mode, or its parent calls .forward() or uses its weights directly"
     )
 
 

@@ -25,7 +25,7 @@ def summarize(tensor: Tensor) -> Stats:
     """
     if tensor.is_meta:
         raise TypeError("a tensor on the meta device has a shape and no values")
-    flat = _plain(tensor.detach()).reshape(-1)
+    flat = plain(tensor.detach()).reshape(-1)
     exact = not flat.is_floating_point()
     moments = Moments()
     for block in flat.split(BLOCK):
@@ -54,7 +54,7 @@ def summarize(tensor: Tensor) -> Stats:
     return moments.stats(flat.numel(), exact)
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def plain(tensor: Tensor) -> Tensor:
     """A dense, real tensor of the same values: magnitude for complex, values for packed layouts."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()

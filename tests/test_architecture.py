@@ -25,10 +25,10 @@ FLOORS = (
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
     ("demands",),
-    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
+    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
     ("stats", "agreement", "module_tree", "atomic", "header"),
     ("records", "arrays", "narrow"),
-    ("events", "ablation.result", "reader"),
+    ("events", "ablation.result", "reader", "gradient_sizes", "health.result"),
     ("pictures",),
     ("pictures.figures",),
     ("tensors", "summaries", "lending"),
@@ -51,7 +51,7 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
-    ("ablation",),
+    ("ablation", "health"),
     ("render",),
     ("page", "cams"),
     ("verbs",),
@@ -73,6 +73,10 @@ SEEN_BY_RENDER |= {
     "stats",
     "ablation.result",
     "agreement",
+    "gradient_sizes",
+    "health.checks",
+    "health.result",
+    "outputs",
     "module_tree",
     "records",
     "events",
@@ -82,7 +86,7 @@ SEEN_BY_RENDER |= {
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
-PUBLIC_VERBS |= {"plot", "filters"}
+PUBLIC_VERBS |= {"plot", "filters", "check"}
 
 Rule = Callable[[Path], list[str]]
 

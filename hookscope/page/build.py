@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from hookscope.arrays import magnitude
+from hookscope.gradient_sizes import gradient_marks
 from hookscope.page.choice import Choice
 from hookscope.page.drawing import BINS, histogram_figure
 from hookscope.page.flow import flow_figures
@@ -17,7 +18,7 @@ from hookscope.pictures.values import histogram
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 from hookscope.render.edits import edit_note
-from hookscope.render.marks import gradient_marks, not_finite
+from hookscope.render.marks import not_finite
 from hookscope.render.text import count, full, per_cent, plural, shape_text, visible
 
 LETTERS = ("A", "B")

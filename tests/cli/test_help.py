@@ -15,8 +15,8 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "tree capture grads step ablate trace gradcheck cam show plot filters report models"
-    known += " config completion help"
+    known = "tree capture grads step ablate trace check gradcheck cam show plot filters report"
+    known += " models config completion help"
     assert known.split() == COMMANDS
 
 
