@@ -53,6 +53,8 @@ def _likely_cause(
     above = [name for name in _ancestors(layer.name) if name in idle]
     if above and not _is_a(_submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
+    if _is_a(module, "Sequential") and next(module.children(), None) is None:
+        return "a container that holds nothing"
     if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
         return "a container: its parent runs what is in it one by one"
     if _is_a(parent, "TransformerEncoderLayer") and not model.training:

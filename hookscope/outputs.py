@@ -48,8 +48,8 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
     """Tell whether hookscope wrote ``path``, from its beginning and its end.
 
-    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, ``.sarif``, ``.xml``,
-    or a picture's.
+    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, ``.sarif``,
+    ``.xml``, or a picture's.
     """
     in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json

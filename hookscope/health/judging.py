@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hookscope.coverage import UNEXPLAINED
 from hookscope.gradient_sizes import Limits, first_norms, gradient_marks
@@ -29,7 +29,7 @@ from hookscope.health.result import Finding
 from hookscope.health.run import Seen
 from hookscope.health.sights import Sight, births
 from hookscope.health.standing import Standing
-from hookscope.kinds import OUTPUT, PARAM_GRAD
+from hookscope.kinds import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.module_tree import ROOT
 from hookscope.records import Record
 from hookscope.stats import Stats
@@ -46,6 +46,7 @@ class Facts:
         seen: the run.
         standing: parameters and buffers.
         thresholds: from where on something is a finding.
+        training: whether the model ran in training mode.
         in_training: modules that did not run and do in training mode.
         traced: gradients of a second run, at inputs too; empty unless one is not finite.
     """
@@ -53,6 +54,7 @@ class Facts:
     seen: Seen
     standing: Standing
     thresholds: Thresholds
+    training: bool = False
     in_training: frozenset[str] = frozenset()
     traced: tuple[Record, ...] = ()
 
@@ -73,16 +75,16 @@ def judge_values(facts: Facts) -> Iterator[Finding]:
         first = birth.seen
         check = NAN if first.nan else INF
         count = first.nan or first.inf + first.minus_inf
-        kind = "NaN" if first.nan else "infinite"
+        kind, noun = ("NaN", "NaN") if first.nan else ("infinite", "infinity")
         share = f"{count:,} of {first.numel:,} entries are {kind}"
         if not birth.module:
-            told = f"the model's own {first.what} holds them: {share}"
+            told = f"{noun} comes in with the model's own {first.what}: {share}"
             yield Finding(check, ERROR, ROOT, told, count, 0, "Look at the file of --input.")
             continue
         if birth.module == ROOT and broken and not birth.function:
             continue
-        where = f"in {birth.function}(), " if birth.function else ""
-        told = f"it arises here, {where}first seen in {_of(first, birth.module)}: {share}"
+        where = f"in {birth.function}()" if birth.function else f"seen in {_of(first, birth.module)}"
+        told = f"{noun} arises here, {where}: {share}"
         yield Finding(check, ERROR, birth.module, told, count, 0, _cure(first))
 
 
@@ -131,11 +133,33 @@ def judge_gradients(facts: Facts) -> Iterator[Finding]:
     first = first_norms(seen.gradients)
     whole = _largest_by_owner(r for r in seen.gradients if r.kind == PARAM_GRAD)
     for check in (VANISHING, EXPLODING):
-        found = [r for r in seen.gradients if marks.get(r.key) == check and r.kind != "input.grad"]
+        found = [r for r in seen.gradients if marks.get(r.key) == check and r.kind != INPUT_GRAD]
         if check == VANISHING:  # a bias before a normalisation has none by its nature
             found = [r for r in found if r.kind != PARAM_GRAD or r.key == whole[r.module].key]
         if found:
-            yield _stands_out(check, found, first, given)
+            told = _stands_out(check, found, first, given)
+            excuse = _excuse(check, found[0], first, facts)
+            yield replace(told, level=NOTE, hint=excuse) if excuse else told
+
+
+def _excuse(check: str, nearest: Record, first: dict[str, float], facts: Facts) -> str:
+    """Why gradients that stand out are no fault of the model's; empty if they are."""
+    standing, gradients = facts.standing, facts.seen.gradients
+    if standing.never_updated and not standing.updated and not facts.training:
+        return "Batch normalisation does not normalise yet (see batchnorm): try --train."
+    if check != VANISHING:
+        return ""
+    nearer = {record.module for record in gradients[: gradients.index(nearest)]} - {ROOT}
+    blanks = (held.name for held in standing.held if held.blank)
+    blank = next((name for name in blanks if owner_of(name) in nearer), "")
+    if nearest.stats.norm == 0 and blank:
+        return f"{blank} is zero throughout, as some are built: nothing comes back through it yet."
+    outputs = [record for record in gradients if record.kind == OUTPUT_GRAD]
+    ends = [record for record in gradients if record.kind == INPUT_GRAD] or outputs[-1:]
+    reached = max((record.stats.norm or 0.0 for record in ends), default=0.0)
+    if reached >= first.get(OUTPUT_GRAD, 0.0) * facts.thresholds.vanishing:
+        return "It is a branch alone: past it the gradient comes back whole."
+    return ""
 
 
 def _largest_by_owner(records: Iterable[Record]) -> dict[str, Record]:
@@ -180,12 +204,11 @@ def _gradient_birth(records: Sequence[Record]) -> Finding:
     stats = first.stats
     check, count = (NAN, stats.nan) if stats.nan else (INF, stats.inf)
     kind = "NaN" if stats.nan else "infinite"
-    layer, how = first.module, "its backward makes it of finite gradients"
-    if first.kind == "output.grad":
+    layer, what = first.module, "this module"
+    if first.kind == OUTPUT_GRAD:  # made between this module and what is called next
         layer = ROOT if first.module == ROOT else owner_of(first.module)
-        by = "the loss" if first.module == ROOT else f"what it computes of {first.module}'s output"
-        how = f"the backward of {by} makes it of finite gradients"
-    told = f"a gradient that is no number arises here going back; {how}"
+        what = "the loss" if first.module == ROOT else f"what is done with {first.module}'s output"
+    told = f"going back, {what} makes a gradient that is no finite number"
     share = f"{first.module}/{first.what} has {count:,} of {stats.numel:,} entries {kind}"
     hint = "Roots and norms have no derivative at 0, nor a log: add a small number inside."
     return Finding(check, ERROR, layer, f"{told}: {share}", count, 0, hint)
@@ -269,9 +292,9 @@ def _some(held: Sequence[str], layer: str, names: Sequence[str]) -> str:
 
 def judge_widening(facts: Facts) -> Iterator[Finding]:
     """Values in float64 where the model has none."""
-    wide = [s.module for s in facts.seen.sights if s.dtype == "float64" and s.kind != "op"]
+    wide = [s.module for s in facts.seen.sights if s.dtype == "float64" and s.kind != OP]
     own = {held.dtype for held in facts.standing.held if held.parameter}
-    entered = any(s.kind == "input" and s.module == ROOT for s in facts.seen.sights[:8])
+    entered = any(s.kind == INPUT and s.module == ROOT for s in facts.seen.sights[:8])
     if not wide or "float64" in own or not own or (entered and wide[0] == ROOT):
         return
     told = f"a float64 tensor passes here in a model of {', '.join(sorted(own))}"

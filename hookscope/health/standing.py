@@ -26,6 +26,7 @@ class Held:
         device: where it is.
         nan: how many entries are NaN.
         inf: how many are infinite and positive; for a parameter also those that are negative.
+        blank: whether it is a parameter of two dimensions or more that is zero throughout.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Held:
     device: str
     nan: int
     inf: int
+    blank: bool
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,10 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 
 def _held(name: str, tensor: Tensor, *, parameter: bool) -> Held:
     nan = inf = 0
+    blank = False
     if (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta:
         values = plain(tensor.detach())
+        blank = parameter and tensor.ndim > 1 and not bool(values.any())
         if not bool(torch.isfinite(values).all()):
             nan = int(torch.isnan(values).sum())
             infinite = torch.isinf(values) if parameter else torch.isposinf(values)
@@ -109,11 +113,12 @@ def _held(name: str, tensor: Tensor, *, parameter: bool) -> Held:
         str(tensor.device),
         nan,
         inf,
+        blank,
     )
 
 
 def _equal(parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, ...]]:
-    """Parameters of equal values. One whose entries are all the same, as fresh ones are, is none."""
+    """Parameters of equal values, but for those whose entries are all the same, as fresh ones are."""
     alike: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
     for name, parameter in parameters:
         if parameter.is_meta or not parameter.is_floating_point() or parameter.numel() < 2:

@@ -80,7 +80,7 @@ def _mixed(check: str, held: Sequence[tuple[Held, str]], level: str = WARNING) -
     """One finding for each kind but the commonest, at the first that is of it."""
     counts = Counter(kind for _, kind in held)
     common = counts.most_common(1)[0][0] if counts else ""
-    for kind, count in counts.items():
+    for kind in counts:
         if kind != common:
             layers = tuple(dict.fromkeys(owner_of(one.name) for one, k in held if k == kind))
             what = "parameters" if check == DTYPES else "parameters and buffers"

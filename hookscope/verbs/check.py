@@ -125,7 +125,7 @@ def check(
     if measure and any(r.stats.nan or r.stats.inf for r in seen.gradients):
         traced = trace_gradients(prepared, measure)
     trained = frozenset(runs_in_training(prepared, idle) if idle else ())
-    facts = Facts(seen, standing, thresholds, trained, traced)
+    facts = Facts(seen, standing, thresholds, train, trained, traced)
     found = [
         *judge_run(facts),
         *judge_values(facts),
