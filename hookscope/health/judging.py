@@ -83,7 +83,9 @@ def judge_values(facts: Facts) -> Iterator[Finding]:
             continue
         if birth.module == ROOT and broken and not birth.function:
             continue
-        where = f"in {birth.function}()" if birth.function else f"seen in {_of(first, birth.module)}"
+        where = (
+            f"in {birth.function}()" if birth.function else f"seen in {_of(first, birth.module)}"
+        )
         told = f"{noun} arises here, {where}: {share}"
         yield Finding(check, ERROR, birth.module, told, count, 0, _cure(first))
 

@@ -128,8 +128,8 @@ class _Search:
         outer = self.stack[-2] if len(self.stack) > 1 else None
         if not (sight.nan or sight.inf or sight.minus_inf):
             return
-        mask = not (sight.nan or sight.inf) and (outer is None or outer.suspect is None)
-        if mask and (outer is None or outer.clean):
+        sound = outer is None or (outer.clean and not outer.tainted and outer.suspect is None)
+        if sound and not (sight.nan or sight.inf):
             call.masked = True
         elif call.clean:
             call.clean = False

@@ -23,7 +23,6 @@ class Held:
         trainable: whether it requires grad.
         dtype: name of its dtype.
         floating: whether it is of a floating-point type.
-        device: where it is.
         nan: how many entries are NaN.
         inf: how many are infinite and positive; for a parameter also those that are negative.
         blank: whether it is a parameter of two dimensions or more that is zero throughout.
@@ -34,7 +33,6 @@ class Held:
     trainable: bool
     dtype: str
     floating: bool
-    device: str
     nan: int
     inf: int
     blank: bool
@@ -50,6 +48,7 @@ class Standing:
         duplicated: for each set of parameters of equal values, their names.
         never_updated: layers whose running mean is 0 and variance 1 throughout.
         updated: those that have other ones.
+        placed: each with the device that it was on when the model was handed over.
         dispatched: whether accelerate has put its parts on their devices.
     """
 
@@ -58,12 +57,19 @@ class Standing:
     duplicated: tuple[tuple[str, ...], ...]
     never_updated: tuple[str, ...]
     updated: tuple[str, ...]
+    placed: tuple[tuple[str, str], ...]
     dispatched: bool
 
 
 @torch.no_grad()
-def inspect(model: nn.Module) -> Standing:
-    """Look at all parameters and buffers of ``model``, one at a time."""
+def inspect(model: nn.Module, given: nn.Module | None = None) -> Standing:
+    """Look at all parameters and buffers of ``model``, one at a time.
+
+    Args:
+        model: what runs.
+        given: what was handed over, of which ``model`` may be a copy on one device.
+    """
+    given = given or model
     names: dict[tuple[object, ...], list[str]] = {}
     tensors: dict[tuple[object, ...], nn.Parameter] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -83,7 +89,11 @@ def inspect(model: nn.Module) -> Standing:
         tuple(_equal(parameters)),
         fresh,
         used,
-        bool(getattr(model, "hf_device_map", None)),
+        tuple(
+            (name, str(tensor.device))
+            for name, tensor in chain(given.named_parameters(), given.named_buffers())
+        ),
+        bool(getattr(given, "hf_device_map", None)),
     )
 
 
@@ -110,7 +120,6 @@ def _held(name: str, tensor: Tensor, *, parameter: bool) -> Held:
         tensor.requires_grad,
         str(tensor.dtype).removeprefix("torch."),
         tensor.is_floating_point(),
-        str(tensor.device),
         nan,
         inf,
         blank,
@@ -118,7 +127,7 @@ def _held(name: str, tensor: Tensor, *, parameter: bool) -> Held:
 
 
 def _equal(parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, ...]]:
-    """Parameters of equal values, but for those whose entries are all the same, as fresh ones are."""
+    """Parameters of equal values, but for those of one value throughout, as fresh ones are."""
     alike: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
     for name, parameter in parameters:
         if parameter.is_meta or not parameter.is_floating_point() or parameter.numel() < 2:

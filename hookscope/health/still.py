@@ -28,9 +28,9 @@ def judge_still(standing: Standing, *, weights_from_file: bool) -> Iterator[Find
     yield from _running_statistics(standing, weights_from_file=weights_from_file)
     yield from _same(standing)
     floating = [held for held in standing.held if held.floating]
-    yield from _mixed(DTYPES, [(held, held.dtype) for held in floating if held.parameter])
+    yield from _mixed(DTYPES, [(held.name, held.dtype) for held in floating if held.parameter])
     level = NOTE if standing.dispatched else WARNING
-    yield from _mixed(DEVICES, [(held, held.device) for held in standing.held], level)
+    yield from _mixed(DEVICES, standing.placed, level)
 
 
 def _not_finite(held: Sequence[Held]) -> Iterator[Finding]:
@@ -76,13 +76,13 @@ def _also(names: Sequence[str]) -> str:
     return f"{', '.join(names[1 : 4 if more else None])}{more}"
 
 
-def _mixed(check: str, held: Sequence[tuple[Held, str]], level: str = WARNING) -> Iterator[Finding]:
+def _mixed(check: str, held: Sequence[tuple[str, str]], level: str = WARNING) -> Iterator[Finding]:
     """One finding for each kind but the commonest, at the first that is of it."""
     counts = Counter(kind for _, kind in held)
     common = counts.most_common(1)[0][0] if counts else ""
     for kind in counts:
         if kind != common:
-            layers = tuple(dict.fromkeys(owner_of(one.name) for one, k in held if k == kind))
+            layers = tuple(dict.fromkeys(owner_of(name) for name, k in held if k == kind))
             what = "parameters" if check == DTYPES else "parameters and buffers"
             told = (
                 f"it is {'of' if check == DTYPES else 'on'} {kind}, where {counts[common]:,} of"

@@ -118,7 +118,7 @@ def check(
     everything = {"layers": (), "types": (), "depth": None, "leaves": False}
     prepared = prepared_for("check", {**given, **everything})
     metadata = describe_run("check", prepared, options)
-    standing = inspect(prepared.module)
+    standing = inspect(prepared.module, prepared.loaded.module)
     seen = observe(prepared, measure, own_loss=own_loss, margin=margin)
     idle = uncalled(seen) if seen.failure is None and not prepared.train else []
     traced: tuple[Record, ...] = ()

@@ -5,6 +5,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+# What is found in each: level, check, layer.
+FOUND = {
+    "log_of_negative": [("error", "nan", "2")],
+    "zero_by_zero": [("error", "nan", "2")],
+    "overflow": [("error", "inf", "2")],
+    "all_masked": [("error", "nan", "2.weigh")],
+    "infinite_parameter": [("error", "inf", "2.0")],
+    "root_of_zero": [("error", "nan", "2")],
+    "dead_relu": [("warning", "dead", "2.1"), ("warning", "vanishing", "2.0")],
+    "saturated": [("warning", "saturated", "2.1")],
+    "frozen": [("warning", "frozen", "2")],
+    "side": [
+        ("warning", "unused", "2.aside"),
+        ("warning", "uncalled", "2.never"),
+        ("note", "uncalled", "2.idle"),
+    ],
+    "in_training": [("note", "uncalled", "2.auxiliary")],
+    "never_updated": [("warning", "batchnorm", "2.2")],
+    "tied": [("note", "tied", "2.0")],
+    "duplicated": [("warning", "duplicated", "2.layers.0")],
+    "mixed": [("warning", "dtypes", "2.wide")],
+    "clash": [("error", "run", "2"), ("warning", "dtypes", "2")],
+    "sigmoids": [("warning", "vanishing", "2.30")],
+    "exploding": [("warning", "exploding", "3")],
+    "guarded_log": [],
+    "masked": [],
+    "sound": [],
+}
+
 
 def example_input() -> Tensor:
     """Return a batch of 32 rows of 8, the same each time."""
