@@ -42,7 +42,9 @@ def _threshold(name: str, text: str) -> Any:
 
 
 def _names(name: str, text: str) -> Any:
-    return option(f"--{name}", section="Checks", type=Several(*CHECKS), metavar="LIST", help=text)
+    return option(
+        f"--{name}", section="Which checks", type=Several(*CHECKS), metavar="LIST", help=text
+    )
 
 
 thresholds = together(
@@ -71,7 +73,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     _names("skip", "Leave these checks out."),
     thresholds,
     flag("forward-only", section="Loss", help="Run no backward pass."),
-    losses.loss,
+    losses.loss_of_any_model,
     options.inputs,
     options.run,
     option(

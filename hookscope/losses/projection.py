@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hookscope.errors import LossError
 from hookscope.losses.compute import Loss, all_floating
 
 NAME = "projection"
@@ -21,7 +22,7 @@ def project(output: Any, seed: int) -> Loss:
     with the model's own answer has next to no gradient where the model is sure.
 
     Raises:
-        LossError: the output holds no floating tensor.
+        LossError: the output holds no floating tensor, or no entry.
 
     Example:
         >>> x = torch.zeros(8, requires_grad=True)
@@ -30,7 +31,9 @@ def project(output: Any, seed: int) -> Loss:
         True
     """
     flat = all_floating(output)
+    if not flat.numel():
+        raise LossError("The output is empty.", "Nothing in it has a gradient.")
     source = torch.Generator().manual_seed(seed)
     noise = torch.randn(flat.numel(), generator=source, dtype=torch.float64)
-    noise = (noise / math.sqrt(max(flat.numel(), 1))).to(flat)
+    noise = (noise / math.sqrt(flat.numel())).to(flat)
     return Loss((flat * noise).sum(), NAME, FORMULA, "", "")

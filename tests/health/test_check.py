@@ -240,6 +240,8 @@ def test_an_output_without_a_gradient_is_no_error_unless_a_loss_was_chosen() -> 
     assert "no floating tensor" in health.unmade["unused"]
     with pytest.raises(LossError):
         hookscope.check(model, input=torch.ones(2, 3), loss="sum")
+    empty = hookscope.check(faulty.Function(lambda x: x[:0]), input=torch.ones(2, 3))
+    assert "empty" in empty.unmade["vanishing"]
 
 
 def test_the_loss_by_default_has_a_gradient_of_norm_one_whatever_the_output() -> None:
