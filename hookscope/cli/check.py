@@ -104,7 +104,6 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     from hookscope.sources import catalog
 
     catalog.check(values["model"])
-    values["only"], values["skip"] = values["only"] or (), values["skip"] or ()
     choose(values["only"], values["skip"])
     settle(values)
     replaces = outputs.check_report(Path(output), force) if output else False

@@ -119,24 +119,31 @@ DEFAULTS = Thresholds()
 SHARES = ("dead", "saturated", "margin")
 
 
-def choose(only: str | Iterable[str], skip: str | Iterable[str]) -> tuple[str, ...]:
+def choose(only: str | Iterable[str] | None, skip: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return the names of the checks to make, in the order of the table.
+
+    Args:
+        only: those to make, as a list or with commas between; None for all.
+        skip: those to leave out.
 
     Raises:
         RequestError: there is no such check, or none is left.
 
     Example:
-        >>> choose(("nan", "inf"), ()), len(choose((), "tied")) == len(CHECKS) - 1
+        >>> choose("inf,nan", None), len(choose(None, ["tied"])) == len(CHECKS) - 1
         (('nan', 'inf'), True)
     """
-    wanted, unwanted = ([w] if isinstance(w, str) else list(w) for w in (only, skip))
+    wanted, unwanted = (
+        [word.strip() for word in words.split(",")] if isinstance(words, str) else list(words or ())
+        for words in (only, skip)
+    )
     for word in (*wanted, *unwanted):
         if word not in CHECKS:
             raise RequestError(
                 f"There is no check called {word!r}.",
                 f"{did_you_mean(word, CHECKS)} They are {', '.join(CHECKS)}.".strip(),
             )
-    chosen = [n for n in CHECKS if (not wanted or n in wanted) and n not in unwanted]
+    chosen = [n for n in CHECKS if (only is None or n in wanted) and n not in unwanted]
     if not chosen:
         raise RequestError("No check is left.", "Name fewer with --skip, or others with --only.")
     return tuple(chosen)

@@ -63,7 +63,8 @@ def judge_run(facts: Facts) -> Iterator[Finding]:
     """What is wrong with the run itself."""
     failure = facts.seen.failure
     if failure is not None:
-        yield Finding(RUN, ERROR, failure.layer, failure.message, 1, 0, failure.hint)
+        _, known, hint = failure.hint.partition("The input was")
+        yield Finding(RUN, ERROR, failure.layer, failure.message, 1, 0, known + hint)
 
 
 def judge_values(facts: Facts) -> Iterator[Finding]:
@@ -183,14 +184,16 @@ def _stands_out(
     spread = 100.0 if nearest.kind == PARAM_GRAD else 1.0
     far = given.vanishing / spread if check == VANISHING else given.exploding * spread
     others = tuple(dict.fromkeys(r.module for r in found if r.module != nearest.module))
-    told = f"the norm of {nearest.what} is {norm:.3g}, {ratio:.3g} of that nearest to the loss"
+    verb = "vanishes" if check == VANISHING else "explodes"
+    begun = f"its gradient {verb}: the norm of {nearest.what} is {norm:.3g}"
+    told = f"{begun}, {ratio:.3g} times that nearest to the loss"
     measured, threshold = ratio, far
     absmax = nearest.stats.absmax or 0.0
     if check == EXPLODING and ratio <= far:
-        told = f"the largest entry of {nearest.what} is {absmax:.3g}"
+        told = f"its gradient explodes: the largest entry of {nearest.what} is {absmax:.3g}"
         measured, threshold = float(absmax), given.ceiling
     elif check == VANISHING and ratio >= far:
-        told = f"the norm of {nearest.what} is {norm:.3g}"
+        told = begun
         measured, threshold = norm, given.floor
     hint = (
         "Layers before it learn next to nothing: use ReLUs, normalisation or skip connections."

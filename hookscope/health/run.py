@@ -78,7 +78,7 @@ def observe(prepared: Prepared, measure: Measure | None, *, own_loss: bool, marg
         told = _pass(prepared, recorder, measure)
         output = settled(recorder.capture.output)
     except ForwardError as error:
-        failure, no_backward = error, "the model failed"
+        failure, no_backward = error, "the model raised"
     except LossError as error:
         if own_loss:
             raise
@@ -140,8 +140,15 @@ def _recorder(prepared: Prepared, kinds: set[str], margin: float, *, model_input
 def _pass(prepared: Prepared, recorder: Recorder, measure: Measure | None) -> dict[str, Any]:
     """Run the model within an open recording; return what the metadata tell of the loss."""
     guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
-    grad = torch.set_grad_enabled(measure is not None)
-    with torch.inference_mode(False), grad, guard, recorder, watched(recorder):
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(
+            measure is not None
+        ),  # switches when made: not before the line above
+        guard,
+        recorder,
+        watched(recorder),
+    ):
         if measure is not None:
             return differentiate(prepared, recorder, measure)
         recorder.capture.output = forward(prepared, recorder.capture)

@@ -35,14 +35,14 @@ def _finding(finding: Finding, width: int | None, ascii: bool) -> list[Text]:
     if width is None:
         hint = f" {finding.hint}" if finding.hint else ""
         return sentence(f"{told} [{small}]{hint}", None, ascii, style)
-    lines = sentence(told, width, ascii, style) + sentence(f"  {small}.", width, ascii, "dim")
-    return lines + (sentence(f"  {finding.hint}", width, ascii, "dim") if finding.hint else [])
+    lines = sentence(told, width, ascii, style) + sentence(f"{small}.", width, ascii, "dim")
+    return lines + (sentence(finding.hint, width, ascii, "dim") if finding.hint else [])
 
 
 def told_of(finding: Finding, some: int | None = None) -> str:
     """Return the sentence, the layer first; of further layers at most ``some`` by name."""
     message = finding.message.rstrip(".")
-    others = f"; so with {listed(finding.others, some)}" if finding.others else ""
+    others = f"; likewise {listed(finding.others, some)}" if finding.others else ""
     return f"{finding.layer}: {message}{others}."
 
 
@@ -51,7 +51,7 @@ def measure_of(finding: Finding) -> str:
     if finding.check not in CHECKS:
         return ""
     words = f", {CHECKS[finding.check].measure}: {real(finding.measured)}"
-    return words if finding.threshold is None else f"{words}, threshold {real(finding.threshold)}"
+    return words if finding.threshold is None else f"{words}, threshold {finding.threshold:g}"
 
 
 def verdict_lines(health: Health, width: int | None, ascii: bool = False) -> list[Text]:

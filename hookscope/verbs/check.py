@@ -11,7 +11,7 @@ from torch import nn
 
 from hookscope.choices import DEFAULT_MODEL
 from hookscope.differentiate import Measure, settle_loss
-from hookscope.health.checks import CHECKS, DEFAULTS, LEVELS, RUN, choose, settle
+from hookscope.health.checks import CHECKS, DEFAULTS, LEVELS, RUN, UNCALLED, choose, settle
 from hookscope.health.judging import (
     Facts,
     judge_activations,
@@ -39,8 +39,8 @@ UNTRAINED = ("random", "as built", "as given")
 def check(
     model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
     *,
-    only: str | Iterable[str] = (),
-    skip: str | Iterable[str] = (),
+    only: str | Iterable[str] | None = None,
+    skip: str | Iterable[str] | None = None,
     dead: float = DEFAULTS.dead,
     saturated: float = DEFAULTS.saturated,
     margin: float = DEFAULTS.margin,
@@ -77,7 +77,7 @@ def check(
     ``grads`` has too mean the same here.
 
     Args:
-        only: names of the checks to make; all if none is given.
+        only: names of the checks to make, in a list or with commas between; None for all.
         skip: names of checks to leave out.
         dead: from which share of units on that are zero everywhere a ReLU-like layer is told of.
         saturated: from which share of entries at a bound on.
@@ -155,8 +155,7 @@ def _sorted(found: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
 
 def _unmade(names: Iterable[str], seen: Seen) -> dict[str, str]:
     """The checks that the run did not come to, and why."""
-    unmade = {n: f"no backward pass: {seen.no_backward}" for n in names if CHECKS[n].backward}
-    unmade = unmade if seen.no_backward else {}
-    if seen.failure is not None and "uncalled" in names:
-        unmade["uncalled"] = "the model failed"
-    return unmade
+    failed = "the model failed" if seen.failure is not None else ""
+    cause = failed or (f"no backward pass: {seen.no_backward}" if seen.no_backward else "")
+    missing = [n for n in names if CHECKS[n].backward or (failed and n == UNCALLED)]
+    return dict.fromkeys(missing, cause) if cause else {}

@@ -133,7 +133,7 @@ def test_an_option_of_another_command_is_told_as_such(run) -> None:
     assert done.rc == 2
     assert done.stderr.splitlines() == [
         "Error: No such option '--loss'. --loss belongs to hookscope grads, hookscope step,"
-        " hookscope ablate or hookscope trace.",
+        " hookscope ablate, hookscope trace or hookscope check.",
         "See: hookscope capture --help",
     ]
     assert "--task belongs to hookscope models." in run("--task", "video", "models").stderr

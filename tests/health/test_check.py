@@ -255,7 +255,9 @@ def test_the_loss_by_default_has_a_gradient_of_norm_one_whatever_the_output() ->
 def test_nothing_of_the_run_stays_behind() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    hookscope.check(model, input=faulty.example_input(), train=True)
+    for forward_only in (True, False):
+        hookscope.check(model, input=faulty.example_input(), train=True, forward_only=forward_only)
+        assert torch.is_grad_enabled()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not hooks_left(model)
