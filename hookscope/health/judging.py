@@ -148,20 +148,20 @@ def judge_gradients(facts: Facts) -> Iterator[Finding]:
 def _excuse(check: str, nearest: Record, first: dict[str, float], facts: Facts) -> str:
     """Why gradients that stand out are no fault of the model's; empty if they are."""
     standing, gradients = facts.standing, facts.seen.gradients
+    if check == VANISHING:
+        outputs = [record for record in gradients if record.kind == OUTPUT_GRAD]
+        ends = [record for record in gradients if record.kind == INPUT_GRAD] or outputs[-1:]
+        reached = max((record.stats.norm or 0.0 for record in ends), default=0.0)
+        if reached >= first.get(OUTPUT_GRAD, 0.0) * facts.thresholds.vanishing:
+            return "It is a branch alone: past it the gradient comes back whole."
+        nearer = {record.module for record in gradients[: gradients.index(nearest)]} - {ROOT}
+        blanks = (held.name for held in standing.held if held.blank)
+        blank = next((name for name in blanks if owner_of(name) in nearer), "")
+        if nearest.stats.norm == 0 and blank:
+            return f"{blank} is zero throughout, as some are built: nothing comes back yet."
+    # A network counts on its normalisation, which eval mode takes from these statistics.
     if standing.never_updated and not standing.updated and not facts.training:
         return "Batch normalisation does not normalise yet (see batchnorm): try --train."
-    if check != VANISHING:
-        return ""
-    nearer = {record.module for record in gradients[: gradients.index(nearest)]} - {ROOT}
-    blanks = (held.name for held in standing.held if held.blank)
-    blank = next((name for name in blanks if owner_of(name) in nearer), "")
-    if nearest.stats.norm == 0 and blank:
-        return f"{blank} is zero throughout, as some are built: nothing comes back through it yet."
-    outputs = [record for record in gradients if record.kind == OUTPUT_GRAD]
-    ends = [record for record in gradients if record.kind == INPUT_GRAD] or outputs[-1:]
-    reached = max((record.stats.norm or 0.0 for record in ends), default=0.0)
-    if reached >= first.get(OUTPUT_GRAD, 0.0) * facts.thresholds.vanishing:
-        return "It is a branch alone: past it the gradient comes back whole."
     return ""
 
 

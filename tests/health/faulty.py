@@ -31,6 +31,7 @@ FOUND = {
     "exploding": [("warning", "exploding", "3")],
     "guarded_log": [],
     "masked": [],
+    "added_mask": [],
     "sound": [],
 }
 
@@ -111,6 +112,13 @@ class Masked(nn.Module):
 
 def masked() -> nn.Module:
     return within(Masked(3))
+
+
+def added_mask() -> nn.Module:
+    """A module that hands on -inf, as a mask was added in it."""
+    mask = torch.full((16, 16), float("-inf")).triu(1)[3]
+    hidden = Function(lambda x: x + mask.where(mask < 0, 0))
+    return within(nn.Sequential(hidden, nn.Softmax(-1)))
 
 
 def all_masked() -> nn.Module:

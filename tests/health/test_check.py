@@ -252,6 +252,37 @@ def test_the_loss_by_default_has_a_gradient_of_norm_one_whatever_the_output() ->
         assert health.metadata["loss"]["name"] == "projection"
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_language_model_with_masks_and_tied_weights_is_sound(attention: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=99)
+    config.bos_token_id = config.eos_token_id = 0
+    config._attn_implementation = attention
+    model = transformers.GPT2LMHeadModel(config)
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    ids = torch.randint(0, 99, (2, 12), generator=torch.Generator().manual_seed(0))
+    health = hookscope.check(model, input={"input_ids": ids, "attention_mask": mask})
+    assert health.ok
+    assert only(health, "tied").others == ("lm_head",)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("alexnet", "vgg11", "resnet18", "resnet50", "squeezenet1_0", "densenet121", "googlenet"),
+        *("inception_v3", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5"),
+        *("efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "swin_t", "vit_b_16", "maxvit_t"),
+        *("lraspp_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn", "r3d_18"),
+        *("raft_small",),
+    ],
+)
+def test_a_network_as_built_has_no_warning(name: str) -> None:
+    health = hookscope.check(name)
+    assert health.ok, health.findings
+
+
 def test_nothing_of_the_run_stays_behind() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True))
     before = {name: value.clone() for name, value in model.state_dict().items()}
