@@ -11,11 +11,11 @@ from torch import nn
 
 from hookscope.choices import DEFAULT_MODEL
 from hookscope.differentiate import Measure, settle_loss
+from hookscope.health.backwards import judge_gradients
 from hookscope.health.checks import CHECKS, DEFAULTS, LEVELS, RUN, UNCALLED, choose, settle
 from hookscope.health.judging import (
     Facts,
     judge_activations,
-    judge_gradients,
     judge_idle,
     judge_parameters,
     judge_run,
