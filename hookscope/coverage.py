@@ -15,6 +15,7 @@ from hookscope.records import Coverage, Fired, Silent
 
 # By name, as a module from a scripted file bears the name of its class and is of another.
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+UNEXPLAINED = "a branch not taken"  # how the cause begins where the model's structure tells none
 
 
 def summarize_coverage(
@@ -52,6 +53,8 @@ def _likely_cause(
     above = [name for name in _ancestors(layer.name) if name in idle]
     if above and not _is_a(_submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
+    if _is_a(module, "Sequential") and next(module.children(), None) is None:
+        return "a container that holds nothing"
     if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
         return "a container: its parent runs what is in it one by one"
     if _is_a(parent, "TransformerEncoderLayer") and not model.training:
@@ -60,8 +63,7 @@ def _likely_cause(
         return "it has no forward: it holds others, or tracing left out what it does"
     mode = "train" if model.training else "eval"
     return (
-        f"a branch not taken in {mode} mode, or its parent calls .forward() or uses its weights"
-        " directly"
+        f"{UNEXPLAINED} in {mode} mode, or its parent calls .forward() or uses its weights directly"
     )
 
 

@@ -73,9 +73,7 @@ class Keeper:
         if escapes(tensor):
             self.miss(slot, ESCAPES)
             return
-        clone = tensor.detach().clone()
-        self._count(slot.layer, clone)
-        self._put(slot, clone)
+        self._put(slot, tensor.detach())
 
     def _count(self, layer: Layer, tensor: Tensor) -> None:
         self._bytes += tensor.numel() * tensor.element_size()
@@ -86,7 +84,11 @@ class Keeper:
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )
 
-    def _put(self, slot: Slot, tensor: Tensor, **extra: Any) -> None:
+    def _put(self, slot: Slot, tensor: Tensor, *, held: bool = True, **extra: Any) -> Tensor:
+        """Put a clone into the capture, and return it; or its statistics alone if not ``held``."""
+        if held:
+            self._count(slot.layer, tensor)
+            tensor = tensor.clone()
         extra.setdefault("aliases", slot.layer.aliases)
         self.capture.put(
             tensor,
@@ -95,8 +97,10 @@ class Keeper:
             call=slot.call,
             what=slot.what,
             kind=slot.kind,
+            held=held,
             **extra,
         )
+        return tensor
 
     def miss(self, slot: Slot, reason: str) -> None:
         """Tell why there is nothing for a place."""
@@ -138,16 +142,14 @@ class Keeper:
             return
         parts = [(path, part.detach()) for path, part in walk(grad)]
         if slot in self._arrivals:
-            for kept, (_, part) in zip(self._arrivals[slot], parts, strict=True):
-                kept.add_(part.to_dense() if part.layout is not kept.layout else part)
+            for sum_, (_, part) in zip(self._arrivals[slot], parts, strict=True):
+                sum_.add_(part.to_dense() if part.layout is not sum_.layout else part)
             return
-        for _, part in parts:
-            self._count(slot.layer, part)
-        del self.waiting[slot]
-        self._arrivals[slot] = [part.clone() for _, part in parts]
-        for (path, _), kept in zip(parts, self._arrivals[slot], strict=True):
+        kept = self._arrivals[slot] = []
+        for path, part in parts:
             what = ".".join((slot.what.removesuffix(".grad"), *path)) + ".grad"
-            self._put(Slot(slot.layer, slot.call, what, slot.kind), kept)
+            kept.append(self._put(Slot(slot.layer, slot.call, what, slot.kind), part))
+        del self.waiting[slot]
 
     def listen_to_parameter(self, slot: Slot, parameter: Tensor, aliases: tuple[str, ...]) -> None:
         """Keep the gradient of each backward pass at a parameter, under the pass's number."""
@@ -160,12 +162,11 @@ class Keeper:
         if grad is None or not self.open or self.under_way:
             return
         self.waiting.pop(slot, None)
-        self._count(slot.layer, grad)
         number = self._backwards[parameter] = self._backwards.get(parameter, 0) + 1
         wide = torch.promote_types(parameter.dtype, torch.float32)
         norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=wide))
         numbered = Slot(slot.layer, number, slot.what, slot.kind)
-        self._put(numbered, grad.detach().clone(), aliases=aliases, weight_norm=norm)
+        self._put(numbered, grad.detach(), aliases=aliases, weight_norm=norm)
 
 
 def escapes(tensor: Tensor) -> bool:

@@ -25,6 +25,11 @@ PICTURE_MARKS = {
     ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
     ".pdf": f"/Creator ({MARK})".encode(),
 }
+# How a report of findings begins that it wrote: the first key of one format, the text of the other.
+REPORT_MARKS = {
+    ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
+    ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
+}
 _NEAR = 4096  # bytes
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
@@ -43,10 +48,13 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
     """Tell whether hookscope wrote ``path``, from its beginning and its end.
 
-    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, or a picture's.
+    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, ``.sarif``,
+    ``.xml``, or a picture's.
     """
     in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
+    if suffix in REPORT_MARKS:
+        starts = (REPORT_MARKS[suffix].encode(),)
     try:
         if suffix in PICTURE_MARKS:
             with path.open("rb") as file:
@@ -92,6 +100,21 @@ def picture_ending(path: Path) -> str:
             f"Let it end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.",
         )
     return ending
+
+
+def check_report(path: Path, force: bool) -> bool:
+    """Make sure that a report of findings can be written, as ``check`` does.
+
+    Raises:
+        RequestError: its ending names no format, or ``check`` raises.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in REPORT_MARKS:
+        raise RequestError(
+            f"The output {path} is no report by its name.",
+            "Let it end in .sarif (SARIF 2.1.0) or .xml (JUnit).",
+        )
+    return check(path, force, suffix=suffix)
 
 
 def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,7 +65,7 @@ class Recorder:
             ``param.grad``.
         model_input: keep the gradient at the model's own input whatever else is chosen.
         max_bytes: stop with CheckFailed once more than this has been recorded.
-        capture: what to record into; a new one if none is given.
+        keeper: what keeps it, or only looks at it.
 
     Recording values changes nothing in the model. Recording gradients hands clones on, which a
     model notices if it counts on a tensor being the very one that it has elsewhere: it changes the
@@ -81,14 +81,14 @@ class Recorder:
         *,
         model_input: bool = False,
         max_bytes: int | None = None,
-        capture: Capture | None = None,
+        keeper: Callable[[HookSet, int | None], Keeper] = Keeper,
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
         self.model_input = model_input
         self._hooks = HookSet(model)
-        self.keeper = Keeper(self._hooks, max_bytes, capture)
+        self.keeper = keeper(self._hooks, max_bytes)
         self.capture = self.keeper.capture
         self._calls: dict[nn.Module, int] = {}
         self._running: dict[nn.Module, list[Call]] = {}

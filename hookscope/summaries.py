@@ -28,8 +28,7 @@ def summarize(tensor: Tensor) -> Stats:
     """
     if tensor.is_meta:
         raise TypeError("a tensor on the meta device has a shape and no values")
-    flat = _dense(tensor.detach()).reshape(-1)
-    flat = flat.abs() if flat.is_complex() else flat
+    flat = plain(tensor.detach()).reshape(-1)
     exact = not flat.is_floating_point()
     moments = Moments()
     for block in flat.split(BLOCK):
@@ -73,6 +72,12 @@ def blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
         here = block.cpu().resolve_conj().resolve_neg()
         known = here.dtype in _IN_NUMPY or not here.is_floating_point()
         yield (here if known else here.to(torch.float32)).numpy()
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """A dense, real tensor of the same values: magnitude for complex, values for packed layouts."""
+    dense = _dense(tensor)
+    return dense.abs() if dense.is_complex() else dense
 
 
 def _dense(tensor: Tensor) -> Tensor:

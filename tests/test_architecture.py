@@ -25,13 +25,13 @@ FLOORS = (
     ("filekinds", "dimensions"),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
     ("demands",),
-    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
+    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
     (
         *("stats", "agreement", "module_tree", "atomic", "header"),
         *("diffing.result", "diffing.tolerances", "diffing.words"),
     ),
     ("records", "arrays", "narrow", "diffing.measure"),
-    ("events", "ablation.result", "reader", "diffing.matching"),
+    ("events", "ablation.result", "reader", "diffing.matching", "gradient_sizes", "health.result"),
     ("pictures", "diffing.judging", "diffing.choosing"),
     ("pictures.figures", "diffing.files"),
     ("tensors", "summaries", "lending"),
@@ -54,7 +54,7 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
-    ("ablation", "diffing"),
+    ("ablation", "health", "diffing"),
     ("render",),
     ("page", "cams"),
     ("verbs",),
@@ -77,6 +77,10 @@ SEEN_BY_RENDER |= {
     "ablation.result",
     "agreement",
     "diffing.result",
+    "gradient_sizes",
+    "health.checks",
+    "health.result",
+    "outputs",
     "module_tree",
     "records",
     "events",
@@ -86,7 +90,7 @@ SEEN_BY_RENDER |= {
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
-PUBLIC_VERBS |= {"plot", "filters", "diff"}
+PUBLIC_VERBS |= {"plot", "filters", "check", "diff"}
 
 Rule = Callable[[Path], list[str]]
 

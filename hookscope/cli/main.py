@@ -41,6 +41,7 @@ COMMANDS = {
     "step": "Make one step of an optimizer and record what it changes.",
     "ablate": "Knock out layers in turn and rank them by what that does.",
     "trace": "Show what fires when a model runs, in order: forward, then backward.",
+    "check": "Say what is wrong with a model.",
     "gradcheck": "Compare a backward with numerical gradients.",
     "diff": "Compare two captures, or two models on one input.",
     "cam": "Show where in an image the score of a class comes from.",

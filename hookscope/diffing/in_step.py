@@ -24,6 +24,7 @@ from hookscope.diffing.result import Pair
 from hookscope.diffing.turns import Turns
 from hookscope.errors import HookscopeError
 from hookscope.execute import forward, untouched
+from hookscope.keeper import Keeper
 from hookscope.modules import layers_of
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
@@ -68,7 +69,7 @@ def records_of(prepared: Prepared, kinds: Iterable[str], side: int) -> tuple[Rec
     """
     every = layers_of(prepared.module)
     told = Passing(lambda record, tensor: None)
-    recorder = Recorder(prepared.module, every, kinds, capture=told)
+    recorder = Recorder(prepared.module, every, kinds, keeper=partial(Keeper, capture=told))
     guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
     with naming(side), guard, torch.no_grad(), recorder:
         forward(prepared, told)
@@ -96,7 +97,7 @@ def compare_in_step(
             names = {record.module for record in matching.side(side)}
             layers = [layer for layer in layers_of(one.module) if layer.name in names]
             passing = Passing(partial(meeting.arrive, side))
-            recorder = Recorder(one.module, layers, kinds, capture=passing)
+            recorder = Recorder(one.module, layers, kinds, keeper=partial(Keeper, capture=passing))
             stack.enter_context(recorder)  # here, as what is entered first has to be left last
             works.append(partial(meeting.work, side, one, passing))
         meeting.turns.run((works[0], works[1]))

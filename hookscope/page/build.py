@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hookscope.gradient_sizes import gradient_marks
 from hookscope.page.choice import Choice
 from hookscope.page.flow import flow_figures
 from hookscope.page.given import input_picture
@@ -16,7 +17,7 @@ from hookscope.page.told import gradients_of, side_of
 from hookscope.page.tree import names_in, nodes_of, ordered
 from hookscope.reader import OpenCapture
 from hookscope.render.edits import edit_note
-from hookscope.render.marks import gradient_marks, not_finite
+from hookscope.render.marks import not_finite
 from hookscope.render.text import count, plural, visible
 
 LETTERS = ("A", "B")

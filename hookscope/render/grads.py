@@ -6,13 +6,14 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.gradient_sizes import VANISHING, gradient_marks
 from hookscope.kinds import PARAM_GRAD
 from hookscope.records import Record, Recording
 from hookscope.render.capture import verified_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.lower import blocks, lower, sentence
-from hookscope.render.marks import LEGEND, VANISHING, gradient_marks, not_finite
+from hookscope.render.marks import LEGEND, not_finite
 from hookscope.render.records import ORIGIN, missing_rows, note_cell, number_cell, origin_cells
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import real

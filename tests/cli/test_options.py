@@ -22,7 +22,7 @@ PRESENTATION |= {"model_word"}
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
-WITH_API += ("report", "plot", "filters", "diff")
+WITH_API += ("report", "plot", "filters", "check", "diff")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -86,6 +86,16 @@ SAMPLES = {
     "steps": ("7", 7),
     "baseline": ("black", "black"),
     "forward-only": ("1", True),
+    "only": ("nan, inf", ("nan", "inf")),
+    "skip": ("tied", ("tied",)),
+    "dead": ("0.5", 0.5),
+    "saturated": ("0.5", 0.5),
+    "margin": ("0.05", 0.05),
+    "vanishing": ("1e-5", 1e-5),
+    "exploding": ("1e5", 1e5),
+    "floor": ("1e-9", 1e-9),
+    "ceiling": ("100", 100.0),
+    "check output": ("out.sarif", "out.sarif"),
     "chrome": ("t.json", "t.json"),
     "map": ("1", True),
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),

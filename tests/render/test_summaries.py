@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from hookscope.captures import Capture
+from hookscope.gradient_sizes import gradient_marks
 from hookscope.records import Absent, Coverage, Fired, Silent
 from hookscope.render.capture import capture_lines, capture_table, top_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.grads import grads_lines, loss_lines
-from hookscope.render.marks import gradient_marks
 from tests.render import samples
 
 NAN = float("nan")
