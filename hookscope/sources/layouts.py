@@ -24,6 +24,7 @@ class Layout:
         name: the word for it.
         arrange: takes image tensors (each C, H, W), returns a call value; raises InputError.
         noise: takes the shape of one tensor and a seed, returns a call value.
+        frames: how many images make a clip; None where they make none.
         distribution: the noise in words, to be followed by its shape: ``... of 1x3x8x8``.
     """
 
@@ -31,6 +32,7 @@ class Layout:
     arrange: Callable[[Sequence[Tensor]], Any]
     noise: Callable[[tuple[int, ...], int], Any]
     distribution: str = "standard normal noise"
+    frames: int | None = None
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -104,4 +106,4 @@ PAIR = Layout("pair of frames", _pair, _pair_noise, "noise, uniform from -1 to 1
 
 def clip(frames: int) -> Layout:
     """Return the layout of video clips of ``frames`` frames."""
-    return Layout("clip", partial(_clip, frames=frames), _normal)
+    return Layout("clip", partial(_clip, frames=frames), _normal, frames=frames)

@@ -70,6 +70,12 @@ def onnx(producer: bytes = b"pytorch") -> bytes:
     return b"\x08\x09" + b"".join(bytes([tag]) + varint(len(t)) + t for tag, t in texts)
 
 
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
 ONNX = onnx()
 OLD = {"_use_new_zipfile_serialization": False}
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -98,7 +104,10 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("image", lambda path: Image.new("RGB", (2, 2)).save(path, "PNG"), "an image", "--input"),
     ("bitmap", lambda path: Image.new("RGB", (2, 2)).save(path, "BMP"), "an image", "--input"),
     ("webp", lambda path: Image.new("RGB", (2, 2)).save(path, "WEBP"), "an image", "--input"),
-    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "no kind that hookscope", "FILE.py:NAME"),
+    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "a sound file", "--input"),
+    ("video", holding(b"\0\0\0\x1cftypisom"), "a video file", "--input"),
+    ("array", lambda path: path.write_bytes(npy(np.ones(3))), "saved by numpy (.npy)", "--input"),
+    ("arrays", zipped("x.npy", "y.npy"), "saved by numpy (.npz)", "--input"),
     ("text", holding(b"BMW and other words"), "a text file", "FILE.py:NAME"),
     ("long text", holding("né à la forêt ".encode() * 90), "a text file", "FILE.py:NAME"),
     ("bytes", holding(b"\1\2"), "no kind that hookscope knows", "FILE.py:NAME"),
