@@ -114,7 +114,7 @@ def forward(
     """
     args, kwargs = call or prepared.fresh_call()
     try:
-        return prepared.module(*args, **kwargs)
+        return prepared.run(args, kwargs)
     except HookscopeError:
         raise
     except (Exception, SystemExit) as error:  # a model that ends the program is a failure too
@@ -275,6 +275,8 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     A copy of the model runs on the meta device, so that whatever the pass leaves behind in it (a
     cache, a counter) is not in the model itself. A gradient weighs what its tensor weighs.
     """
+    if prepared.generate is not None:  # which token comes next takes values
+        return None
     wanted = {kind.removesuffix(".grad") for kind in kinds}
     names = {layer.name for layer in prepared.layers}
     try:

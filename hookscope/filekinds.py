@@ -52,7 +52,7 @@ _IMAGES = re.compile(
 _OTHERS = {
     ARRAY: re.compile(rb"\x93NUMPY"),
     SOUND: re.compile(rb"RIFF....WAVE|fLaC|OggS|FORM....AIF|ID3|\xff[\xfa\xfb]", re.DOTALL),
-    VIDEO: re.compile(rb"....ftyp|\x1a\x45\xdf\xa3|RIFF....AVI ", re.DOTALL),
+    VIDEO: re.compile(rb"....ftyp(?!avi|hei|mif|msf)|\x1a\x45\xdf\xa3|RIFF....AVI ", re.DOTALL),
 }
 _TEXT_IMAGES = re.compile(rb"P[1-7Ff]\s|%!PS|/\* XPM|#define|Image type|SIMPLE")
 # The fields of an ONNX model that may follow its version: number and wire type in one byte or two.

@@ -45,6 +45,7 @@ FLOORS = (
     ("own_hooks",),
     ("edits",),
     ("changes",),
+    ("generation",),
     ("prepare",),
     ("execute", "provenance"),
     ("layer_runs", "penalties"),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hookscope.cli import changes, options
-from hookscope.cli.command import Example, command
+from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
 
@@ -63,6 +63,13 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.inputs,
     changes.changes("capture"),
     options.run,
+    option(
+        "--generate",
+        section="Run",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Let a language model add N tokens, the likeliest each; every step is a call.",
+    ),
     options.checks,
     options.output,
     everywhere,

@@ -23,7 +23,7 @@ log = logging.getLogger("hookscope")
 # Normalised or 0 to 1, images stay far below this; in bytes, hardly one does.
 _BRIGHT = 20.0
 _AS_FLOATS = "Save it as floating numbers: numpy.save(FILE, array.astype('float32'))."
-_AS_IDS = "Save them as whole numbers: numpy.save(FILE, ids.astype('int64'))."
+_AS_IDS = "Give ints:SHAPE:0-{0}, or save them so: numpy.save(FILE, ids.astype('int64'))."
 
 
 def refuse_misfits(loaded: LoadedModel, value: Any) -> None:
@@ -79,7 +79,8 @@ def explain(layer: nn.Module, tensors: list[Tensor]) -> str:
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         whole = [t for t in tensors if not t.is_floating_point() and t.dtype != torch.bool]
         if floats and not whole:
-            return f"An embedding takes whole numbers, and the input holds none. {_AS_IDS}"
+            repair = _AS_IDS.format(layer.num_embeddings)
+            return f"An embedding takes whole numbers, and the input holds none. {repair}"
         most = max((int(t.max()) for t in whole if t.numel()), default=0)
         if most >= layer.num_embeddings:
             return (

@@ -23,6 +23,7 @@ from hookscope.inputs.reading import (
     sources_of,
 )
 from hookscope.inputs.words import InputWord
+from hookscope.sources.layouts import stack_sounds
 
 _BLOCK = 1 << 16
 _RATES = (1_000, 1_000_000)  # of sound: outside of these a header is damaged, and costs memory
@@ -48,7 +49,12 @@ def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
         value = recipe.run(waves)
         note = f"{told}, brought to {recipe.rate} Hz; {recipe.text}"
     else:
-        value = stacked(waves, rates)
+        if len(set(rates)) > 1:
+            raise InputError(
+                f"The sounds differ in rate: {', '.join(f'{rate} Hz' for rate in rates)}.",
+                "Bring them to one rate, or say sample_rate = 16000 in the model's file.",
+            )
+        value = stack_sounds(waves)
         note = f"{told} (the model does not say its rate)"
     entries = sources_of(value, words[0].word, digests[0])
     if len(words) > 1:
@@ -57,26 +63,6 @@ def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
             for wave, word, digest in zip(waves, words, digests, strict=True)
         )
     return Piece(value, entries, note)
-
-
-def stacked(waves: Sequence[Tensor], rates: Sequence[int] = ()) -> Tensor:
-    """Return waveforms of one length as N by samples.
-
-    Raises:
-        InputError: they differ in length, or in rate.
-    """
-    if len(set(rates)) > 1:
-        raise InputError(
-            f"The sounds differ in rate: {', '.join(f'{rate} Hz' for rate in rates)}.",
-            "Bring them to one rate, or say sample_rate = 16000 in the model's file.",
-        )
-    lengths = list(dict.fromkeys(len(wave) for wave in waves))
-    if len(lengths) > 1:
-        raise InputError(
-            f"The sounds differ in length: {', '.join(map(str, lengths))} samples.",
-            "Cut them to one length, or run them one by one.",
-        )
-    return torch.stack(list(waves))
 
 
 def decode(data: bytes, path: str) -> tuple[Tensor, int]:

@@ -16,7 +16,7 @@ from hookscope.inputs.reading import Asked, called, read_bytes, sha256
 from hookscope.inputs.words import InputWord
 from hookscope.suggest import did_you_mean
 
-_DELIMITERS = (",", ";", "\t", "|")
+_DELIMITERS = (";", "\t", "|", ",")  # the comma last, since it may be that of decimals
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf)\s*", re.I)
 _RANGE = re.compile(r"(?P<first>\d{1,9})(-(?P<last>\d{1,9}))?")
 _COLUMNS = "Name the columns to take, by their header or from 0: --input {0}:0-3"
@@ -25,7 +25,7 @@ _COLUMNS = "Name the columns to take, by their header or from 0: --input {0}:0-3
 def open_one(asked: Asked, word: InputWord) -> tuple[Tensor, str]:
     """Return the numbers of a table, float32 of shape rows by columns.
 
-    The first row is a header if not all of its cells are numbers. Columns are parted by the one of
+    The first row is a header if none of its cells is a number. Columns are parted by the one of
     comma, semicolon, tab and bar that every row holds equally often; a lone column by none.
 
     Raises:
@@ -42,7 +42,7 @@ def open_one(asked: Asked, word: InputWord) -> tuple[Tensor, str]:
         raise InputError(f"{called(word.path)} is no table: {exc}.", AGAIN) from exc
     if not rows:
         raise InputError(f"{called(word.path)} holds no row.", AGAIN)
-    header = [] if all(_NUMBER.fullmatch(cell) for cell in rows[0][1]) else rows[0][1]
+    header = [] if any(_NUMBER.fullmatch(cell) for cell in rows[0][1]) else rows[0][1]
     body = rows[1:] if header else rows
     if not body:
         raise InputError(
@@ -58,7 +58,8 @@ def open_one(asked: Asked, word: InputWord) -> tuple[Tensor, str]:
             )
     wanted = _columns(word, [cell.strip() for cell in header], len(rows[0][1]))
     numbers = [[_number(row, at, line, header, word) for at in wanted] for line, row in body]
-    return torch.from_numpy(np.array(numbers, dtype=np.float32)), sha256(data)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+        return torch.from_numpy(np.array(numbers, dtype=np.float32)), sha256(data)
 
 
 def _rows(text: str) -> list[tuple[int, list[str]]]:

@@ -189,7 +189,7 @@ def _parse_bare(word: str) -> list[InputWord]:
     """Take apart a word that does not say where it goes."""
     if word == STDIN:
         return [InputWord(word, IMAGE, path=word)]
-    if os.path.lexists(os.path.expanduser(word)):
+    if os.path.lexists(os.path.expanduser(word)) and not word.endswith(".py"):
         return _from_files(word)
     prefix = _PREFIX.fullmatch(word)
     if prefix and prefix["prefix"] == SAID:

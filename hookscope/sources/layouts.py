@@ -51,6 +51,17 @@ def stack(images: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(images))
 
 
+def stack_sounds(waves: Sequence[Tensor]) -> Tensor:
+    """Stack waveforms of one length to N by samples."""
+    lengths = list(dict.fromkeys(len(wave) for wave in waves))
+    if len(lengths) > 1:
+        raise InputError(
+            f"The sounds differ in length: {', '.join(map(str, lengths))} samples.",
+            "Cut them to one length, or run them one by one.",
+        )
+    return torch.stack(list(waves))
+
+
 def _normal(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randn(shape, generator=seeded(seed))
 
