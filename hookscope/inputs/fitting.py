@@ -117,7 +117,7 @@ def _of_shape(shape: tuple[int, ...], rank: int, channels: int) -> str:
     if len(shape) != rank:
         return f"{rank} dimensions are needed, and it has {len(shape)}."
     if shape[1] != channels and shape[-1] == channels:
-        order = "0, 3, 1, 2" if rank == 4 else f"0, {rank - 1}, ..."
+        order = ", ".join(map(str, (0, rank - 1, *range(1, rank - 1))))
         return f"The channels come last, and are to come after the batch: array.transpose({order})."
     if shape[1] != channels:
         return f"{channels} channels are needed in dimension 1, and it has {shape[1]}."
