@@ -60,6 +60,8 @@ def _array(data: bytes) -> NDArray[Any]:
         shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject:
         raise ValueError("it holds pickled objects, which are not opened")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"its shape is {shape}")
     flat = np.frombuffer(data, dtype, count=math.prod(shape), offset=file.tell())
     return flat.reshape(shape, order="F" if fortran else "C")
 
