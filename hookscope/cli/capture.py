@@ -38,6 +38,10 @@ EXAMPLES = (
         "The weights of attention, head by head.",
     ),
     Example(
+        'hookscope capture sample_models/letters.py:Letters --input "text:hello" --generate 3',
+        "A language model that adds three tokens; each step is a call of its own.",
+    ),
+    Example(
         'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
         "The same digit with two channels knocked out, and how far every later layer moves.",
     ),
