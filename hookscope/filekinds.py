@@ -14,7 +14,7 @@ import zipfile
 from fnmatch import fnmatchcase
 
 from hookscope.errors import InputError
-from hookscope.pickles import DamagedPickle, foreign, globals_in
+from hookscope.pickles import DAMAGED_ZIP, DamagedPickle, foreign, globals_in
 
 EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
 UNKNOWN = "a file of no kind that hookscope knows"
@@ -122,7 +122,7 @@ def _describe_zip(path: str) -> tuple[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile:
+    except DAMAGED_ZIP:
         return CUT_OFF, AGAIN
 
     def holds(*patterns: str) -> bool:

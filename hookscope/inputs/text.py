@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hookscope.errors import InputError
 from hookscope.filekinds import AGAIN
@@ -34,6 +34,8 @@ def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
             ) from exc
         digests.append(sha256(data))
     value = recipe.run(texts)
+    if isinstance(value, Mapping):  # tokenizers have classes of their own
+        value = dict(value)
     entries = sources_of(value, words[0].word, digests[0])
     like = {key: entries[0][key] for key in ("shape", "dtype")}
     for word, digest in zip(words[1:], digests[1:], strict=True):

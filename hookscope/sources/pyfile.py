@@ -69,7 +69,7 @@ def load(
         weights=_weigh(module, spec, weights, seed),
         own_recipe=_recipe(spec, preprocess) if callable(preprocess) else None,
         own_text=_text_recipe(spec, tokenize) if callable(tokenize) else None,
-        own_sound=_sound_recipe(spec, rate) if rate is not None else None,
+        own_sound=_sound_recipe(spec, rate) if isinstance(rate, int) and rate > 0 else None,
         own_example=partial(guarded, spec.path, example) if callable(example) else None,
     )
 
@@ -191,9 +191,5 @@ def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextR
     return TextRecipe(run, f"tokenize() of {spec.path}")
 
 
-def _sound_recipe(spec: ModelSpec, rate: Any) -> SoundRecipe:
-    if type(rate) is not int or rate < 1:
-        raise ModelError(
-            f"sample_rate in {spec.path!r} is {rate!r}.", "It is to be samples a second: 16000."
-        )
+def _sound_recipe(spec: ModelSpec, rate: int) -> SoundRecipe:
     return SoundRecipe(stack_sounds, rate, f"sample_rate of {spec.path}")

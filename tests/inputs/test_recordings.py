@@ -96,8 +96,12 @@ def test_sounds_that_make_no_batch_are_refused(tmp_path: Path) -> None:
         build(ANY, [a, b])
     with pytest.raises(InputError, match="differ in rate: 8000 Hz, 16000 Hz"):
         build(ANY, [a, c])
-    with pytest.raises(ModelError, match=r"sample_rate in .* is 'fast'"):
-        model_file(tmp_path, "sample_rate = 'fast'\n")
+
+
+def test_what_else_a_file_calls_sample_rate_is_not_heeded(tmp_path: Path) -> None:
+    wavfile.write(tmp_path / "a.wav", 8000, tone(8000).astype(np.float32))
+    model = model_file(tmp_path, "def sample_rate(): return 3\n")
+    assert "does not say its rate" in build(model, str(tmp_path / "a.wav")).note
 
 
 def test_a_video_becomes_as_many_frames_as_the_model_takes(clip: Path) -> None:

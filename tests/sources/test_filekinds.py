@@ -70,6 +70,18 @@ def onnx(producer: bytes = b"pytorch") -> bytes:
     return b"\x08\x09" + b"".join(bytes([tag]) + varint(len(t)) + t for tag, t in texts)
 
 
+def patched(write: Write, place: int, byte: int) -> Write:
+    """The archive with one byte of its first directory entry changed."""
+
+    def change(path: Path) -> None:
+        write(path)
+        data = bytearray(path.read_bytes())
+        data[data.index(b"PK\x01\x02") + place] = byte
+        path.write_bytes(data)
+
+    return change
+
+
 def npy(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
@@ -94,6 +106,9 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("arguments", saved({"args": argparse.Namespace()}), "(argparse.Namespace)", "state_dict()"),
     ("code", saved(Marked()), "a pickled Python object (io.open)", "would run code"),
     ("cut zip", cut(saved(STATE), 300), "damaged or cut-off zip", "again"),
+    ("strange zip", patched(saved(STATE), 6, 255), "damaged or cut-off zip", "again"),
+    ("no names", patched(saved(STATE), 46, 255), "damaged or cut-off zip", "again"),
+    ("endless", holding(b"\x80\x04\x8e" + b"\x7f" * 8), "damaged or cut-off pickle", "again"),
     ("cut old", cut(saved(STATE, **OLD), 150), "damaged or cut-off pickle", "again"),
     ("safetensors", lambda path: save_file(STATE, path), "a safetensors file of", "--weights"),
     ("cut safetensors", holding(struct.pack("<Q", 900) + HEADER), "cut-off header", "again"),
