@@ -41,28 +41,31 @@ def refuse_misfits(loaded: LoadedModel, value: Any) -> None:
     first = next((tensor for _, tensor in walk((args, kwargs))), None)
     if first is None:
         return
+    alone = len(args) == 1 and isinstance(args[0], Tensor)
+    if loaded.layout is BATCH and alone:
+        _demand_images(loaded.word, shape, first)
     if first.is_floating_point() and first.numel() and first.min() >= 0 and first.max() > _BRIGHT:
         log.warning(
-            "input: the values run from %g to %g, and %s is made for %s; values from 0 to 255 are"
-            " to be divided by 255 and normalised, which an image file given as input is",
+            "input: the values run from %g to %g, and %s is made for other ones: %s. Divide by 255"
+            " what runs to 255, and normalise it; or give the image file",
             first.min(),
             first.max(),
             loaded.word,
             loaded.own_recipe.text,
         )
-    if loaded.layout is not BATCH or len(args) != 1 or not isinstance(args[0], Tensor):
-        return
-    wanted = "x".join(("N", *map(str, shape[1:])))
-    found = "x".join(map(str, first.shape))
-    if not first.is_floating_point():
-        kind = str(first.dtype).removeprefix("torch.")
+
+
+def _demand_images(word: str, shape: tuple[int, ...], found: Tensor) -> None:
+    lengths, wanted = ("x".join(map(str, each)) for each in (found.shape, shape))
+    if not found.is_floating_point():
+        kind = str(found.dtype).removeprefix("torch.")
         raise InputError(
-            f"{loaded.word} takes floating numbers of {wanted}, and the input is {found} {kind}.",
+            f"{word} takes floating numbers such as {wanted}, and the input is {lengths} {kind}.",
             _AS_FLOATS,
         )
-    hint = _of_shape(tuple(first.shape), len(shape), shape[1])
+    hint = _of_shape(tuple(found.shape), len(shape), shape[1])
     if hint:
-        raise InputError(f"{loaded.word} takes {wanted}, and the input is {found}.", hint)
+        raise InputError(f"{word} takes inputs such as {wanted}, and this is {lengths}.", hint)
 
 
 def explain(layer: nn.Module, tensors: list[Tensor]) -> str:
@@ -111,9 +114,14 @@ def explain(layer: nn.Module, tensors: list[Tensor]) -> str:
 
 def _of_shape(shape: tuple[int, ...], rank: int, channels: int) -> str:
     """Why a shape does not fit a rank with channels in dimension 1, and the repair; or nothing."""
-    if len(shape) == rank - 1 and channels in (shape[0], shape[-1]):
-        turn = "" if shape[0] == channels else ", and the channels to the front"
-        return f"The dimension of the batch is missing: add one in front{turn} (array[None])."
+    if len(shape) == rank - 1 and channels == shape[0]:
+        return "The dimension of the batch is missing: array[None] adds one in front."
+    if len(shape) == rank - 1 and channels == shape[-1]:
+        order = ", ".join(map(str, (rank - 2, *range(rank - 2))))
+        return (
+            "The dimension of the batch is missing, and the channels come last: write"
+            f" array.transpose({order})[None]."
+        )
     if len(shape) != rank:
         return f"{rank} dimensions are needed, and it has {len(shape)}."
     if shape[1] != channels and shape[-1] == channels:

@@ -43,8 +43,11 @@ NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
 @pytest.mark.parametrize(
     ("array", "hint"),
     [
-        (NOISE[0], "The dimension of the batch is missing: add one in front (array[None])."),
-        (NOISE[0].transpose(1, 2, 0), "missing: add one in front, and the channels to the front"),
+        (NOISE[0], "The dimension of the batch is missing: array[None]"),
+        (
+            NOISE[0].transpose(1, 2, 0),
+            "the channels come last: write array.transpose(2, 0, 1)[None].",
+        ),
         (NOISE.transpose(0, 2, 3, 1), "The channels come last"),
         (NOISE[:, :1], "3 channels are needed in dimension 1, and it has 1"),
         (NOISE[0, 0, 0], "4 dimensions are needed, and it has 1"),
@@ -62,7 +65,7 @@ def test_bytes_as_floats_are_warned_of(saved, caplog: pytest.LogCaptureFixture) 
         build(RESNET, saved(np.abs(NOISE)))
         assert caplog.text == ""
         build(RESNET, saved(np.clip(np.abs(NOISE) * 100, 0, 255)))
-    assert "divided by 255 and normalised" in caplog.text
+    assert "Divide by 255" in caplog.text
 
 
 def alarms(name: str, caplog: pytest.LogCaptureFixture) -> str:
