@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from hookscope.captures import Capture
 from hookscope.changes import values_changed
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
+from hookscope.inputs.fitting import explain
 from hookscope.module_tree import ROOT
-from hookscope.modules import layers_of, module_running
+from hookscope.modules import layers_of, module_running, tensors_at
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
@@ -113,7 +114,7 @@ def forward(
     """
     args, kwargs = call or prepared.fresh_call()
     try:
-        return prepared.module(*args, **kwargs)
+        return prepared.run(args, kwargs)
     except HookscopeError:
         raise
     except (Exception, SystemExit) as error:  # a model that ends the program is a failure too
@@ -151,19 +152,24 @@ def model_failed(
 ) -> ForwardError:
     """The error that says where in the model ``error`` arose and what had been recorded."""
     layer = module_running(module, error.__traceback__)
-    kind = type(module if layer == ROOT else module.get_submodule(layer)).__name__
+    running = module if layer == ROOT else module.get_submodule(layer)
+    kind = type(running).__name__
     done = "Nothing had been recorded before it."
     if capture:
         last = next(reversed(capture.records)).key
         done = f"Recorded before it, {len(capture)} in all, the last: {last}."
     cause = f"{type(error).__name__}: {error}".strip().rstrip(".!:")
-    shapes = ", ".join("x".join(map(str, t.shape)) for _, t in walk(as_call(value)))
+    given = [tensor for _, tensor in walk(as_call(value))]
+    shapes = ", ".join("x".join(map(str, t.shape)) for t in given)
+    looks = {(t.shape, t.dtype) for t in given}
+    reached = [t for t in tensors_at(running, error.__traceback__) if (t.shape, t.dtype) in looks]
+    why = f"{explain(running, reached)} ".lstrip()
     where = "the model itself" if layer == ROOT else f"layer {layer}"
     return ForwardError(
         f"The {during} pass failed in {where} ({kind}): {cause}.",
         layer,
         len(capture or ()),
-        f"{done} The input was {shapes or 'no tensor'}; --shape or --input sets it.",
+        f"{why}{done} The input was {shapes or 'no tensor'}; --shape or --input sets it.",
     )
 
 
@@ -269,6 +275,8 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     A copy of the model runs on the meta device, so that whatever the pass leaves behind in it (a
     cache, a counter) is not in the model itself. A gradient weighs what its tensor weighs.
     """
+    if prepared.generate is not None:  # which token comes next takes values
+        return None
     wanted = {kind.removesuffix(".grad") for kind in kinds}
     names = {layer.name for layer in prepared.layers}
     try:

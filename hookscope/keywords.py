@@ -43,6 +43,7 @@ def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
         recipe=recipe,
         loading={name: given[name] for name in LOADING},
         **{name: given[name] for name in run},
+        steps=given.get("generate"),
     )
     word, module = prepared.loaded.word, prepared.module
     plan = Plan(

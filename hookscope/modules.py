@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import RequestError
@@ -76,6 +76,17 @@ def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
     found = ROOT
     while traceback is not None:
         found = names.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        traceback = traceback.tb_next
+    return found
+
+
+def tensors_at(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
+    """Return the tensors among the variables of the innermost method of ``module`` that ran."""
+    found: list[Tensor] = []
+    while traceback is not None:
+        variables = traceback.tb_frame.f_locals
+        if variables.get("self") is module:
+            found = [value for value in variables.values() if isinstance(value, Tensor)]
         traceback = traceback.tb_next
     return found
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
 from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.generation import demand_generation, generate
 from hookscope.inputs.batch import Batch, build
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
@@ -32,7 +33,7 @@ class Prepared:
 
     ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
     both, or the one argument. ``plan`` holds what the user does to it on the way, ``recipe`` is how
-    image files became tensors.
+    image files became tensors, ``generate`` how many tokens a language model is to add.
     """
 
     loaded: LoadedModel
@@ -46,6 +47,13 @@ class Prepared:
     train: bool
     plan: Plan = Plan()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
+    generate: int | None = None
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model, or let it generate."""
+        if self.generate is None:
+            return self.module(*args, **kwargs)
+        return generate(self.module, args, kwargs, self.generate)
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments that the model may change in place: every tensor is a copy."""
@@ -64,14 +72,15 @@ def prepare(
     dtype: str | None,
     device: str | None,
     train: bool,
+    steps: int | None = None,
 ) -> Prepared:
     """Load or take the model, choose the layers, build the input, and put both on the device.
 
     ``input`` may be what ``build`` made for another model, and goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
     reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
-    ``load``. A live module stays where it is unless another device or dtype is asked for,
-    and then a copy is moved.
+    ``load``. ``steps`` is how many tokens a language model is to add. A live module stays where it
+    is unless another device or dtype is asked for, and then a copy is moved.
     """
     demand_model(model, str, os.PathLike)
     _check_seed(seed)
@@ -90,6 +99,8 @@ def prepare(
     else:
         loaded = load(model, seed=seed, **loading)
     refuse_lazy(loaded.module)
+    if steps is not None:
+        demand_generation(loaded.module, loaded.word, steps, loading["method"])
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
     if isinstance(input, Batch):
         batch = input
@@ -115,6 +126,7 @@ def prepare(
         name,
         train,
         recipe=batch.recipe,
+        generate=steps,
     )
 
 

@@ -114,6 +114,16 @@ def may_name_function(word: str) -> bool:
     return ":" in word or word.endswith(".py")
 
 
+def is_function_word(word: str) -> bool:
+    """Whether a word is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``, there or not.
+
+    >>> is_function_word("data.py:batches"), is_function_word("random:1x3")
+    (True, False)
+    """
+    home, _, name = word.rpartition(":")
+    return name.isidentifier() and bool(home.endswith(".py") or _MODULE.fullmatch(home))
+
+
 def parse_function(word: str) -> FunctionWord:
     """Take ``FILE.py:FUNCTION`` or ``package.module:FUNCTION`` apart; a file must be there.
 
@@ -126,7 +136,7 @@ def parse_function(word: str) -> FunctionWord:
     """
     home, _, name = word.rpartition(":")
     in_file = home.endswith(".py")
-    if not name.isidentifier() or not (in_file or _MODULE.fullmatch(home)):
+    if not is_function_word(word):
         form = f"{word}:FUNCTION" if word.endswith(".py") else "FILE.py:FUNCTION"
         raise RequestError(
             f"{word!r} names no function.", f"Write {form}, or package.module:FUNCTION."

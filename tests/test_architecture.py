@@ -23,7 +23,8 @@ import hookscope
 FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
     ("filekinds", "dimensions"),
-    ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
+    ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
+    ("inputs.words",),
     ("demands",),
     ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
     (
@@ -47,6 +48,7 @@ FLOORS = (
     ("own_hooks",),
     ("edits",),
     ("changes",),
+    ("generation",),
     ("prepare",),
     ("execute", "provenance"),
     ("layer_runs", "penalties"),
@@ -62,11 +64,11 @@ FLOORS = (
     ("__init__", "__main__"),
 )
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
-LIGHT = [name for names in FLOORS[:5] for name in names]
+LIGHT = [name for names in FLOORS[:6] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
     *("render", "page", "verbs.plot", "verbs.diff"),
-    *(name for names in FLOORS[5:10] for name in names),
+    *(name for names in FLOORS[6:11] for name in names),
 }
 
 # render sees values and never a model, whatever its height would let it reach.

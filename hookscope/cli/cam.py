@@ -158,7 +158,10 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     check_choices(*chosen)
     picture, maps, replaces = _settle_paths(output, force, values["model"])
     for path in (path for path in (picture, maps) if path.exists()):
-        refuse_own_source(path, [*(values["input"] or ()), values["weights"], values["target"]])
+        from hookscope.inputs.words import paths_of
+
+        read = [*paths_of(values["input"] or ()), values["weights"], values["target"]]
+        refuse_own_source(path, read)
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hookscope.cli import changes, options
-from hookscope.cli.command import Example, command
+from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
 
@@ -38,6 +38,10 @@ EXAMPLES = (
         "The weights of attention, head by head.",
     ),
     Example(
+        'hookscope capture sample_models/letters.py:Letters --input "text:hello" --generate 3',
+        "A language model that adds three tokens; each step is a call of its own.",
+    ),
+    Example(
         'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
         "The same digit with two channels knocked out, and how far every later layer moves.",
     ),
@@ -63,6 +67,13 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.inputs,
     changes.changes("capture"),
     options.run,
+    option(
+        "--generate",
+        section="Run",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Let a language model add N tokens, the likeliest each; every step is a call.",
+    ),
     options.checks,
     options.output,
     everywhere,

@@ -6,7 +6,6 @@ that a command hands its values on as they are.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,16 @@ from click.core import ParameterSource
 from hookscope.choices import DEFAULT_MODEL, DEVICES, DTYPES
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
-from hookscope.cli.values import FileName, Parsed, Several, byte_count, divisors, numbers, size
+from hookscope.cli.values import (
+    FileName,
+    InputName,
+    Parsed,
+    Several,
+    byte_count,
+    divisors,
+    numbers,
+    size,
+)
 from hookscope.cli.values import shape as read_shape
 
 _WORD = f"{__name__}.model_word"
@@ -155,7 +163,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
-    from hookscope.inputs.words import NO_IMAGE, refuse_unused
+    from hookscope.inputs.words import NO_IMAGE, may_hold_images, parse, refuse_unused
     from hookscope.losses.formulas import (
         FORMULAS,
         check_reduction,
@@ -167,7 +175,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     from hookscope.spec import parse_model
 
     check_weights(parse_model(values["model"]), values["weights"])
-    if not values.get("input"):
+    if not may_hold_images(parse(values.get("input") or ())):
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
@@ -253,14 +261,12 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.filekinds import refuse_other_than_image
-    from hookscope.inputs.words import STDIN, expand
+    from hookscope.inputs.words import parse, refuse_misnamed
 
-    files = expand(value)
-    for file in files:
-        if file != STDIN and os.path.isfile(file):  # reading from a pipe would empty it
-            refuse_other_than_image(file)
-    return files
+    words = parse(value)
+    for word in words:
+        refuse_misnamed(word)
+    return [word.word for word in words]
 
 
 input = option(
@@ -268,10 +274,12 @@ input = option(
     "-i",
     section="Input",
     multiple=True,
-    type=FileName("file"),
+    type=InputName("word"),
     callback=_expand,
-    help="An image, a folder or a glob of images, or - for standard input. Several make a batch;"
-    " seeded noise if not given.",
+    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz, .safetensors,"
+    " .pt, .csv, .json, .txt, .wav or video file; random:SHAPE, ints:SHAPE:0-1000, text:WORDS; or"
+    " FILE.py:FUNCTION. NAME=WORD says which argument it is. Several make a batch; seeded noise if"
+    " not given.",
 )
 
 inputs = together(

@@ -28,9 +28,10 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     path, replaces = settle_path(verb, output, force, values["model"])
     if replaces:
         from hookscope.edits.words import files_of
+        from hookscope.inputs.words import paths_of
 
-        words = [*files_of(values["edits"]), values["weights"], values.get("target")]
-        refuse_own_source(path, words)
+        read = [*files_of(values["edits"]), *paths_of(values["input"] or ())]
+        refuse_own_source(path, [*read, values["weights"], values.get("target")])
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):

@@ -54,7 +54,8 @@ def command_of(metadata: Mapping[str, Any]) -> str:
         return ""
     words = ["hookscope", str(verb), str(model["word"])]
     for entry in given:
-        words += ["--input", str(entry["word"])]
+        if not entry.get("part") or entry["word"] != words[-1]:  # a word may be several tensors
+            words += ["--input", str(entry["word"])]
     for name, value in options.items():
         words += _words(name, value)
     return shlex.join(words)

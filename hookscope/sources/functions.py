@@ -26,9 +26,19 @@ def load_functions(words: list[FunctionWord]) -> list[Callable[..., Any]]:
     homes: dict[str, ModuleType] = {}
     for word in words:
         if word.home not in homes:
-            load = run_file if word.in_file else _import
-            homes[word.home] = load(word.home)
+            homes[word.home] = load_home(word)
     return [_find(homes[word.home], word) for word in words]
+
+
+def load_home(word: FunctionWord) -> ModuleType:
+    """Run the file, or import the module, that a word names.
+
+    Raises:
+        ModelError: it raised; names the line.
+    """
+    if word.in_file:
+        return run_file(word.home)
+    return guarded(word.home, partial(import_module, word.home))
 
 
 def with_arguments(
@@ -77,10 +87,6 @@ def file_of(function: Callable[..., Any]) -> str:
         function = getattr(type(function), "__call__", function)  # noqa: B004 - its code is wanted
     code = getattr(function, "__code__", None)
     return str(code.co_filename) if code else ""
-
-
-def _import(name: str) -> ModuleType:
-    return guarded(name, partial(import_module, name))
 
 
 def _find(home: ModuleType, word: FunctionWord) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,31 @@ from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
 from hookscope.sources.autograd_function import applied, is_function
 from hookscope.sources.catalog import no_weights_by_name
-from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo, WeightsWord
+from hookscope.sources.layouts import stack_sounds
+from hookscope.sources.loaded import (
+    LoadedModel,
+    Recipe,
+    SoundRecipe,
+    TextRecipe,
+    WeightsInfo,
+    WeightsWord,
+)
 from hookscope.sources.userfile import guarded, run_file
 from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
 from hookscope.suggest import did_you_mean
+from hookscope.tensors import walk
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 log = logging.getLogger("hookscope")
 
-_OFFERS = ("example_input", "preprocess", "main")  # functions of a file that build no model
+_OFFERS = (
+    "example_input",
+    "preprocess",
+    "tokenize",
+    "main",
+)  # functions of a file that build no model
 
 
 def load(
@@ -45,6 +59,7 @@ def load(
         module = _build(spec, name, found, model_args)
     offered = vars(file)
     example, preprocess = offered.get("example_input"), offered.get("preprocess")
+    tokenize, rate = offered.get("tokenize"), offered.get("sample_rate")
     return LoadedModel(
         module=module.eval(),
         word=spec.word,
@@ -53,6 +68,8 @@ def load(
         categories=tuple(map(str, offered.get("categories") or ())),
         weights=_weigh(module, spec, weights, seed),
         own_recipe=_recipe(spec, preprocess) if callable(preprocess) else None,
+        own_text=_text_recipe(spec, tokenize) if callable(tokenize) else None,
+        own_sound=_sound_recipe(spec, rate) if isinstance(rate, int) and rate > 0 else None,
         own_example=partial(guarded, spec.path, example) if callable(example) else None,
     )
 
@@ -158,3 +175,21 @@ def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
         )
 
     return Recipe(run, f"preprocess() of {spec.path}", None)
+
+
+def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextRecipe:
+    def run(texts: Sequence[str]) -> Any:
+        made = guarded(spec.path, partial(tokenize, list(texts)))
+        made = dict(made) if isinstance(made, Mapping) else made
+        if any(True for _ in walk(made)):
+            return made
+        raise ModelError(
+            f"tokenize() in {spec.path!r} gave no tensor but {type(made).__name__}.",
+            "It is to return what the model is called with: a tensor, or a dict of arguments.",
+        )
+
+    return TextRecipe(run, f"tokenize() of {spec.path}")
+
+
+def _sound_recipe(spec: ModelSpec, rate: int) -> SoundRecipe:
+    return SoundRecipe(stack_sounds, rate, f"sample_rate of {spec.path}")

@@ -55,6 +55,7 @@ SAMPLES = {
     "dtype": ("float16", "float16"),
     "device": ("auto", "auto"),
     "train": ("true", True),
+    "generate": ("3", 3),
     "verify": ("on", True),
     "strict": ("1", True),
     "max-bytes": ("2GB", 2_000_000_000),
