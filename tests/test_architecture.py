@@ -31,7 +31,7 @@ FLOORS = (
     ("events", "ablation.result", "reader"),
     ("pictures",),
     ("pictures.figures",),
-    ("tensors", "summaries", "lending"),
+    ("tensors", "summaries", "lending", "wrappers"),
     ("gates",),
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),
