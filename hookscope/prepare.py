@@ -182,8 +182,9 @@ def _moved(
         try:
             module = copy.deepcopy(module)
         except Exception as error:  # any class may refuse; the old weight_norm and pruning do
+            why = cause(error).partition(". ")[0]
             raise RequestError(
-                f"The model cannot be copied to be moved: {cause(error)}.",
+                f"The model cannot be copied to be moved: {why}.",
                 "Move it yourself before you hand it over: model.to(...).",
             ) from error
     return module.to(device=device, dtype=dtype)
