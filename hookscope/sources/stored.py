@@ -23,7 +23,6 @@ from hookscope import filekinds
 from hookscope.errors import WeightsFileError
 from hookscope.shards import WeightFiles
 from hookscope.spec import ended
-from hookscope.tensors import map_tensors
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 _SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
@@ -59,14 +58,18 @@ class OnDisk(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Answer what the shape and the dtype tell; for all else put the values in its place."""
+        kwargs = dict(kwargs or {})
         if func not in _TOLD:
-            args, kwargs = map_tensors((args, dict(kwargs or {})), _filled)
+            args, kwargs = _filled(args), {name: _filled(value) for name, value in kwargs.items()}
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
 
-def _filled(path: object, tensor: Tensor) -> Tensor:
-    return tensor.read() if isinstance(tensor, OnDisk) else tensor
+def _filled(value: Any) -> Any:
+    """An argument with the values in it; what was read lives no longer than the call."""
+    if isinstance(value, OnDisk):
+        return value.read()
+    return type(value)(map(_filled, value)) if type(value) in (list, tuple) else value
 
 
 _TOLD = frozenset(
