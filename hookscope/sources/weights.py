@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope import spec
-from hookscope.errors import WeightsFileError
+from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.shards import WeightFiles
 from hookscope.sources.loaded import WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta, give_memory, lacks_memory_elsewhere
@@ -135,14 +136,25 @@ def _put(
         WeightsFileError: some do not fit, or cannot be read after all.
     """
     own = module.state_dict(keep_vars=True)
+    state = OrderedDict(tensors)
+    if all(name in tensors and _same_shape(tensors[name], own[name]) for name in own):
+        # Versions of layers are not stored with all files; without them the oldest is assumed.
+        state._metadata = own._metadata  # type: ignore[attr-defined]
     try:
-        missing, unexpected = module.load_state_dict(tensors, strict=False)
-    except Exception as exc:  # mostly RuntimeError; a model may load in its own way
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except HookscopeError:
+        raise
+    except RuntimeError as exc:
         lines = [line.strip() for line in str(exc).splitlines()[1:]] or [ended(str(exc))]
         raise WeightsFileError(
             f"The weights in {path!r} do not fit the model: {' '.join(lines[:3])}",
             f"{_tensors(len(lines), 'differs', 'differ')} in shape; was the model built with other"
             " arguments? --partial takes those that fit.",
+        ) from exc
+    except Exception as exc:  # a model may load in its own way
+        raise WeightsFileError(
+            f"The model does not take the weights in {path!r}: {type(exc).__name__}: {exc}",
+            "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
     missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
