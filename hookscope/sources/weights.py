@@ -93,7 +93,7 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -
     Raises:
         WeightsFileError: nothing does.
     """
-    path, own = wanted.word, module.state_dict(keep_vars=True)
+    path, own = wanted.word, _own(module)
     names, stripped = settle_names(stored, own, wanted.rename, path)
     tensors = {names[name]: tensor for name, tensor in stored.items()}
     if not own.keys() & tensors.keys():
@@ -115,13 +115,19 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -
     return _Fit(rest, stripped, misfits)
 
 
+def _own(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and saved buffers of a model; what else it saves is its own affair."""
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
 def _same_shape(stored: Tensor, own: Tensor) -> bool:
     return is_lazy(own) or stored.shape == own.shape  # a lazy one takes the shape of what it gets
 
 
 def _fills(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
     """Whether every parameter and buffer of a model gets its value, whole, from ``tensors``."""
-    own = module.state_dict(keep_vars=True)
+    own = _own(module)
     filled = {id(own[n]) for n in tensors if n in own and _same_shape(tensors[n], own[n])}
     every = list(chain(module.parameters(), module.buffers()))
     return all(id(tensor) in filled and not is_lazy(tensor) for tensor in every)
@@ -135,11 +141,11 @@ def _put(
     Raises:
         WeightsFileError: some do not fit, or cannot be read after all.
     """
-    own = module.state_dict(keep_vars=True)
+    own = _own(module)
     state = OrderedDict(tensors)
     if all(name in tensors and _same_shape(tensors[name], own[name]) for name in own):
         # Versions of layers are not stored with all files; without them the oldest is assumed.
-        state._metadata = own._metadata  # type: ignore[attr-defined]
+        state._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
     try:
         missing, unexpected = module.load_state_dict(state, strict=False)
     except HookscopeError:
