@@ -13,7 +13,14 @@ from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.lower import blocks, lower, sentence
 from hookscope.render.marks import LEGEND, VANISHING, gradient_marks, not_finite
-from hookscope.render.records import ORIGIN, missing_rows, note_cell, number_cell, origin_cells, places
+from hookscope.render.records import (
+    ORIGIN,
+    missing_rows,
+    note_cell,
+    number_cell,
+    origin_cells,
+    places,
+)
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import real
 from hookscope.strict_json import number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,12 +51,12 @@ class ParametersOnMeta(TorchFunctionMode):
     def __enter__(self) -> ParametersOnMeta:
         """Begin."""
         self._state = torch.default_generator.get_state()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         """End, and find out whether random numbers were drawn."""
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.drew = not torch.equal(self._state, torch.default_generator.get_state())
 
     def __torch_function__(
@@ -77,7 +77,8 @@ def give_memory(model: nn.Module) -> None:
     given: dict[int, Tensor] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
-            for name, ghost in held.items():
+            members = cast("dict[str, Tensor | None]", held)
+            for name, ghost in members.items():
                 if ghost is None or not ghost.is_meta:
                     continue
                 if id(ghost) not in given:  # one that is under two names stays one
@@ -87,7 +88,7 @@ def give_memory(model: nn.Module) -> None:
                         if isinstance(ghost, nn.Parameter)
                         else tensor
                     )
-                held[name] = given[id(ghost)]
+                members[name] = given[id(ghost)]
 
 
 def lacks_memory_elsewhere(model: nn.Module) -> bool:

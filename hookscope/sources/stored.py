@@ -146,7 +146,7 @@ def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
             file = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise _unsound(path, error) from error
-        return dict.fromkeys(file.keys()), file.get_tensor, True
+        return dict.fromkeys(file.keys()), file.get_tensor, True  # type: ignore[no-untyped-call]
     mapped = zipfile.is_zipfile(path)  # the format that torch.save had before is read at once
     held = _tensors_of(_unpickled(path, mapped))
     if not held:

@@ -1,4 +1,4 @@
-"""What the tensors in a file of weights are called in the model: prefixes taken off and replaced."""
+"""What tensors in a file are called in the model: prefixes of names taken off and replaced."""
 
 from __future__ import annotations
 

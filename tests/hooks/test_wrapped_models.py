@@ -121,7 +121,15 @@ def test_the_verbs_take_a_wrapped_model(group: None, wrapper: str) -> None:
     assert all(same_bits(capture[f"{name}/output"], outputs[name]) for name in outputs)
     assert capture.metadata["model"]["word"] == "Sequential"
     assert "3.1/weight.grad" in hookscope.grads(wrapped, input=X, loss="sum")
-    assert [n.name for n in hookscope.tree(wrapped).nodes] == [".", "0", "1", "2", "3", "3.0", "3.1"]
+    assert [n.name for n in hookscope.tree(wrapped).nodes] == [
+        ".",
+        "0",
+        "1",
+        "2",
+        "3",
+        "3.0",
+        "3.1",
+    ]
     assert "3.1/weight.update" in hookscope.step(wrapped, input=X, loss="sum")
     with torch.no_grad():
         assert same_bits(wrapped(X), before)
@@ -133,7 +141,7 @@ def test_a_compiled_model_of_a_file_is_captured_by_the_command(tmp_path: Path) -
         "import torch\nfrom torch import nn\n"
         "def make(): return torch.compile(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))\n"
     )
-    command = "capture net.py:make --shape 1x3 --layer 0 --verify".split()
+    command = ["capture", "net.py:make", "--shape", "1x3", "--layer", "0", "--verify"]
     done = subprocess.run(
         [sys.executable, "-m", "hookscope", *command], cwd=tmp_path, capture_output=True, text=True
     )
@@ -164,12 +172,17 @@ def old_weight_norm(model: nn.Sequential) -> nn.Module:
     return model
 
 
+def old_spectral_norm(model: nn.Sequential) -> nn.Module:
+    nn.utils.spectral_norm(model[0])
+    return model
+
+
 def pruned(model: nn.Sequential) -> nn.Module:
     prune.l1_unstructured(model[0], "weight", 0.5)
     return model
 
 
-CHANGED = (weight_normed, orthogonal, old_weight_norm, pruned)
+CHANGED = (weight_normed, orthogonal, old_weight_norm, old_spectral_norm, pruned)
 
 
 @pytest.mark.parametrize("change", CHANGED)
@@ -196,7 +209,7 @@ def test_a_parametrized_module_is_found_by_both_names_of_its_class(kind: str) ->
     assert capture.records[0].type == "ParametrizedConv2d"
 
 
-@pytest.mark.parametrize("change", [old_weight_norm, pruned])
+@pytest.mark.parametrize("change", [old_weight_norm, old_spectral_norm, pruned])
 def test_a_module_that_cannot_be_copied_is_not_moved(
     change: Callable[[nn.Sequential], nn.Module],
 ) -> None:
@@ -211,7 +224,11 @@ def test_a_module_that_cannot_be_copied_is_not_moved(
 class Framed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.quant, self.net, self.dequant = quantization.QuantStub(), net(), quantization.DeQuantStub()
+        self.quant, self.net, self.dequant = (
+            quantization.QuantStub(),
+            net(),
+            quantization.DeQuantStub(),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dequant(self.net(self.quant(x)))

@@ -1,4 +1,4 @@
-"""Models that are built without values and filled from a file: bit for bit those built with them."""
+"""Models built without values and filled from a file: those built with them, bit for bit."""
 
 from __future__ import annotations
 
@@ -184,9 +184,7 @@ def test_a_tied_weight_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("partial", [False, True])
-def test_what_the_file_lacks_is_as_built_from_the_seed(
-    tmp_path: Path, partial: bool
-) -> None:
+def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, partial: bool) -> None:
     path = tmp_path / "w.safetensors"
     state = {n: t for n, t in Builder(Tied, 1)().state_dict().items() if n != "a.bias"}
     if partial:
@@ -204,9 +202,7 @@ def test_what_the_file_lacks_is_as_built_from_the_seed(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_weights_of_another_dtype_become_the_models(
-    tmp_path: Path, dtype: torch.dtype
-) -> None:
+def test_weights_of_another_dtype_become_the_models(tmp_path: Path, dtype: torch.dtype) -> None:
     path = tmp_path / "w.safetensors"
     state = {n: t.to(dtype, copy=True) for n, t in Builder(Tied, 1)().state_dict().items()}
     save_file(state, path)

@@ -125,7 +125,7 @@ def test_an_index_may_not_lead_out_of_its_folder(shards: Path, name: str) -> Non
 def test_a_missing_file_of_a_set_is_named(shards: Path) -> None:
     gone = sorted(shards.glob("*.safetensors"))[1]
     gone.unlink()
-    with pytest.raises(WeightsError, match="1 of 3 files .* is not there") as caught:
+    with pytest.raises(WeightsError, match=r"1 of 3 files .* is not there") as caught:
         load_file_into(net(), WeightsWord(str(shards)))
     assert gone.name in caught.value.message
     assert "Download" in caught.value.hint
@@ -155,8 +155,10 @@ def test_of_a_set_the_tensors_that_the_index_names_are_read(shards: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": []}', '{"weight_map": {"a": 3}}']
-    + ["[" * 100_000, "\udc00", "1" * 10_000],
+    [
+        *("", "{", "[]", "{}", "[" * 100_000, "\udc00", "1" * 10_000),
+        *('{"weight_map": {}}', '{"weight_map": []}', '{"weight_map": {"a": 3}}'),
+    ],
 )
 def test_a_damaged_index_is_refused(shards: Path, text: str) -> None:
     (shards / SAFE).write_text(text, errors="surrogatepass")
@@ -234,11 +236,10 @@ def test_the_command_takes_a_folder_and_writes_its_hash(tmp_path: Path) -> None:
     stored = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 50))
     (tmp_path / "set").mkdir()
     save_torch_state_dict(stored.state_dict(), tmp_path / "set", max_shard_size="5KB")
-    command = (
-        "capture net.py:Net --weights set --shape 2x30 --what input,output --output out.safetensors"
-    ).split()
+    options = ["--weights", "set", "--shape", "2x30", "--what", "input,output", "--output"]
+    command = [sys.executable, "-m", "hookscope", "capture", "net.py:Net", *options]
     done = subprocess.run(
-        [sys.executable, "-m", "hookscope", *command], cwd=tmp_path, capture_output=True, text=True
+        [*command, "out.safetensors"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     capture = hookscope.load(tmp_path / "out.safetensors")
