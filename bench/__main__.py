@@ -158,7 +158,7 @@ MEASURES = (
         "by hand, load_state_dict",
         0.8,
         "MB",
-        lambda: memories(filling(count=1)),
+        lambda: memories(filling()),
     ),
 )
 
