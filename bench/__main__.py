@@ -156,7 +156,7 @@ MEASURES = (
     Measure(
         "hookscope capture vit_h_14 --weights FILE, peak memory",
         "by hand, load_state_dict",
-        0.8,
+        0.7,
         "MB",
         lambda: memories(filling()),
     ),

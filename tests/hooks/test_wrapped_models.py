@@ -209,7 +209,7 @@ def test_a_parametrized_module_is_found_by_both_names_of_its_class(kind: str) ->
     assert capture.records[0].type == "ParametrizedConv2d"
 
 
-@pytest.mark.parametrize("change", [old_weight_norm, old_spectral_norm, pruned])
+@pytest.mark.parametrize("change", [old_weight_norm, pruned])
 def test_a_module_that_cannot_be_copied_is_not_moved(
     change: Callable[[nn.Sequential], nn.Module],
 ) -> None:
