@@ -15,6 +15,7 @@ from statistics import median
 
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
+from bench.with_weights import filling
 
 BY_HAND = (sys.executable, str(Path(__file__).with_name("by_hand.py")), str(IMAGE), "layer3")
 CAPTURE = (*HOOKSCOPE, "capture", "resnet18", "--layer", "layer3.*", "--input", str(IMAGE))
@@ -185,6 +186,13 @@ MEASURES = (
         1.1,
         "MB",
         lambda: memories(pairs((*HOOKSCOPE, "tree", "vit_h_14"), IMPORT, 3)),
+    ),
+    Measure(
+        "hookscope capture vit_h_14 --weights FILE, peak memory",
+        "by hand, load_state_dict",
+        0.7,
+        "MB",
+        lambda: memories(filling()),
     ),
 )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from hookscope.modules import Layer
+from hookscope.modules import Layer, submodule
 from hookscope.records import Coverage, Fired, Silent
 
 # By name, as a module from a scripted file bears the name of its class and is of another.
@@ -47,11 +47,11 @@ def _likely_cause(
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if _is_a(module, *CONTAINERS):
         return "a container: it is never called, its parent runs what is in it"
-    parent = _submodule(model, parent_name)
+    parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention hands its weights to a fused kernel instead of calling it"
     above = [name for name in _ancestors(layer.name) if name in idle]
-    if above and not _is_a(_submodule(model, above[0]), *CONTAINERS):
+    if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
     if _is_a(module, "Sequential") and next(module.children(), None) is None:
         return "a container that holds nothing"
@@ -69,13 +69,6 @@ def _likely_cause(
 
 def _is_a(module: nn.Module | None, *names: str) -> bool:
     return any(kind.__name__ in names for kind in type(module).__mro__)
-
-
-def _submodule(model: nn.Module, name: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(name)
-    except AttributeError:  # taken out while the model ran
-        return None
 
 
 def _ancestors(name: str) -> list[str]:

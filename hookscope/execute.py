@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from hookscope.captures import Capture
 from hookscope.changes import values_changed
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
+from hookscope.hooks import uncompiled
 from hookscope.inputs.fitting import explain
 from hookscope.module_tree import ROOT
-from hookscope.modules import layers_of, module_running, tensors_at
+from hookscope.modules import layers_of, module_running, submodule, tensors_at
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
@@ -32,7 +33,7 @@ LARGE = 10**9  # bytes from which a recording is announced before it is made
 
 @contextmanager
 def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
-    """Run the block in train or eval mode from a seed; then put everything back.
+    """Run the block in train or eval mode from a seed, uncompiled; then put everything back.
 
     Put back are every module's mode, the buffers (batch normalisation changes its own in train
     mode), the ``.grad`` of every parameter and buffer, and the states of the random generators of
@@ -42,7 +43,7 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
     buffers = [Held(m, dict(m._buffers)) for m in module.modules() if m._buffers]
     leaves = [t for t in chain(module.parameters(), module.buffers()) if t.requires_grad]
     grads = {t: t.grad for t in leaves}
-    with seeded(module, seed):
+    with uncompiled(module), seeded(module, seed):
         try:
             module.train(train)
             for leaf in grads:
@@ -152,7 +153,7 @@ def model_failed(
 ) -> ForwardError:
     """The error that says where in the model ``error`` arose and what had been recorded."""
     layer = module_running(module, error.__traceback__)
-    running = module if layer == ROOT else module.get_submodule(layer)
+    running = submodule(module, layer) or module
     kind = type(running).__name__
     done = "Nothing had been recorded before it."
     if capture:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
-from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.errors import EnvironmentFault, RequestError, cause
 from hookscope.generation import demand_generation, generate
 from hookscope.inputs.batch import Batch, build
 from hookscope.modules import Layer, refuse_lazy
@@ -23,6 +23,7 @@ from hookscope.sources.live import demand_model
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.loading import load, wrap
 from hookscope.tensors import as_call, map_tensors
+from hookscope.wrappers import dispatched_to
 
 log = logging.getLogger("hookscope")
 
@@ -131,6 +132,13 @@ def prepare(
 
 
 def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:
+    if place := dispatched_to(module):
+        if word is not None:
+            raise RequestError(
+                "The model is spread over devices by accelerate, and cannot be moved.",
+                "Leave out --device, or dispatch the model otherwise.",
+            )
+        return place
     if word is None and live:
         return next((t.device for t in module.parameters()), torch.device("cpu"))
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -172,6 +180,13 @@ def _moved(
     module: nn.Module, device: torch.device, dtype: torch.dtype | None, *, live: bool
 ) -> nn.Module:
     """The model on ``device`` in ``dtype``; somebody's own module is copied before it is moved."""
+    if dispatched_to(module):
+        if dtype is not None:
+            raise RequestError(
+                "The model is spread over devices by accelerate, and its dtype cannot be changed.",
+                "Leave out --dtype, or load the model in that dtype.",
+            )
+        return module
     tensors = [*module.parameters(), *module.buffers()]
     there = all(
         t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
@@ -180,7 +195,14 @@ def _moved(
     if there:
         return module
     if live:
-        module = copy.deepcopy(module)
+        try:
+            module = copy.deepcopy(module)
+        except Exception as error:  # any class may refuse; the old weight_norm and pruning do
+            why = cause(error).partition(". ")[0]
+            raise RequestError(
+                f"The model cannot be copied to be moved: {why}.",
+                "Move it yourself before you hand it over: model.to(...).",
+            ) from error
     return module.to(device=device, dtype=dtype)
 
 

@@ -44,6 +44,7 @@ from hookscope.tensors import Path, closed_types, map_tensors, walk
 log = logging.getLogger("hookscope")
 
 UNFINISHED = "the run ended before it"
+OFFLOADED = "offloaded: it holds no values but while its module runs"
 
 
 @dataclass
@@ -185,8 +186,8 @@ class Recorder:
             layer, name = first
             others = [owner for owner in owned if owner != first]
             slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
-            if not parameter.requires_grad:
-                self.keeper.miss(slot, "frozen")
+            if not parameter.requires_grad or parameter.is_meta:
+                self.keeper.miss(slot, OFFLOADED if parameter.is_meta else "frozen")
                 continue
             names = [(alias, name) for alias in layer.aliases]
             names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]

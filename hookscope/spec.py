@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.filekinds import A_MODEL, EXPORT_ARCHIVE, SCRIPT_ARCHIVE, describe_file
+from hookscope.shards import WeightFiles, find
 from hookscope.suggest import did_you_mean
 
 TORCHVISION, FILE = "torchvision", "file"
@@ -23,7 +24,9 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _PYTHON_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODEL_FILE = re.compile(r".+\.(py|pt|pth|pt2|ts|ckpt|bin|pkl|safetensors|onnx)")
 _PREFIX = re.compile(r"(?P<source>\w{2,}):(?!\\)")
-_WEIGHTS_FILE = re.compile(r".+\.(safetensors|pth|pt|bin|ckpt)", re.DOTALL | re.IGNORECASE)
+_WEIGHTS_FILE = re.compile(
+    r".+\.(safetensors|pth|pt|bin|ckpt|index\.json)", re.DOTALL | re.IGNORECASE
+)
 _SOURCES = {SCRIPT_ARCHIVE: TORCHSCRIPT, EXPORT_ARCHIVE: EXPORTED}  # by the kind of the file
 
 
@@ -157,22 +160,22 @@ def refuse_path(word: str) -> None:
 
 
 def is_weights_file(word: str) -> bool:
-    """Whether a weights word means a file rather than a name."""
+    """Whether a weights word means a file or folder rather than a name."""
     typed = _WEIGHTS_FILE.fullmatch(word) or "/" in word or os.sep in word
     return bool(typed) or Path(word).exists()
 
 
-def check_weights_file(path: str) -> None:
-    """Refuse a file of weights that is not there.
+def check_weights_file(path: str) -> WeightFiles:
+    """Return the files of weights that ``path`` means; see ``shards.find``.
 
     Raises:
-        RequestError: ``path`` is missing, or a folder.
+        RequestError: ``path`` is missing, or a folder without weights.
+        WeightsFileError: it is the index of a set that is damaged or not complete.
     """
-    if Path(path).is_dir():
-        raise RequestError(f"{path!r} is a folder, not a file of weights.", "Name a file in it.")
     if not Path(path).exists():
         near = _near_file(path, "Check the name and the folder.")
         raise RequestError(f"There is no file of weights {path!r}.", near)
+    return find(path)
 
 
 def ended(text: str) -> str:

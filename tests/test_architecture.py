@@ -23,6 +23,7 @@ import hookscope
 FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
     ("filekinds", "dimensions"),
+    ("shards",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
     ("inputs.words",),
     ("demands",),
@@ -35,7 +36,7 @@ FLOORS = (
     ("events", "ablation.result", "reader", "diffing.matching", "gradient_sizes", "health.result"),
     ("pictures", "diffing.judging", "diffing.choosing"),
     ("pictures.figures", "diffing.files"),
-    ("tensors", "summaries", "lending"),
+    ("tensors", "summaries", "lending", "wrappers"),
     ("gates",),
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),
@@ -64,11 +65,11 @@ FLOORS = (
     ("__init__", "__main__"),
 )
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
-LIGHT = [name for names in FLOORS[:6] for name in names]
+LIGHT = [name for names in FLOORS[:7] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
     *("render", "page", "verbs.plot", "verbs.diff"),
-    *(name for names in FLOORS[6:11] for name in names),
+    *(name for names in FLOORS[7:12] for name in names),
 }
 
 # render sees values and never a model, whatever its height would let it reach.

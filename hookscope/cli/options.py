@@ -328,7 +328,7 @@ weights = together(
         type=FileName("weights"),
         shell_complete=candidates.weights,
         help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
-        " a .safetensors or .pth FILE.",
+        " a .safetensors or .pth FILE, or the FOLDER or index of a set in several files.",
     ),
     option(
         "--rename",

@@ -11,7 +11,7 @@ from hookscope.inputs.keys import one_of
 from hookscope.inputs.reading import Asked, blaming
 from hookscope.inputs.words import InputWord
 from hookscope.outputs import MARK
-from hookscope.sources.weights import sha256_of
+from hookscope.shards import sha256_of
 
 
 def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:

@@ -17,6 +17,7 @@ from hookscope.sources.live import opened
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.spec import EXPORTED, FILE, TORCHSCRIPT, TORCHVISION, is_weights_file
 from hookscope.suggest import did_you_mean
+from hookscope.wrappers import unwrapped
 
 FORWARD = "forward"
 LIVE = "live"  # the source of a module that was given and not loaded
@@ -118,5 +119,5 @@ def _run_by(module: nn.Module, word: str, method: str) -> None:
 def wrap(model: nn.Module | torch.export.ExportedProgram) -> LoadedModel:
     """Return a live model as a loaded one; it keeps its mode, weights and device."""
     module = opened(model)
-    name = type(module).__name__
+    name = type(unwrapped(module)).__name__
     return LoadedModel(module, name, name, LIVE, weights=WeightsInfo("as given"))

@@ -6,13 +6,16 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.shards import sha256_of
 from hookscope.sources import arguments, pretrained, weights
 from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.installed import models
@@ -99,22 +102,24 @@ def _build(
     given = arguments.settle(builder, model_args)
     for reserved in given.keys() & _NO_ARGUMENTS:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
+    build = partial(_call, name, builder, {**options, **given}, given, seed)
     if meta:
-        return _call(name, builder, {**options, **given}, given, seed, meta), WeightsInfo("none")
+        return build(ParametersOnMeta()).to("meta"), WeightsInfo("none")
     entry = pretrained.choose(name, wanted.word)
     if entry is None:
-        module = _call(name, builder, {**options, **given}, given, seed, meta)
         if wanted.word != "random":
-            return module, weights.load_file_into(module, wanted)
+            return weights.build_from_file(build, wanted)
         log.info(
             "weights: random from seed %d, so untrained (--weights default has the trained)", seed
         )
-        return module, WeightsInfo("random")
+        return build(nullcontext()), WeightsInfo("random")
     path = pretrained.fetch(entry)
     options.pop("image_size", None)  # torchvision takes it from the weights
     with pretrained.only_tensors(path):
-        module = _call(name, builder, {**options, **given, "weights": entry}, given, seed, meta)
-    return module, WeightsInfo(entry.name, weights.sha256_of(path))
+        module = _call(
+            name, builder, {**options, **given, "weights": entry}, given, seed, nullcontext()
+        )
+    return module, WeightsInfo(entry.name, sha256_of(path))
 
 
 def _call(
@@ -123,18 +128,15 @@ def _call(
     options: dict[str, Any],
     given: dict[str, Any],
     seed: int,
-    meta: bool,
+    context: AbstractContextManager[Any],
 ) -> nn.Module:
     """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(seed)
         try:
-            if not meta:
+            with context:
                 return builder(**options).eval()
-            with ParametersOnMeta():
-                module = builder(**options)
-            return module.to("meta").eval()
         except (TypeError, ValueError, RuntimeError) as exc:
             if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
                 raise ModelError(
