@@ -22,6 +22,7 @@ import hookscope
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
+    ("plugins",),
     ("filekinds",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
     ("demands",),
@@ -59,11 +60,11 @@ FLOORS = (
     ("__init__", "__main__"),
 )
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
-LIGHT = [name for names in FLOORS[:5] for name in names]
+LIGHT = [name for names in FLOORS[:6] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
     *("render", "page", "verbs.plot"),
-    *(name for names in FLOORS[5:10] for name in names),
+    *(name for names in FLOORS[6:11] for name in names),
 }
 
 # render sees values and never a model, whatever its height would let it reach.
