@@ -28,8 +28,8 @@ ONNX, CHECKPOINT = "an ONNX graph", "a pickled checkpoint"
 SAFETENSORS = "a safetensors file of weights"
 
 A_MODEL = (
-    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, package.module:NAME,"
-    " timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file."
+    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, package.module:"
+    "NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file."
 )
 AGAIN = "Write or download it again."
 _USE_WEIGHTS = "Name its model and give the file as weights: hookscope capture MODEL --weights {0}"

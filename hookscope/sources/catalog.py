@@ -17,7 +17,10 @@ from typing import cast
 from hookscope.errors import ModelError, RequestError
 from hookscope.patterns import compile_pattern
 from hookscope.spec import (
+    PLUGIN,
+    TIMM,
     TORCHVISION,
+    TRANSFORMERS,
     ModelSpec,
     check_weights_file,
     is_weights_file,
@@ -134,9 +137,16 @@ def check_weights(spec: ModelSpec, word: str) -> None:
     if word == "random":
         return
     if spec.source != TORCHVISION:
-        if not is_weights_file(word):
+        if word.lower() == "default" and spec.source in (TIMM, TRANSFORMERS):
+            return
+        if is_weights_file(word):
+            check_weights_file(word)
+        elif spec.source in (TIMM, TRANSFORMERS):
+            raise RequestError(
+                f"There are no weights called {word!r}.", "Give random, default or a file."
+            )
+        elif spec.source != PLUGIN:
             raise no_weights_by_name(word)
-        check_weights_file(word)
         return
     known = next((m.weights for m in bundled() if m.name == spec.name), ()) if current() else ()
     if word.lower() == "default" or word in known:
@@ -145,6 +155,19 @@ def check_weights(spec: ModelSpec, word: str) -> None:
         check_weights_file(word)
     elif known:
         raise no_such_weights(spec.name, word, known)
+
+
+def check_attn(spec: ModelSpec, kind: str | None) -> None:
+    """Refuse a kind of attention for a model that has no choice of it.
+
+    Raises:
+        RequestError: the model is not one of transformers.
+    """
+    if kind is not None and spec.source != TRANSFORMERS:
+        raise RequestError(
+            f"--attn is for models of transformers (hf:FOLDER), and {spec.word!r} is none.",
+            "Leave it out.",
+        )
 
 
 def no_weights_by_name(word: str) -> RequestError:
@@ -163,11 +186,12 @@ def no_such_weights(name: str, word: str, known: Iterable[str]) -> RequestError:
     return RequestError(f"There are no weights called {word!r}.", f"{near} {choices}".strip())
 
 
-def check_name(name: str, known: list[str]) -> None:
+def check_name(
+    name: str, known: list[str], listing: str = "hookscope models lists all names."
+) -> None:
     """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
     if name not in known:
         refuse_path(name)
-        listing = "hookscope models lists all names."
         raise ModelError(
             f"There is no model called {name!r}.", f"{did_you_mean(name, known)} {listing}".strip()
         )

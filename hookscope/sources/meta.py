@@ -7,10 +7,12 @@ that layers make parameters and buffers with are sent there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 _FACTORIES = frozenset(
@@ -48,3 +50,18 @@ class ParametersOnMeta(TorchFunctionMode):
         if func in _FACTORIES and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
         return func(*args, **kwargs)
+
+
+def build(make: Callable[[], nn.Module], *, seed: int, meta: bool) -> nn.Module:
+    """Return the model that ``make`` makes, in eval mode, its weights drawn from ``seed``.
+
+    The global random state is left as it was. With ``meta`` it is built without memory.
+    """
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # remarks of a library about its own parts
+        torch.default_generator.manual_seed(seed)
+        if not meta:
+            return make().eval()
+        with ParametersOnMeta():
+            module = make()
+        return module.to("meta").eval()

@@ -33,9 +33,10 @@ _OFFERS = ("example_input", "preprocess", "main")  # functions of a file that bu
 def load(
     spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Run the file or import the module that ``spec`` names and build its model; see ``hookscope.sources.loading.load``.
+    """Build the model that ``spec`` names in a file or a module to import.
 
-    ``meta`` is not heeded: a user's code may read the values of its parameters as it builds.
+    See ``hookscope.sources.loading.load``. ``meta`` is not heeded: a user's code may read the
+    values of its parameters as it builds.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

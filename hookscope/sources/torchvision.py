@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import inspect
 import logging
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.sources import arguments, pretrained, weights
+from hookscope.sources import arguments, network, pretrained, weights
 from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.installed import models
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.sources.meta import ParametersOnMeta
+from hookscope.sources.meta import build
 from hookscope.sources.presets import recipe_of
 from hookscope.spec import TORCHVISION, ModelSpec
 
@@ -110,7 +108,7 @@ def _build(
             "weights: random from seed %d, so untrained (--weights default has the trained)", seed
         )
         return module, WeightsInfo("random")
-    path = pretrained.fetch(entry)
+    path = network.fetch(entry.url)
     options.pop("image_size", None)  # torchvision takes it from the weights
     with pretrained.only_tensors(path):
         module = _call(name, builder, {**options, **given, "weights": entry}, given, seed, meta)
@@ -126,22 +124,15 @@ def _call(
     meta: bool,
 ) -> nn.Module:
     """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        torch.default_generator.manual_seed(seed)
-        try:
-            if not meta:
-                return builder(**options).eval()
-            with ParametersOnMeta():
-                module = builder(**options)
-            return module.to("meta").eval()
-        except (TypeError, ValueError, RuntimeError) as exc:
-            if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
-                raise ModelError(
-                    f"{name} cannot be built with {arguments.show(given)}: {exc}",
-                    "Correct --model-arg.",
-                ) from exc
-            raise
+    try:
+        return build(lambda: builder(**options), seed=seed, meta=meta)
+    except (TypeError, ValueError, RuntimeError) as exc:
+        if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
+            raise ModelError(
+                f"{name} cannot be built with {arguments.show(given)}: {exc}",
+                "Correct --model-arg.",
+            ) from exc
+        raise
 
 
 def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
     missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
-    _report(path, missing, unexpected, stripped)
+    report(path, missing, unexpected, stripped)
     return WeightsInfo(path, sha256_of(path), tuple(missing), tuple(unexpected), stripped)
 
 
@@ -203,9 +203,8 @@ def _lengths(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "one number"
 
 
-def _report(
-    path: str, missing: list[str], unexpected: list[str], stripped: tuple[str, ...]
-) -> None:
+def report(path: str, missing: list[str], unexpected: list[str], stripped: tuple[str, ...]) -> None:
+    """Tell what was stripped of the names in ``path``, what it lacks and what it has besides."""
     if stripped:
         log.info("weights: took %s off the names in %s", " and ".join(stripped), path)
     if missing:
