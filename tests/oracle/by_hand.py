@@ -30,7 +30,7 @@ def first_names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name or "." for name, module in model.named_modules()}
 
 
-def outputs(model: nn.Module, *args: Any) -> dict[str, Tensor]:
+def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     """Every output of every call of every module, by hookscope's key, cloned at once."""
     kept: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
@@ -45,15 +45,18 @@ def outputs(model: nn.Module, *args: Any) -> dict[str, Tensor]:
 
         handles.append(module.register_forward_hook(hook))
     with torch.no_grad():
-        model(*args)
+        model(*args, **kwargs)
     for handle in handles:
         handle.remove()
     return kept
 
 
 @contextmanager
-def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Put a tensor that ``autograd.grad`` can be asked about at every output and input."""
+def slipped_in(model: nn.Module, *, inputs: bool = True) -> Iterator[dict[str, Tensor]]:
+    """Put a tensor that ``autograd.grad`` can be asked about at every output and input.
+
+    Without ``inputs`` at outputs alone: each further tensor may change the order of a sum of three.
+    """
     kept: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
     handles = []
@@ -78,6 +81,8 @@ def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         def before(module: nn.Module, args: tuple[Any, ...], name: str = name) -> tuple[Any, ...]:
             number = calls[name] = calls.get(name, 0) + 1
             label = name if number == 1 else f"{name}:{number}"
+            if not inputs:
+                return args
             return tuple(keep_all(f"{label}/input", args, {}))
 
         def after(module: nn.Module, args: Any, output: Any, name: str = name) -> Any:

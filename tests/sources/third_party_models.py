@@ -52,7 +52,7 @@ TIMM: dict[str, dict[str, Any]] = {
     "mixer_s32_224": {},
     "gmlp_ti16_224": {},
     "resmlp_12_224": {},
-    "convmixer_768_32": {"depth": 4},
+    "convmixer_768_32": {},
     "poolformer_s12": {},
     "cait_xxs24_224": {**SMALL, "depth": 3},
     "xcit_nano_12_p16_224": {},
