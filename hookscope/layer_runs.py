@@ -72,7 +72,7 @@ def _moved(value: Any, device: torch.device | str | None) -> Any:
 def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     layers = layers_of(model)
     recorder = Recorder(model, layers, [OUTPUT])
-    # Where a module is called with a parameter, the counter asks that for its function in the graph.
+    # Of a parameter that a module is called with, the counter wants the function in the graph.
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:

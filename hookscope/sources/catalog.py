@@ -40,15 +40,17 @@ class ModelInfo:
         name: the word for it.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``.
-        parameters: how many numbers its parameters hold, as built without pretrained weights.
-        weights: names of the pretrained weights, in the order of torchvision.
+        parameters: how many numbers its parameters hold, as built without pretrained weights; None
+            for models of timm, which would have to be built for that.
+        weights: names of the pretrained weights, in the order of torchvision; of timm the tags,
+            which follow the name: ``timm:resnet18.a1_in1k``.
         input: shape of the tensor it is given, ``1x3x224x224``; detection takes a list of
             ``3x320x320`` (of any size), optical flow two.
     """
 
     name: str
     task: str
-    parameters: int
+    parameters: int | None
     weights: tuple[str, ...]
     input: str
 
@@ -73,24 +75,25 @@ def current() -> bool:
     return bool(installed.split(".")[:2] == made_for.split(".")[:2])
 
 
-def entries() -> tuple[ModelInfo, ...]:
-    """Return the models that the installed torchvision can build, in order of name.
+def entries(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
+    """Return the models that the installed torchvision, or timm, can build, in order of name.
 
     Raises:
-        EnvironmentFault: torchvision is missing or does not match torch.
+        EnvironmentFault: the package is missing or does not match torch.
     """
-    if current():
+    if source == TORCHVISION and current():
         return bundled()
     # By name, since this file is torch-free and that one is not.
-    live = import_module("hookscope.sources.torchvision").live
+    live = import_module(f"hookscope.sources.{source}").live
     return cast("tuple[ModelInfo, ...]", live())
 
 
 def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
-    """Return the torchvision models whose name matches ``pattern``.
+    """Return the models of torchvision or timm whose name matches ``pattern``.
 
     Args:
-        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``.
+        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``; after ``timm:`` one over
+            the names of timm, which is then imported.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``; None for any.
 
@@ -103,7 +106,7 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
         ['resnet18', 'resnet34']
     """
     matches = compile_pattern(pattern)
-    every = entries()
+    every = entries(TIMM if pattern.startswith(f"{TIMM}:") else TORCHVISION)
     found = [m for m in every if matches(m.name) and task in (None, m.task)]
     if not found:
         tasks = ", ".join(sorted({m.task for m in every}))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from huggingface_hub import constants, hf_hub_download, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-from huggingface_hub.utils import (
+from huggingface_hub.utils.tqdm import (
     are_progress_bars_disabled,
     disable_progress_bars,
     enable_progress_bars,

@@ -11,7 +11,7 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
 from hookscope.sources import arguments, network, weights
-from hookscope.sources.catalog import check_name
+from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsWord
 from hookscope.sources.meta import build
 from hookscope.sources.pretrained import only_tensors
@@ -19,7 +19,7 @@ from hookscope.spec import TIMM, ModelSpec, is_weights_file
 
 try:
     import timm
-    from timm import data
+    import timm.data
 except ModuleNotFoundError as exc:
     if exc.name != "timm":
         raise
@@ -29,6 +29,7 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 log = logging.getLogger("hookscope")
+data: Any = timm.data  # whose functions have no types
 
 _WEIGHTS = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"}
 _WEIGHTS |= {"cache_dir"}
@@ -64,6 +65,22 @@ def load(
     )
 
 
+def live() -> tuple[ModelInfo, ...]:
+    """Describe every model of the installed timm as far as that goes without building it."""
+    tags: dict[str, list[str]] = {}
+    for full in timm.list_pretrained():
+        name, _, tag = full.partition(".")
+        tags.setdefault(name, []).append(tag or "default")
+    return tuple(_describe(name, tags.get(name, [])) for name in timm.list_models())
+
+
+def _describe(name: str, tags: list[str]) -> ModelInfo:
+    known = timm.models.get_pretrained_cfg(name)
+    shape = "x".join(map(str, (1, *known.input_size))) if known else ""
+    task = "classification" if known is None or known.num_classes else ""
+    return ModelInfo(f"{TIMM}:{name}", task, None, tuple(tags), shape)
+
+
 def _build(
     name: str, wanted: WeightsWord, given: dict[str, Any], seed: int, meta: bool
 ) -> tuple[nn.Module, WeightsInfo]:
@@ -89,13 +106,12 @@ def _pretrained(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module,
 
         path = fetch_file(known.hf_hub_id, _FILES)
     else:
-        path = network.fetch(known.url)
+        path = network.fetch(str(known.url))
     # What is read by a model's own loader is the file at the other address.
     custom = known.custom_load and not known.hf_hub_id
     with only_tensors(path):
         overlay = {"file": path, "custom_load": custom}
-        more = {"pretrained": True, "pretrained_cfg_overlay": overlay}
-        module = _create(name, given, seed, **more)
+        module = _create(name, given, seed, pretrained=True, pretrained_cfg_overlay=overlay)
     return module, WeightsInfo(known.tag or "default", weights.sha256_of(path))
 
 

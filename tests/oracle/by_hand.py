@@ -51,6 +51,14 @@ def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     return kept
 
 
+def laid_out_alike(tensor: Tensor) -> Tensor:
+    """A copy with the strides of a tensor, by which kernels go; a plain clone closes its gaps."""
+    if 0 in tensor.stride():
+        return tensor.clone()
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return empty.copy_(tensor)
+
+
 @contextmanager
 def slipped_in(model: nn.Module, *, inputs: bool = True) -> Iterator[dict[str, Tensor]]:
     """Put a tensor that ``autograd.grad`` can be asked about at every output and input.
@@ -64,8 +72,8 @@ def slipped_in(model: nn.Module, *, inputs: bool = True) -> Iterator[dict[str, T
     def keep(key: str, tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() and tensor.requires_grad):
             return tensor
-        kept[key] = tensor.clone()
-        return kept[key].clone()  # later in-place changes touch the copy of the copy
+        kept[key] = laid_out_alike(tensor)
+        return laid_out_alike(kept[key])  # later in-place changes touch the copy of the copy
 
     def keep_all(key: str, value: Any, seen: dict[int, Tensor]) -> Any:
         if isinstance(value, tuple | list) and not hasattr(value, "_fields"):

@@ -24,7 +24,7 @@ class Inputs:
     """What the model ``module`` takes by name, and examples of it."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.main: str = module.main_input_name
+        self.main = str(module.main_input_name)
         self.config: Any = module.config
         self.names = tuple(inspect.signature(module.forward).parameters)
         self._word = type(module).__name__
@@ -39,15 +39,15 @@ class Inputs:
         placed = any(hasattr(self.config, name) for name in ("image_token_id", "image_token_index"))
         if "pixel_values" in self.names and self.main == "input_ids" and not placed:
             names.append("pixel_values")
-        made = {name: self._make(name, None, None) for name in names}
+        made = {name: self._make(name) for name in names}
         return self.completed(made)
 
-    def layout(self, name: str) -> Layout:
-        """How tensors of the input ``name`` make a call, and noise of a shape that is given."""
+    def layout(self) -> Layout:
+        """How images make a call, and what a shape of the main input makes."""
         return Layout(
-            name,
+            self.main,
             lambda images: self.completed({"pixel_values": stack(images)}),
-            lambda shape, seed: self.completed({name: self._make(name, shape, seeded(seed))}),
+            lambda shape, seed: self.completed({self.main: self._make(self.main, shape, seed)}),
             "random values",
         )
 
@@ -75,7 +75,7 @@ class Inputs:
         return 0
 
     def _make(
-        self, name: str, shape: Sequence[int] | None, source: torch.Generator | None
+        self, name: str, shape: Sequence[int] | None = None, seed: int | None = None
     ) -> Tensor:
         maker = _MAKERS.get(name)
         if maker is None:
@@ -83,7 +83,7 @@ class Inputs:
                 f"What {self._word} takes as {name} is not known.", "Give it as --input."
             )
         lengths, draw = maker(self.config)
-        return draw(tuple(shape or lengths), source)
+        return draw(tuple(shape or lengths), None if seed is None else seeded(seed))
 
 
 _Made = tuple[tuple[int, ...], Callable[[tuple[int, ...], torch.Generator | None], Tensor]]

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("hookscope")
 
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
-_VOCABULARIES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-_VOCABULARIES += ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+_VOCABULARIES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"),
+    *("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+)
 _UNLIMITED = 10**6  # a tokenizer without a limit says 1e30
 
 

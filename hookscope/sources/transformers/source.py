@@ -67,7 +67,6 @@ def load(
         _check_attention(attn)
         module, info = _build(kind, config, place, weights, attn, seed, meta)
         inputs = Inputs(module)
-        main = module.main_input_name
         return LoadedModel(
             module=module,
             word=spec.word,
@@ -78,7 +77,7 @@ def load(
             own_recipe=None if meta else image_recipe(place.folder, inputs),
             own_text=None if meta else text_recipe(place.folder, inputs),
             own_sound=None if meta else sound_recipe(place.folder, inputs),
-            layout=inputs.layout(main),
+            layout=inputs.layout(),
             own_example=inputs.example,
             example_text="random values that its configuration allows",
             example_word="random",
@@ -120,9 +119,8 @@ def _weights_in(folder: Path) -> Path | None:
 def _class_of(config: Any) -> Any:
     """The class that the configuration names, else the one without a head."""
     for name in config.architectures or ():
-        kind = getattr(transformers, name, None)
-        if kind is not None:
-            return kind
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
         log.warning("%s is no class of transformers; the model is built without its head", name)
     mapping = transformers.MODEL_MAPPING
     if type(config) not in mapping:
@@ -204,7 +202,7 @@ def _filled(
         tuple(sorted(map(str, told.get(name, ())))) for name in ("missing_keys", "unexpected_keys")
     )
     weights.report(str(place.weights), list(missing), list(unexpected), ())
-    log.info("weights: %s in %s", "as saved", place.folder)
+    log.info("weights: as saved in %s", place.folder)
     digest = weights.sha256_of(place.weights)
     return module, WeightsInfo(place.told, digest, missing, unexpected)
 
@@ -224,7 +222,7 @@ def _categories(module: nn.Module) -> tuple[str, ...]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep remarks and progress bars of transformers to itself; what matters is told by us."""
-    logging_ = transformers.utils.logging
+    logging_: Any = transformers.utils.logging
     level, bars = logging_.get_verbosity(), logging_.is_progress_bar_enabled()
     logging_.set_verbosity_error()
     logging_.disable_progress_bar()
