@@ -123,7 +123,7 @@ def _of_timm(word: str, name: str) -> ModelSpec:
 
 def _of_transformers(word: str, place: str) -> ModelSpec:
     path = Path(place).expanduser()
-    if path.is_dir() and not (path / CONFIGURATION).is_file():
+    if place.strip() and path.is_dir() and not (path / CONFIGURATION).is_file():
         raise ModelError(
             f"The folder {place!r} has no {CONFIGURATION}.",
             "Name a folder that save_pretrained wrote, or a configuration: hf:FOLDER/config.json.",

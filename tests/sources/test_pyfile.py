@@ -172,7 +172,7 @@ def test_a_module_is_imported_from_the_current_folder(tmp_path, monkeypatch) -> 
     assert load("nets_of_a_test:").name == "Net"
     with pytest.raises(ModelError, match=r"broken.py, line 2, raised ZeroDivisionError"):
         load("nets_of_a_test.broken:Net")
-    with pytest.raises(ModelError, match="No module named 'nets_of_a_test.none'"):
+    with pytest.raises(ModelError, match=r"No module named 'nets_of_a_test\.none'"):
         load("nets_of_a_test.none:Net")
     with pytest.raises(ModelError, match="defines no 'Nets'") as caught:
         load("nets_of_a_test:Nets")
