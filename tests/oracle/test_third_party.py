@@ -7,7 +7,7 @@ all are the exhaustive suite, which also holds the table in docs/models.md to it
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ PARAMETERS_ALONE = {"timm:efficientformer_l1"}
 TABLE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
-def cases(names: Iterable[str], sample: set[str]) -> Iterator[object]:
-    for name in names:
-        yield name if name in sample else pytest.param(name, marks=pytest.mark.exhaustive)
+def cases(names: Iterable[str], sample: set[str]) -> list[object]:
+    return [
+        name if name in sample else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in names
+    ]
 
 
 @pytest.mark.parametrize("name", cases(TIMM, {"resnet10t", "vit_tiny_patch16_224"}))

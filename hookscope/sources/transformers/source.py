@@ -123,7 +123,7 @@ def _class_of(config: Any) -> Any:
         if hasattr(transformers, name):
             return getattr(transformers, name)
         log.warning("%s is no class of transformers; the model is built without its head", name)
-    mapping = transformers.MODEL_MAPPING
+    mapping: Any = transformers.MODEL_MAPPING
     if type(config) not in mapping:
         raise ModelError(
             f"transformers has no model without a head for {config.model_type!r}.",
