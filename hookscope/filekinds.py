@@ -30,8 +30,8 @@ ARRAY, ARRAYS = "an array saved by numpy (.npy)", "arrays saved by numpy (.npz)"
 SOUND, VIDEO = "a sound file", "a video file"
 
 A_MODEL = (
-    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, or a scripted (.pt)"
-    " or exported (.pt2) file."
+    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, package.module:"
+    "NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file."
 )
 AGAIN = "Write or download it again."
 _USE_WEIGHTS = "Name its model and give the file as weights: hookscope capture MODEL --weights {0}"

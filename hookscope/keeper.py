@@ -12,6 +12,7 @@ from torch import Tensor
 from hookscope.captures import Capture
 from hookscope.errors import CheckFailed
 from hookscope.hooks import HookSet
+from hookscope.lending import alike
 from hookscope.modules import Layer
 from hookscope.records import Absent
 from hookscope.tensors import walk
@@ -112,7 +113,7 @@ class Keeper:
         """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""
         if not self.can_listen(slot, tensor):
             return tensor
-        clone = tensor.clone()
+        clone = alike(tensor)
         self.listen(slot, clone)
         return clone
 

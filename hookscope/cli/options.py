@@ -103,8 +103,8 @@ model = together(
         expose_value=False,
         callback=_keep_word,
         shell_complete=candidates.models,
-        help="A torchvision name ('hookscope models' lists them), FILE.py:NAME, or a"
-        " scripted (.pt) or exported (.pt2) file.",
+        help="A torchvision name ('hookscope models' lists them), FILE.py:NAME,"
+        " package.module:NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file.",
     ),
     option(
         "--model",
@@ -124,7 +124,8 @@ model = together(
         multiple=True,
         metavar="KEY=VALUE",
         callback=read_assignments,
-        help="An argument for the class or factory of a FILE.py model. Repeatable.",
+        help="An argument for the class or factory that builds the model, or a value of a hf:"
+        " model's configuration. Repeatable.",
     ),
     option(
         "--method",
@@ -160,6 +161,11 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         from hookscope.own_hooks.words import settle_kinds
 
         settle_kinds(values["hook_kind"], len(values["hooks"]), verb=verb)
+    if values.get("attn") is not None:
+        from hookscope.sources.catalog import check_attn
+        from hookscope.spec import parse_model
+
+        check_attn(parse_model(values["model"]), values["attn"])
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order

@@ -76,8 +76,7 @@ def settle_path(
     from hookscope.sources import catalog
 
     spec = catalog.check(model)
-    name = spec.name or Path(spec.path).stem
-    path = Path(output) if output else outputs.default_path(name, verb, suffix)
+    path = Path(output) if output else outputs.default_path(spec.stem, verb, suffix)
     return path, outputs.check(path, force, suffix=suffix)
 
 

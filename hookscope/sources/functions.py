@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.sources.arguments import settle, show
-from hookscope.sources.userfile import guarded, run_file
+from hookscope.sources.userfile import import_anew, run_file
 from hookscope.spec import FunctionWord, ended
 from hookscope.suggest import did_you_mean
 
@@ -36,9 +35,7 @@ def load_home(word: FunctionWord) -> ModuleType:
     Raises:
         ModelError: it raised; names the line.
     """
-    if word.in_file:
-        return run_file(word.home)
-    return guarded(word.home, partial(import_module, word.home))
+    return run_file(word.home) if word.in_file else import_anew(word.home)
 
 
 def with_arguments(

@@ -7,7 +7,9 @@ that layers make parameters and buffers with are sent there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import Any, cast
 
@@ -70,6 +72,23 @@ class ParametersOnMeta(TorchFunctionMode):
         if func in _FACTORIES and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
         return func(*args, **kwargs)
+
+
+def build(
+    make: Callable[[], nn.Module],
+    *,
+    seed: int,
+    context: AbstractContextManager[Any] | None = None,
+) -> nn.Module:
+    """Return the model that ``make`` makes within ``context``, in eval mode.
+
+    Its weights are drawn from ``seed``; the global random state is left as it was.
+    """
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # remarks of a library about its own parts
+        torch.default_generator.manual_seed(seed)
+        with context or nullcontext():
+            return make().eval()
 
 
 def give_memory(model: nn.Module) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -177,7 +177,13 @@ def _told(
     if fit.misfits:
         misfits = some(fit.misfits.values())
         log.warning("weights: left out for their shape (in %s): %s", path, misfits)
-    if absent := [name for name in missing if name not in fit.misfits]:
+    report(path, [name for name in missing if name not in fit.misfits], unexpected)
+    return WeightsInfo(path, files.sha256(), missing, unexpected, fit.stripped)
+
+
+def report(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
+    """Warn of tensors of the model that ``path`` does not hold, and of those it has besides."""
+    if absent:
         log.warning(
             "weights: %d of the model's tensors %s not in %s and %s as built: %s",
             len(absent),
@@ -193,7 +199,6 @@ def _told(
             path,
             some(unexpected),
         )
-    return WeightsInfo(path, files.sha256(), missing, unexpected, fit.stripped)
 
 
 def _lengths(tensor: Tensor) -> str:
