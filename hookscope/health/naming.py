@@ -26,7 +26,7 @@ def topmost(marked: Iterable[str], everything: Iterable[str]) -> dict[str, list[
 
     Names of a module that has others too stay under the module itself.
 
-    >>> topmost(["a.b.w", "a.b.v", "c.w"], ["a.b.w", "a.b.v", "c.w", "c.v"])
+    >>> topmost(["a.b.w", "a.b.v", "c.w"], ["a.b.w", "a.b.v", "a.z", "c.w", "c.v"])
     {'a.b': ['a.b.w', 'a.b.v'], 'c': ['c.w']}
     """
     marked, free = list(marked), set(everything) - set(marked)

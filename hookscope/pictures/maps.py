@@ -173,13 +173,12 @@ def last_note(record: Record, image: tuple[int, int] | None) -> str:
 
 
 def _no_maps(name: str, shape: tuple[int, ...]) -> RequestError:
-    some = shape and 0 not in shape
-    return RequestError(
-        f"{name} ({shape_text(shape)}) cannot be drawn as maps.",
-        "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4]."
-        if some
-        else f"{'It has no entries' if shape else 'It has no sides'}; name another tensor.",
-    )
+    repair = "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4]."
+    if 0 in shape:
+        repair = "It has no entries; name another tensor."
+    elif not shape and not name.endswith("]"):
+        repair = "It has no sides; name another tensor."
+    return RequestError(f"{name} ({shape_text(shape)}) cannot be drawn as maps.", repair)
 
 
 def resize(maps: NDArray[Any], height: int, width: int) -> Reals:
