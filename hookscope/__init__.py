@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.cam import cam
     from hookscope.verbs.capture import capture
+    from hookscope.verbs.extract import extract
     from hookscope.verbs.filters import filters
     from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.grads import grads
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    *("ablate", "cam", "capture", "filters", "gradcheck", "grads", "load", "plot", "record"),
-    *("report", "step", "trace"),
+    *("ablate", "cam", "capture", "extract", "filters", "gradcheck", "grads", "load", "plot"),
+    *("record", "report", "step", "trace"),
 )
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
@@ -59,6 +60,7 @@ __all__ = [
     "cam",
     "capture",
     "emit",
+    "extract",
     "filters",
     "gradcheck",
     "grads",

@@ -32,7 +32,7 @@ class Prepared:
 
     ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
     both, or the one argument. ``plan`` holds what the user does to it on the way, ``recipe`` is how
-    image files became tensors.
+    image files became tensors, from ``channels`` (3, or 1 for grey).
     """
 
     loaded: LoadedModel
@@ -46,6 +46,7 @@ class Prepared:
     train: bool
     plan: Plan = Plan()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
+    channels: int = 3
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments that the model may change in place: every tensor is a copy."""
@@ -111,6 +112,7 @@ def prepare(
         name,
         train,
         recipe=batch.recipe,
+        channels=batch.channels,
     )
 
 

@@ -34,12 +34,14 @@ class Batch:
             ``shape`` and ``dtype`` of the tensor it became.
         note: one line that says what was made of it.
         recipe: how images became tensors; None where there were no image files.
+        channels: of the images it was given, 3, or 1 for grey.
     """
 
     value: Any
     sources: tuple[dict[str, Any], ...]
     note: str
     recipe: Recipe | None = None
+    channels: int = 3
 
 
 def build(
@@ -139,7 +141,7 @@ def _from_images(
     if shape is not None:
         _demand_shape(value, shape, len(files))
     grey = "made grey, " if channels == 1 else ""
-    return Batch(value, tuple(sources), f"input: {grey}{recipe.text}", recipe)
+    return Batch(value, tuple(sources), f"input: {grey}{recipe.text}", recipe, channels)
 
 
 def _demand_shape(value: Any, shape: tuple[int, ...], count: int) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.filehash import sha256_of
 from hookscope.sources import arguments, pretrained, weights
 from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.installed import models
@@ -114,7 +115,7 @@ def _build(
     options.pop("image_size", None)  # torchvision takes it from the weights
     with pretrained.only_tensors(path):
         module = _call(name, builder, {**options, **given, "weights": entry}, given, seed, meta)
-    return module, WeightsInfo(entry.name, weights.sha256_of(path))
+    return module, WeightsInfo(entry.name, sha256_of(path))
 
 
 def _call(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import pickle
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from hookscope import filekinds, spec
 from hookscope.errors import WeightsError
+from hookscope.filehash import sha256_of
 from hookscope.sources.loaded import WeightsInfo, WeightsWord
 from hookscope.suggest import did_you_mean
 
@@ -76,15 +76,6 @@ def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
     missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
     _report(path, missing, unexpected, stripped)
     return WeightsInfo(path, sha256_of(path), tuple(missing), tuple(unexpected), stripped)
-
-
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _read(path: str) -> dict[str, Tensor]:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.filehash import sha256_of
 from hookscope.sources.exported.archive import demand_operators, refuse_code, refuse_damage
 from hookscope.sources.exported.layers import build
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.sources.weights import sha256_of
 from hookscope.spec import EXPORTED, ModelSpec, ended
 from hookscope.tensors import map_tensors
 

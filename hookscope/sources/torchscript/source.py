@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.filehash import sha256_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.catalog import no_weights_by_name
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
@@ -50,7 +51,7 @@ def load(
         )
     archive, module = _open(spec.path)
     _tell(spec, archive, module)
-    info = WeightsInfo("as saved", weight_files.sha256_of(spec.path))
+    info = WeightsInfo("as saved", sha256_of(spec.path))
     if weights.word != "random":
         if not is_weights_file(weights.word):
             raise no_weights_by_name(weights.word)
