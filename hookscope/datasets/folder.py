@@ -1,8 +1,8 @@
 """The folder of results of a whole dataset: the names in it, and whether it may be written to.
 
-Torch-free. Features, one row for each input, lie in shards of a set number of rows; a manifest tells
-what they are, an index in which shard each stretch of rows lies, a table where each row came from.
-What is known of finished shards while the run is under way lies in ``.parts``.
+Torch-free. Features, one row for each input, lie in shards of a set number of rows; a manifest
+tells what they are, an index in which shard each stretch of rows lies, a table where each row came
+from. What is known of finished shards while the run is under way lies in ``.parts``.
 """
 
 from __future__ import annotations

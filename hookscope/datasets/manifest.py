@@ -34,9 +34,9 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> set[str]:
     try:
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"Cannot make {folder}: {error.strerror}.", "Name another --output.") from (
-            error
-        )
+        raise StoreError(
+            f"Cannot make {folder}: {error.strerror}.", "Name another --output."
+        ) from (error)
     plain = json.loads(strict_json.dumps(plan))
     earlier = read_json(folder / PARTS / PLAN) or read_json(folder / MANIFEST)
     if earlier is None:
@@ -74,7 +74,8 @@ def is_sound(folder: Path, part: Mapping[str, Any]) -> bool:
     """Whether a shard is there with the bytes that it had when it was written."""
     path = folder / part["file"]
     try:
-        return path.stat().st_size == part["bytes"] and sha256_of(path) == part["sha256"]
+        same_size: bool = path.stat().st_size == part["bytes"]
+        return same_size and sha256_of(path) == part["sha256"]
     except OSError:
         return False
 
@@ -92,7 +93,7 @@ def _take_apart(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def join(folder: Path, plan: Mapping[str, Any], coverage: Mapping[str, Any]) -> dict[str, Any]:
-    """Write manifest, index and table of inputs from what is known of the shards; no tensor is read.
+    """Write manifest, index and table of inputs from what is known of the shards, reading none.
 
     Returns:
         The manifest.

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from hookscope.datasets.decoding import Decode
+from hookscope.datasets.listing import Entry
 from hookscope.errors import HookscopeError
-from hookscope.inputs import images
 from hookscope.sources.loaded import Recipe
 
 Told = dict[str, Any]  # a line of the table of inputs, without the row's number
@@ -42,40 +43,33 @@ class RowBatch:
 
 
 class ImageRows(Dataset[Row]):
-    """Image files, each decoded and preprocessed as a plain capture does it.
+    """Images, each decoded and preprocessed as a plain capture does it.
 
     Args:
-        files: one a row.
+        entries: one a row.
         recipe: how an image becomes a tensor.
         channels: 3, or 1 for grey.
-        read: returns the bytes of a file.
-        decode: makes an image of them; the exact one, or one that is quicker.
+        decode: makes an image of a file's bytes.
     """
 
     def __init__(
-        self,
-        files: Sequence[str],
-        recipe: Recipe,
-        channels: int,
-        read: Callable[[str], bytes] = images.read_bytes,
-        decode: Callable[..., Any] = images.decode,
+        self, entries: Sequence[Entry], recipe: Recipe, channels: int, decode: Decode
     ) -> None:
-        self.files = files
+        self.entries = entries
         self.recipe = recipe
         self.channels = channels
-        self.read = read
         self.decode = decode
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.entries)
 
     def __getitem__(self, row: int) -> Row:
-        file = self.files[row]
-        told: Told = {"path": file}
+        entry = self.entries[row]
+        told: Told = {"path": entry.name}
         try:
-            data = self.read(file)
+            data = entry.read()
             told |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            return Row(self.recipe.run(self.decode(data, file, self.channels)), told)
+            return Row(self.recipe.run(self.decode(data, entry.name, self.channels)), told)
         except HookscopeError as error:
             return Row(None, {**told, "skipped": error.message})
 
@@ -93,10 +87,13 @@ class Collator:
         self.blank = blank
 
     def __call__(self, numbered: Sequence[tuple[int, Row]]) -> RowBatch | HookscopeError:
+        """Return the batch, or why there can be none."""
         rows = [row for _, row in numbered]
         bad = tuple(i for i, row in enumerate(rows) if row.value is None)
         values = [
-            torch.zeros(self.blank.shape, dtype=self.blank.dtype) if row.value is None else row.value
+            torch.zeros(self.blank.shape, dtype=self.blank.dtype)
+            if row.value is None
+            else row.value
             for row in rows
         ]
         first = numbered[0][0]

@@ -1,7 +1,8 @@
 """The run of a model over a dataset: read ahead, forward, and write behind, batch by batch.
 
 Three things overlap: worker processes read the next batches, the model runs on this one, and a
-thread writes those before it. No queue holds more than a few, so memory does not grow with the data.
+thread writes those before it. No queue holds more than a few, so that memory does not grow with
+the data.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def run(
     stored: Sequence[Stored],
     progress: Callable[[State], None],
 ) -> State:
-    """Run the model on ``batches``, which are those of ``shards`` in order, and write what it gives.
+    """Run the model on ``batches``, those of ``shards`` in order, and write what it gives.
 
     Raises:
         InputError: an input cannot be used, and ``skip_bad`` is not set.
@@ -111,9 +112,7 @@ def run(
             tensors = _rows_of(work, shot, batch)
             ran = time.perf_counter()
             state.times.forward += ran - read
-            lines = [
-                {"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)
-            ]
+            lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
             writing.put(Filled(shard, batch.rows.start, tensors, lines))
             if batch.rows.stop == shard.last:
                 shard = next(place, None)

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hookscope.datasets import manifest
-from hookscope.datasets.decoding import DECODERS
+from hookscope.datasets.decoding import decoder
 from hookscope.datasets.folder import check_folder, clear
-from hookscope.datasets.listing import list_files, reader_of
-from hookscope.datasets.planning import rows_in_shard, share, shards_of
+from hookscope.datasets.listing import Entry, list_entries
+from hookscope.datasets.planning import rows_in_shard, shards_of, share
 from hookscope.datasets.probing import Probe, probe
 from hookscope.datasets.rows import Collator, ImageRows, batches_of
 from hookscope.datasets.running import State, Work, run
 from hookscope.datasets.shards import NAMES, Stored
 from hookscope.errors import InputError, LayerError, RequestError
+from hookscope.inputs.images import decode
 from hookscope.keywords import LOADING, several
 from hookscope.module_tree import ROOT
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import versions
+from hookscope.tensors import as_call, walk
 
 log = logging.getLogger("hookscope")
 
@@ -65,13 +68,11 @@ def extract_into(
     """Carry out what the keywords ``given`` of ``hookscope.extract`` ask for."""
     check_folder(folder, resume=given["resume"], force=given["force"])
     words = [os.fspath(word) for word in several(given["input"] or ())]
-    files = list_files(words)[:: given["every"]]
-    prepared, rows = _prepare(given, files)
+    entries = list_entries(words)[:: given["every"]]
+    prepared, rows = _prepare(given, entries)
     blank = _blank(rows)
     arrange = prepared.loaded.arrange
-    found = probe(
-        prepared.module, prepared.layers, kinds, lambda count: arrange([blank.to("meta")] * count)
-    )
+    found = probe(prepared.module, prepared.layers, kinds, lambda count: arrange([blank] * count))
     stored = [Stored(c.record.key, c.shape, c.dtype) for c in found.columns]
     _demand_storable(found, stored)
     last = found.last if given["stop"] and found.last and found.last[0] != ROOT else None
@@ -98,7 +99,7 @@ def extract_into(
         skip_bad=given["skip_bad"],
     )
     if given["channels_last"]:
-        prepared.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        prepared.module.to(memory_format=torch.channels_last)
     batches = batches_of(
         rows,
         [batch for shard in left for batch in shard.batches(size)],
@@ -111,39 +112,52 @@ def extract_into(
     return Extraction(folder, told, state, len(rows) - state.total)
 
 
-def _prepare(given: Mapping[str, Any], files: Sequence[str]) -> tuple[Prepared, ImageRows]:
-    """The model on its device, and the rows read as its recipe says."""
+def _prepare(given: Mapping[str, Any], entries: Sequence[Entry]) -> tuple[Prepared, ImageRows]:
+    """The model on its device, and the rows read as its recipe says.
+
+    The model is prepared with the first image that can be used: what it is given settles the rest.
+    """
     selection = {name: several(given[name]) for name in ("layers", "types")}
-    error: InputError | None = None
-    for file in files:
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(
+            given["model"],
+            [_first_usable(entries, Path(folder), given["skip_bad"])],
+            selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
+            recipe={name: given[name] for name in ("preprocess", "size", "mean", "std")},
+            loading={name: given[name] for name in LOADING},
+            seed=given["seed"],
+            dtype=given["dtype"],
+            device=given["device"],
+            train=False,
+        )
+    assert prepared.recipe is not None
+    side = max(max(t.shape[-2:]) for _, t in walk(as_call(prepared.value)))
+    way = decoder(given["decode"], side)
+    return prepared, ImageRows(entries, prepared.recipe, prepared.channels, way)
+
+
+def _first_usable(entries: Sequence[Entry], scratch: Path, skip_bad: bool) -> str:
+    """A file with the first image that can be decoded: its own, or a copy of an archive's part."""
+    for entry in entries:
         try:
-            prepared = prepare(
-                given["model"],
-                [file],
-                selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
-                recipe={name: given[name] for name in ("preprocess", "size", "mean", "std")},
-                loading={name: given[name] for name in LOADING},
-                seed=given["seed"],
-                dtype=given["dtype"],
-                device=given["device"],
-                train=False,
-            )
-        except InputError as found:
-            if not given["skip_bad"]:
+            data = entry.read()
+            decode(data, entry.name)
+        except InputError:
+            if not skip_bad:
                 raise
-            error = error or found
             continue
-        assert prepared.recipe is not None
-        decode = DECODERS[given["decode"]]
-        read = reader_of(files)
-        return prepared, ImageRows(files, prepared.recipe, prepared.channels, read, decode)
-    raise error or InputError("There is no input.", "Name a folder of images with --input.")
+        if entry.path == entry.name:
+            return entry.path
+        copy = scratch / Path(entry.name).name
+        copy.write_bytes(data)
+        return str(copy)
+    raise InputError(f"None of the {len(entries)} inputs can be used.", "Check the files.")
 
 
 def _blank(rows: ImageRows) -> Tensor:
-    """A tensor like that of the first row that can be used, on the meta device."""
+    """Zeros in the place of the first row that can be used."""
     usable = next(row.value for row in (rows[i] for i in range(len(rows))) if row.value is not None)
-    return torch.empty_like(usable, device="meta")
+    return torch.zeros_like(usable)
 
 
 def _batch(blank: Tensor, row_bytes: int, memory: int, rows: int) -> int:
@@ -168,7 +182,7 @@ def _demand_storable(found: Probe, stored: Sequence[Stored]) -> None:
     for one in stored:
         if one.dtype not in NAMES:
             raise LayerError(
-                f"{one.key} is of {str(one.dtype).removeprefix('torch.')}, which shards do not hold.",
+                f"{one.key} is of dtype {str(one.dtype)[6:]}, which shards do not hold.",
                 "Leave the layer out.",
             )
 

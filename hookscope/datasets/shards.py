@@ -84,7 +84,7 @@ class ShardFile:
             start = self._places[key] + (first - self.shard.first) * self._stored[key].bytes
             self._file.seek(start)
             flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-            written += self._file.write(memoryview(flat.numpy()))
+            written += self._file.write(flat.numpy().data)
         return written
 
     def finish(self) -> dict[str, Any]:
@@ -206,4 +206,3 @@ def _header(shard: Shard, stored: Sequence[Stored]) -> tuple[bytes, dict[str, in
     text += b" " * (-len(text) % 8)
     start = 8 + len(text)
     return len(text).to_bytes(8, "little") + text, {k: start + v for k, v in offsets.items()}
-

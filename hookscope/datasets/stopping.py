@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import nn
@@ -33,10 +33,8 @@ class Stopper:
         self._calls = 0
         with self._hooks as hooks:
             hooks.after(self._module, self._after)
-            try:
+            with suppress(_Enough):
                 yield
-            except _Enough:
-                pass
 
     def _after(self, *_: Any) -> None:
         self._calls += 1
