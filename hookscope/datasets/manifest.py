@@ -42,13 +42,8 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> set[str]:
     if earlier is None:
         write_text(folder / PARTS / PLAN, strict_json.dumps(plain, sort_keys=True, indent=1))
         return set()
-    for name in plain:
-        if earlier.get(name) != plain[name]:
-            raise RequestError(
-                f"The run in {folder} had another {name}: {_short(earlier.get(name))}, and now it"
-                f" would be {_short(plain[name])}.",
-                "Give the same command as then, or --force to begin anew.",
-            )
+    _demand_same(folder, earlier["options"], plain["options"])
+    _demand_same(folder, earlier, plain)
     if (folder / MANIFEST).is_file():
         _take_apart(folder, earlier)
     sound = set()
@@ -58,6 +53,17 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> set[str]:
         else:
             part_path(folder, part["first"]).unlink()
     return sound
+
+
+def _demand_same(folder: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in sorted({*earlier, *now} - {"schema", "shards", "fired", "silent"}):
+        was, would_be = earlier.get(name), now.get(name)
+        if was != would_be:
+            raise RequestError(
+                f"The run in {folder} had another {name}: {_short(was)}, and now it would be"
+                f" {_short(would_be)}.",
+                "Give the same command as then, or --force to begin anew.",
+            )
 
 
 def part_path(folder: Path, first: int) -> Path:
@@ -123,5 +129,5 @@ def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def _short(value: Any) -> str:
-    text = strict_json.dumps(value)
+    text = "nothing" if value is None else strict_json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

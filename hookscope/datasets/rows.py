@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -79,7 +78,7 @@ class Collator:
 
     Args:
         arrange: puts the values of rows together to a call value.
-        blank: shape and dtype of one value, on the meta device.
+        blank: zeros in the place of one value.
     """
 
     def __init__(self, arrange: Callable[[list[Any]], Any], blank: Tensor) -> None:
@@ -90,12 +89,7 @@ class Collator:
         """Return the batch, or why there can be none."""
         rows = [row for _, row in numbered]
         bad = tuple(i for i, row in enumerate(rows) if row.value is None)
-        values = [
-            torch.zeros(self.blank.shape, dtype=self.blank.dtype)
-            if row.value is None
-            else row.value
-            for row in rows
-        ]
+        values = [self.blank if row.value is None else row.value for row in rows]
         first = numbered[0][0]
         span = range(first, first + len(rows))
         try:

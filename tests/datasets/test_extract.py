@@ -148,7 +148,7 @@ def test_a_run_with_another_model_or_input_cannot_resume(photos, tmp_path) -> No
     extract(photos, out)
     with pytest.raises(RequestError, match="Add --resume"):
         extract(photos, out)
-    with pytest.raises(RequestError, match="another seed: 0, and now it would be 1"):
+    with pytest.raises(RequestError, match="had another seed: nothing, and now it would be 1"):
         extract(photos, out, resume=True, seed=1)
     (photos / "03.jpg").unlink()
     with pytest.raises(RequestError, match="another inputs"):
@@ -221,7 +221,10 @@ def test_inputs_from_a_list_and_from_a_tar_are_those_of_the_folder(photos, tmp_p
         model = f"{tmp_path}/small.py:Small"
         hookscope.extract(model, tmp_path / f"{i}", layers="head", input=word, batch=4, workers=0)
         assert torch.equal(joined(tmp_path / f"{i}", "head/output"), expected)
-    names = [json.loads(x)["path"] for x in (tmp_path / "1" / "inputs.jsonl").open()]
+    names = [
+        json.loads(line)["path"]
+        for line in (tmp_path / "1" / "inputs.jsonl").read_text().splitlines()
+    ]
     assert names == [f"{tmp_path}/photos.tar::{path.name}" for path in files]
 
 
