@@ -7,28 +7,32 @@ from. What is known of finished shards while the run is under way lies in ``.par
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
+from hookscope import strict_json
+from hookscope.datasets.place import ADDRESS, Place
 from hookscope.errors import RequestError, StoreError
 
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
 INPUTS = "inputs.jsonl"
-PARTS = ".parts"
-PLAN = "plan.json"  # in PARTS: what the run does, which is told before the first shard
+PARTS = ".parts/"
+PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard
+_SHARD = "rows-"
 
 
 def names_folder(word: str | os.PathLike[str]) -> bool:
-    """Whether an output is a folder: it ends in a slash, or there is a folder of that name.
+    """Whether an output is a folder: an address, or with a slash at the end, or there is one.
 
-    >>> names_folder("features/"), names_folder("features.safetensors")
-    (True, False)
+    >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
+    (True, True, False)
     """
     text = os.fspath(word)
-    return text.endswith(("/", os.sep)) or os.path.isdir(text)
+    return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
 
 def shard_name(first: int) -> str:
@@ -37,7 +41,7 @@ def shard_name(first: int) -> str:
     >>> shard_name(512)
     'rows-00000512.safetensors'
     """
-    return f"rows-{first:08d}.safetensors"
+    return f"{_SHARD}{first:08d}.safetensors"
 
 
 def slice_key(key: str, first: int, last: int) -> str:
@@ -49,57 +53,67 @@ def slice_key(key: str, first: int, last: int) -> str:
     return f"{key}[{first}:{last}]"
 
 
-def read_json(path: Path) -> Any:
+def read_json(place: Place, name: str) -> Any:
     """Return what a file of ours holds; None if there is none.
 
     Raises:
         StoreError: it cannot be read, or is no JSON.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if place.size(name) is None:
         return None
+    try:
+        with place.open(name) as file:
+            return json.load(file)
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"Cannot read {path}: {error}.", "Remove the folder and run the command again."
+            f"Cannot read {name} in {place}: {error}.",
+            "Remove the folder and run the command again.",
         ) from error
 
 
-def check_folder(folder: Path, *, resume: bool, force: bool) -> bool:
-    """Make sure that results can go to ``folder``; return whether finished ones are there already.
+def write_json(place: Place, name: str, value: Mapping[str, Any]) -> None:
+    """Write a file of ours, the same bytes for the same value."""
+    text = strict_json.dumps(value, sort_keys=True, indent=1)
+    place.write(name, f"{text}\n".encode())
+
+
+def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
+    """Whether a shard is there with the bytes that it had when it was written."""
+    if place.size(shard["file"]) != shard["bytes"]:
+        return False
+    digest = hashlib.sha256()
+    with place.open(shard["file"]) as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest() == str(shard["sha256"])
+
+
+def check_folder(place: Place, *, resume: bool, force: bool) -> None:
+    """Make sure that results can go to a folder, and make it.
 
     Raises:
         RequestError: it cannot be made or written to, holds what hookscope did not write, or holds
             results, finished or not, and neither ``resume`` nor ``force`` is given.
     """
-    if folder.exists() and not folder.is_dir():
-        raise RequestError(f"{folder} is a file, not a folder.", "Name another --output.")
-    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise RequestError(f"{above} cannot be written to.", "Name another --output.")
-    if not folder.is_dir():
-        return False
-    finished, begun = (folder / MANIFEST).is_file(), (folder / PARTS).is_dir()
-    if not (finished or begun) and any(folder.iterdir()):
+    place.make()
+    names = place.names()
+    finished, begun = MANIFEST in names, any(name.startswith(PARTS) for name in names)
+    if not (finished or begun) and names:
         raise RequestError(
-            f"The folder {folder} holds files and no results of hookscope.",
+            f"The folder {place} holds files and no results of hookscope: {names[0]}, for one.",
             "Name an empty folder or a new one.",
         )
     if (finished or begun) and not (resume or force):
         state = "the results of a finished run" if finished else "those of a run that was cut short"
         raise RequestError(
-            f"The folder {folder} holds {state}.",
+            f"The folder {place} holds {state}.",
             "Add --resume to go on with the same command, or --force to begin anew.",
         )
-    return finished
 
 
-def clear(folder: Path) -> None:
-    """Remove from ``folder`` what hookscope wrote there, and nothing else."""
-    parts = folder / PARTS
-    for path in (*folder.glob("rows-*.safetensors"), *folder.glob(".*.part"), *parts.glob("*")):
-        path.unlink(missing_ok=True)
-    for name in (MANIFEST, INDEX, INPUTS):
-        (folder / name).unlink(missing_ok=True)
-    if parts.is_dir():
-        parts.rmdir()
+def clear(place: Place) -> None:
+    """Remove from a folder what hookscope wrote there, and nothing else."""
+    for name in place.names():
+        ours = name.startswith((_SHARD, f".{_SHARD}", PARTS))
+        if ours or name in (MANIFEST, INDEX, INPUTS):
+            place.remove(name)

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hookscope.captures import Capture
+from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.probing import Column
 from hookscope.datasets.rows import RowBatch
@@ -82,7 +82,7 @@ class Work:
 
 def run(
     work: Work,
-    folder: Path,
+    place: Place,
     shards: Sequence[Shard],
     batches: Any,
     stored: Sequence[Stored],
@@ -97,11 +97,11 @@ def run(
         StoreError: a shard cannot be written.
     """
     state = State(sum(shard.rows for shard in shards))
-    place = iter(shards)
-    shard = next(place, None)
+    rest = iter(shards)
+    shard = next(rest, None)
     guard = untouched(work.module, train=False, seed=work.seed)
     stopper = Stopper(work.module, *work.last) if work.last else None
-    with guard, torch.no_grad(), Writing(folder, stored) as writing:
+    with guard, torch.no_grad(), Writing(place, stored) as writing:
         begun = time.perf_counter()
         for batch in batches:
             read = time.perf_counter()
@@ -115,7 +115,7 @@ def run(
             lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
             writing.put(Filled(shard, batch.rows.start, tensors, lines))
             if batch.rows.stop == shard.last:
-                shard = next(place, None)
+                shard = next(rest, None)
             begun = time.perf_counter()
             state.times.write += begun - ran
             state.rows += len(batch.rows)

@@ -7,21 +7,19 @@ in memory; it gets its name once it is whole. The thread that writes runs beside
 from __future__ import annotations
 
 import json
-import os
 import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from hookscope import strict_json
-from hookscope.atomic import write_text
-from hookscope.datasets.folder import slice_key
-from hookscope.datasets.manifest import part_path
+from hookscope.datasets.folder import slice_key, write_json
+from hookscope.datasets.manifest import part_name
+from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.errors import StoreError, cause
 from hookscope.filehash import sha256_of
@@ -63,15 +61,15 @@ class ShardFile:
     """One shard while it is being filled.
 
     Args:
-        folder: where it goes.
+        place: where it goes.
         shard: its rows.
         stored: what is kept of each row.
     """
 
-    def __init__(self, folder: Path, shard: Shard, stored: Sequence[Stored]) -> None:
+    def __init__(self, place: Place, shard: Shard, stored: Sequence[Stored]) -> None:
+        self.place = place
         self.shard = shard
-        self.target = folder / shard.name
-        self.scratch = folder / f".{shard.name}.part"
+        self.scratch = place.scratch(shard.name)
         self._stored = {one.key: one for one in stored}
         header, self._places = _header(shard, stored)
         self._file: BinaryIO = self.scratch.open("wb")
@@ -91,13 +89,13 @@ class ShardFile:
         """Give the file its name; return what is known of it."""
         self._file.close()
         told = {
-            "file": self.target.name,
+            "file": self.shard.name,
             "first": self.shard.first,
             "rows": self.shard.rows,
             "bytes": self.scratch.stat().st_size,
             "sha256": sha256_of(self.scratch),
         }
-        os.replace(self.scratch, self.target)
+        self.place.take(self.scratch, self.shard.name)
         return told
 
     def discard(self) -> None:
@@ -124,12 +122,12 @@ class Writing:
     from. Leaving the block waits for what has been put, unless an error leaves it.
 
     Args:
-        folder: where the shards go; it is there, and so is its ``.parts``.
+        place: the folder where the shards go.
         stored: what is kept of each row.
     """
 
-    def __init__(self, folder: Path, stored: Sequence[Stored]) -> None:
-        self.folder = folder
+    def __init__(self, place: Place, stored: Sequence[Stored]) -> None:
+        self.place = place
         self.stored = stored
         self.bytes = 0
         self._queue: queue.Queue[Filled | None] = queue.Queue(maxsize=2)
@@ -158,7 +156,7 @@ class Writing:
     def _raise(self) -> None:
         if isinstance(self._error, OSError):
             raise StoreError(
-                f"Cannot write to {self.folder}: {cause(self._error)}.",
+                f"Cannot write to {self.place}: {cause(self._error)}.",
                 "What is finished is kept: make room, then run the same command with --resume.",
             ) from self._error
         if self._error is not None:
@@ -170,15 +168,14 @@ class Writing:
         try:
             while (filled := self._queue.get()) is not None:
                 if file is None:
-                    file, lines = ShardFile(self.folder, filled.shard, self.stored), []
+                    file, lines = ShardFile(self.place, filled.shard, self.stored), []
                 if filled.wait is not None:
                     filled.wait.synchronize()
                 self.bytes += file.write(filled.first, filled.tensors)
                 lines += filled.lines
                 if lines[-1]["row"] + 1 == filled.shard.last:
                     known, file = file.finish() | {"inputs": lines}, None
-                    part = part_path(self.folder, known["first"])
-                    write_text(part, strict_json.dumps(known, sort_keys=True))
+                    write_json(self.place, part_name(known["first"]), known)
         except BaseException as error:
             self._error = error
             while self._queue.get() is not None:  # let whoever puts go on, to see the error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -100,5 +99,5 @@ def extract(
     given = locals()
     options = {k: v for k, v in options_of(given, extract).items() if k not in NOT_IN_PLAN}
     return extract_into(
-        Path(folder), given, options, kinds_of(what, VALUES), progress or (lambda state: None)
+        os.fspath(folder), given, options, kinds_of(what, VALUES), progress or (lambda state: None)
     )

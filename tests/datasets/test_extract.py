@@ -279,3 +279,39 @@ def test_no_hook_and_no_memory_format_stays_on_a_module_that_was_given(photos, t
     )
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert load_file(out / "rows-00000000.safetensors")["0/output[0:12]"].shape == (12, 4, 14, 14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3])
+def test_several_processes_write_what_one_writes(photos, tmp_path, processes) -> None:
+    (tmp_path / "run.py").write_text(
+        "import hookscope\n"
+        "hookscope.extract('small.py:Small', 'out/', layers=['relu', 'head'], input=PHOTOS,"
+        " batch=2, shard_size=1, workers=0)\n".replace("PHOTOS", repr(str(photos)))
+    )
+    extract(photos, tmp_path / "one", batch=2)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run(
+        [*launch, "--nproc-per-node", str(processes), "run.py"], cwd=tmp_path, check=True
+    )
+    one, several = contents(tmp_path / "one"), contents(tmp_path / "out")
+    for name in one:
+        if name != "manifest.json":
+            assert several[name] == one[name], name
+    theirs, ours = (json.loads(each["manifest.json"]) for each in (one, several))
+    assert theirs.pop("model") != ours.pop("model")  # the words that name the file differ
+    assert theirs == ours
+
+
+def test_an_object_store_gets_the_same_files(photos, tmp_path) -> None:
+    import fsspec
+
+    extract(photos, tmp_path / "disk")
+    extract(photos, "memory://lab/run1")
+    store = fsspec.filesystem("memory")
+    found = {path.removeprefix("/lab/run1/"): store.cat(path) for path in store.find("/lab/run1")}
+    assert found == contents(tmp_path / "disk")
+    store.pipe_file("/lab/run1/rows-00000004.safetensors", b"damaged")
+    extract(photos, "memory://lab/run1", resume=True)
+    assert {p.removeprefix("/lab/run1/"): store.cat(p) for p in store.find("/lab/run1")} == found
+    store.rm("/lab", recursive=True)
