@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from hookscope.ablation.result import Ablation
     from hookscope.captures import Capture
     from hookscope.errors import HookscopeError
+    from hookscope.health.result import Health
     from hookscope.own_hooks.emission import emit
     from hookscope.sources.catalog import models
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.cam import cam
     from hookscope.verbs.capture import capture
+    from hookscope.verbs.check import check
+    from hookscope.verbs.diff import diff
     from hookscope.verbs.extract import extract
     from hookscope.verbs.filters import filters
     from hookscope.verbs.gradcheck import gradcheck
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    *("ablate", "cam", "capture", "extract", "filters", "gradcheck", "grads", "load", "plot"),
+    *("ablate", "cam", "capture", "check", "diff", "extract", "filters", "gradcheck", "grads"),
+    *("load", "plot"),
     *("record", "report", "step", "trace"),
 )
 _HOMES = {
@@ -46,6 +50,7 @@ _HOMES = {
     "wrap": "hookscope.wrapping",
     "Ablation": "hookscope.ablation.result",
     "Capture": "hookscope.captures",
+    "Health": "hookscope.health.result",
     "HookscopeError": "hookscope.errors",
     "Report": "hookscope.verbs.report",
 }
@@ -53,12 +58,15 @@ _HOMES = {
 __all__ = [
     "Ablation",
     "Capture",
+    "Health",
     "HookscopeError",
     "Report",
     "__version__",
     "ablate",
     "cam",
     "capture",
+    "check",
+    "diff",
     "emit",
     "extract",
     "filters",

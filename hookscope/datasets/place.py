@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 
 from hookscope.atomic import write_bytes
 from hookscope.errors import EnvironmentFault, RequestError, StoreError, cause
-
-ADDRESS = "://"
+from hookscope.outputs import ADDRESS
 
 
 class Place:

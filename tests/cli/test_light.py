@@ -54,6 +54,8 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["completion", "bash"],
         ["help", "grads"],
         ["show", "missing"],
+        ["diff", "resnet18", "resnt18"],
+        ["diff", "resnet18", "resnet18", "--size", "8"],
         [],
     ],
     ids=" ".join,
