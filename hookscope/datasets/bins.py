@@ -36,7 +36,8 @@ def histogram(parts: Tensor) -> Tensor:
     edges = torch.tensor(EDGES, device=parts.device, dtype=parts.dtype)
     places = torch.bucketize(parts, edges, right=True)
     places = torch.where(parts.isnan(), count, places)  # one bin more, cut off again
-    return counts(places.flatten(0, 1), count + 1)[:, :count].unflatten(0, parts.shape[:2]).int()
+    found = counts(places.flatten(0, 1), count + 1)[:, :count]
+    return found.reshape(*parts.shape[:2], count).int()
 
 
 def counts(places: Tensor, width: int) -> Tensor:

@@ -176,6 +176,6 @@ def largest(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     room = count - above.sum(-1, keepdim=True)
     taken = above | (level & (level.cumsum(-1) <= room))
     places = taken.nonzero()[:, -1].reshape(*parts.shape[:-1], count)
-    sort = order.gather(-1, places).sort(-1, descending=True, stable=True).indices
+    sort = order.gather(-1, places).sort(dim=-1, descending=True, stable=True).indices
     places = places.gather(-1, sort)
     return parts.gather(-1, places), places.to(kind)

@@ -85,7 +85,7 @@ def _extract(
     prepared, rows = prepare_rows(given, entries, _device(given["device"], here))
     blank, arrange = blank_of(rows), prepared.loaded.arrange
     found = probe(prepared.module, prepared.layers, kinds, lambda count: arrange([blank] * count))
-    keep = keep_of(found.columns, storing, tuple(blank.shape[-2:]) if blank.ndim > 2 else None)
+    keep = keep_of(found.columns, storing, _image(blank))
     work = _work(given, prepared, found, kinds)
     row_bytes = sum(column.bytes for column in found.columns)
     size = given["batch"] or batch_size(blank, row_bytes, given["memory"], len(rows))
@@ -136,10 +136,14 @@ def _fit(
 ) -> None:
     """Fit what is fitted to the first rows, in whole batches so that they give what they will."""
     numbers = sum(torch.Size(work.columns[key].shape).numel() for key in keep.to_fit)
-    first = list(Shard(0, rows_to_fit(numbers, every.rows)).batches(size))
-    whole = [batch for batch in every.batches(size)][: len(first)]
+    batches = list(every.batches(size))[: -(-rows_to_fit(numbers, every.rows) // size)]
     with passes(work) as give:
-        fit_all(keep.to_fit, (_sound(give(batch), batch) for batch in read(whole)), place)
+        fit_all(keep.to_fit, (_sound(give(batch), batch) for batch in read(batches)), place)
+
+
+def _image(blank: Tensor) -> tuple[int, int] | None:
+    """Height and width of the model's input, where it is an image."""
+    return (blank.shape[-2], blank.shape[-1]) if blank.ndim > 2 else None
 
 
 def _sound(tensors: dict[str, Tensor], batch: RowBatch) -> dict[str, Tensor]:

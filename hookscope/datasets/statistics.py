@@ -90,7 +90,7 @@ class ChannelStatistics:
         computing sample variances" (1979).
         """
         total = self.count + other.count
-        share = other.count / total.clamp(min=1)
+        share = other.count.double() / total.clamp(min=1)  # of integers it would be float32
         delta = other.mean - self.mean
         first = min(int(self.first_bin), int(other.first_bin))
         last = max(int(one.first_bin) + one.bins.shape[1] for one in (self, other))
@@ -208,8 +208,8 @@ def _top(values: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if missing > 0:
         values = torch.nn.functional.pad(values, (0, missing), value=float("-inf"))
         rows = torch.nn.functional.pad(rows, (0, missing), value=-1)
-    rows, order = rows.sort(1, stable=True)
+    rows, order = rows.sort(dim=1, stable=True)
     values = values.gather(1, order)
-    values, order = values.sort(1, descending=True, stable=True)
+    values, order = values.sort(dim=1, descending=True, stable=True)
     rows = torch.where(values.isinf(), -1, rows.gather(1, order))  # an input without a finite value
     return values[:, :count], rows[:, :count]
