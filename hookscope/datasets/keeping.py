@@ -212,6 +212,7 @@ class KeepStatistics:
     def _capture(self, whole: Statistics, rows: int) -> Capture:
         """The statistics as a capture, which ``hookscope show`` opens."""
         capture = Capture()
+        summaries: list[dict[str, Any]] = []
         for column in self._columns:
             record = column.record
             known = whole.channels.get(record.key)
@@ -228,7 +229,13 @@ class KeepStatistics:
                     what=f"{record.what}.{name}",
                     kind="statistics",
                 )
-        capture.metadata = {"command": "capture", "rows": rows, "quantiles": list(QUANTILES)}
+            summaries.append({n: getattr(record, n) for n in _TOLD} | known.summary())
+        capture.metadata = {
+            "command": "statistics",
+            "rows": rows,
+            "quantiles": list(QUANTILES),
+            "statistics": summaries,
+        }
         return capture
 
     def warn(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from hookscope.datasets.axes import exact
 from hookscope.datasets.bins import counts, fine, middles
 
 TOP = 10  # inputs told for each channel
+_COUNTS = ("zeros", "positive", "nan", "inf")
 _BLOCK = 1 << 22  # values looked at together, in float64 and with their bins: about 200 MB
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -103,14 +105,13 @@ class ChannelStatistics:
             torch.cat([self.top_rows, other.top_rows], 1),
             self.top_rows.shape[1],
         )
-        added = ("zeros", "positive", "nan", "inf")
         return ChannelStatistics(
             count=total,
             mean=self.mean + delta * share,
             m2=self.m2 + other.m2 + delta.square() * self.count * share,
             min=torch.minimum(self.min, other.min),
             max=torch.maximum(self.max, other.max),
-            **{name: getattr(self, name) + getattr(other, name) for name in added},
+            **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS},
             bins=bins,
             first_bin=torch.tensor(first),
             top_values=top_values,
@@ -137,6 +138,44 @@ class ChannelStatistics:
         places = torch.searchsorted(heaps, ranks.clamp(min=1)).clamp(max=self.bins.shape[1] - 1)
         found = middles(places + self.first_bin).clamp(self.min[:, None], self.max[:, None])
         return torch.where(self.count[:, None] > 0, found, float("nan"))
+
+    def summary(self) -> dict[str, Any]:
+        """All channels together, as plain values; None where there is no finite value."""
+        values, one = int(self.count.sum()), self.together
+        sound = values > 0
+        return {
+            "channels": len(self.count),
+            "values": values,
+            "mean": one.mean.item() if sound else None,
+            "std": one.std.item() if sound else None,
+            "min": one.min.item() if sound else None,
+            "median": one.quantiles((0.5,)).item() if sound else None,
+            "max": one.max.item() if sound else None,
+            "dead": int(self.dead.sum()),
+            "nan": int(self.nan.sum()),
+            "inf": int(self.inf.sum()),
+        }
+
+    @property
+    def together(self) -> ChannelStatistics:
+        """Those of all channels taken as one."""
+        count = self.count.sum()
+        mean = (self.mean * self.count).sum() / count.clamp(min=1)
+        spread = self.m2.sum() + (self.count * (self.mean - mean).square()).sum()
+        added = {name: getattr(self, name).sum()[None] for name in (*_COUNTS, "count")}
+        values, rows = self.top_values.reshape(1, -1), self.top_rows.reshape(1, -1)
+        values, rows = _top(values, rows, self.top_rows.shape[1])
+        return ChannelStatistics(
+            **added,
+            mean=mean[None],
+            m2=spread[None],
+            min=self.min.amin()[None],
+            max=self.max.amax()[None],
+            bins=self.bins.sum(0, keepdim=True),
+            first_bin=self.first_bin,
+            top_values=values,
+            top_rows=rows,
+        )
 
 
 class Statistics:
@@ -178,7 +217,8 @@ class Statistics:
         """Return all that is known as ``<key>.<field>``."""
         names = [f.name for f in fields(ChannelStatistics)]
         items = self.channels.items()
-        return {f"{key}.{name}": getattr(one, name) for key, one in items for name in names}
+        told = ((f"{key}.{name}", getattr(one, name)) for key, one in items for name in names)
+        return {name: tensor.contiguous() for name, tensor in told}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], top: int = TOP) -> Statistics:

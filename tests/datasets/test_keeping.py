@@ -169,14 +169,26 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
     assert set(index) == set(found)
 
 
-def test_statistics_open_with_show(photos, tmp_path) -> None:
+def test_statistics_open_with_show(photos, tmp_path, whole) -> None:
     extract(photos, tmp_path / "out", stats_only=True, layers="relu")
     file = tmp_path / "out" / "statistics.safetensors"
     assert "relu/output.std" in hookscope.load(file)
-    for words in ([], ["relu/output.quantiles"]):
-        line = [sys.executable, "-m", "hookscope", "show", str(file), *words]
-        done = subprocess.run(line, capture_output=True, text=True, check=True)
-        assert "quantiles" in done.stdout
+    line = [sys.executable, "-m", "hookscope", "show", str(file)]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    header, first, second, *_ = (row.split() for row in done.stdout.splitlines())
+    assert header[:6] == ["layer", "type", "what", "call", "channels", "values"]
+    for row, key in ((first, "relu/output"), (second, "relu:2/output")):
+        told = dict(zip(header, row, strict=False))
+        wide = whole[key].double()
+        assert (told["channels"], told["values"]) == ("4", str(12 * 4 * 256))
+        for name, true in (("mean", wide.mean()), ("std", wide.std(correction=0))):
+            assert float(told[name]) == pytest.approx(true.item(), rel=1e-6)
+        assert float(told["median"]) == pytest.approx(wide.median().item(), rel=1 / 32)
+        assert float(told["max"]) == pytest.approx(wide.max().item(), rel=1e-6)
+        assert int(told["dead"]) == (whole[key].amax((0, 2, 3)) <= 0).sum()
+    assert "Over 12 inputs: " in done.stdout
+    done = subprocess.run([*line, "relu/output.quantiles"], capture_output=True, text=True)
+    assert "4x7" in done.stdout
 
 
 def test_statistics_go_on_where_a_run_was_cut_short(photos, tmp_path) -> None:
