@@ -18,7 +18,7 @@ from hookscope.datasets.bins import counts, fine, middles
 
 TOP = 10  # inputs told for each channel
 _COUNTS = ("zeros", "positive", "nan", "inf")
-_BLOCK = 1 << 22  # values looked at together, in float64 and with their bins: about 200 MB
+_BLOCK = 1 << 21  # values looked at together, in float64 and with their bins: about 250 MB
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
