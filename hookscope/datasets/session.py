@@ -15,16 +15,18 @@ from torch import Tensor
 from hookscope.datasets import manifest
 from hookscope.datasets.components import fit_all, rows_to_fit
 from hookscope.datasets.folder import FITTED, STATISTICS, check_folder, clear
-from hookscope.datasets.keeping import KeepRows, keep_of
+from hookscope.datasets.keeping import Keep, KeepRows
 from hookscope.datasets.listing import Entry, list_entries
 from hookscope.datasets.place import Place, place_of
 from hookscope.datasets.planning import Shard, rows_in_shard, shards_of, share
 from hookscope.datasets.preparing import batch_size, blank_of, prepare_rows, workers_of
-from hookscope.datasets.probing import Probe, probe
+from hookscope.datasets.probing import Column, Probe, probe
 from hookscope.datasets.ranks import Team, team
-from hookscope.datasets.reductions import read_storing
+from hookscope.datasets.reductions import Storing, read_storing
 from hookscope.datasets.rows import Collator, RowBatch, batches_of
 from hookscope.datasets.running import State, Work, passes, run
+from hookscope.datasets.tallying import KeepStatistics
+from hookscope.errors import LayerError
 from hookscope.keywords import several
 from hookscope.module_tree import ROOT
 from hookscope.prepare import Prepared
@@ -85,7 +87,7 @@ def _extract(
     prepared, rows = prepare_rows(given, entries, _device(given["device"], here))
     blank, arrange = blank_of(rows), prepared.loaded.arrange
     found = probe(prepared.module, prepared.layers, kinds, lambda count: arrange([blank] * count))
-    keep = keep_of(found.columns, storing, _image(blank))
+    keep = _keep_of(found.columns, storing, _image(blank))
     work = _work(given, prepared, found, kinds)
     row_bytes = sum(column.bytes for column in found.columns)
     size = given["batch"] or batch_size(blank, row_bytes, given["memory"], len(rows))
@@ -124,6 +126,14 @@ def _extract(
     told = here.agree(manifest.join(place, plan, found.coverage, keep.gather) if first else {})
     resumed = sum(shard.rows for shard in shards if shard.name in done)
     return Extraction(place, told, state, resumed, here)
+
+
+def _keep_of(columns: Sequence[Column], storing: Storing, image: tuple[int, int] | None) -> Keep:
+    if not columns:
+        raise LayerError("The chosen layers give no tensor.", "Choose others with --layer.")
+    return (
+        KeepStatistics(columns, image) if storing.stats_only else KeepRows(columns, storing, image)
+    )
 
 
 def _fit(

@@ -209,10 +209,16 @@ def test_statistics_go_on_where_a_run_was_cut_short(photos, tmp_path) -> None:
     assert 0 < done.resumed < 12
     assert done.resumed + done.state.rows == 12
     assert contents(out) == contents(tmp_path / "undisturbed")
+    # As if it had been killed at its end, before it had cleared up.
+    lines = [json.loads(line) for line in (out / "inputs.jsonl").read_text().splitlines()]
+    left = manifest_of(out)["shards"][0] | {"first": 2, "rows": 2, "inputs": lines[2:4]}
+    (out / ".parts").mkdir()
+    (out / ".parts" / "00000002.json").write_text(json.dumps(left))
     again = extract(photos, out, resume=True, **given)
     assert (again.resumed, again.state.rows) == (12, 0)
+    assert contents(out) == contents(tmp_path / "undisturbed")
     (out / "statistics.safetensors").write_bytes(b"damaged")
-    (out / "rows-00000002.safetensors").write_bytes(b"left by a run that was killed at its end")
+    (out / "rows-00000002.safetensors").write_bytes(b"of another time")
     extract(photos, out, resume=True, **given)
     assert contents(out) == contents(tmp_path / "undisturbed")
 
