@@ -25,9 +25,12 @@ FLOORS = (
     ("plugins", "filekinds", "dimensions"),
     ("shards",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
-    ("inputs.words",),
+    ("inputs.words", "datasets.listing"),
     ("demands",),
-    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
+    (
+        *("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
+        *("health.checks", "datasets.reductions"),
+    ),
     (
         *("stats", "agreement", "module_tree", "atomic", "header"),
         *("diffing.result", "diffing.tolerances", "diffing.words"),
@@ -60,6 +63,7 @@ FLOORS = (
     ("ablation", "health", "diffing"),
     ("render",),
     ("page", "cams"),
+    ("datasets",),
     ("verbs",),
     ("cli",),
     ("__init__", "__main__"),

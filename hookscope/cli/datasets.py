@@ -12,6 +12,7 @@ from hookscope.cli.command import Command, flag, option, together
 from hookscope.cli.options import announce_model
 from hookscope.cli.out import Out
 from hookscope.cli.values import Parsed, byte_count
+from hookscope.datasets.reductions import STORE_DTYPES, read_storing
 from hookscope.errors import RequestError
 
 if TYPE_CHECKING:
@@ -62,6 +63,24 @@ options = together(
         help="Take every N-th input, beginning with the first.",
     ),
     option(
+        "--reduce",
+        section=SECTION,
+        metavar="WORD",
+        help="Keep less of each row: mean, max, cls, flatten, topk:K, pca:K or histogram, with"
+        " :space, :tokens or :all behind it.",
+    ),
+    option(
+        "--store-dtype",
+        section=SECTION,
+        type=click.Choice(STORE_DTYPES),
+        help="Keep floating-point values in this dtype; --dtype is what the model computes in.",
+    ),
+    flag(
+        "stats-only",
+        section=SECTION,
+        help="Keep statistics of each channel over all inputs, and no row.",
+    ),
+    option(
         "--decode",
         section=SECTION,
         default=DECODINGS[0],
@@ -92,7 +111,7 @@ options = together(
 )
 NAMES = {
     *("batch", "memory", "workers", "shard_size", "every", "decode", "stop", "skip_bad"),
-    *("resume", "channels_last", "autocast"),
+    *("reduce", "store_dtype", "stats_only", "resume", "channels_last", "autocast"),
 }
 
 
@@ -112,6 +131,7 @@ def split(ctx: click.Context, folder: bool, values: dict[str, Any]) -> dict[str,
 def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]) -> None:
     """Run the model over the dataset; print what the folder holds."""
     out: Out = ctx.obj
+    read_storing(values["reduce"], values["store_dtype"], values["stats_only"])
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
@@ -141,7 +161,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     else:
         from hookscope.render.extract import extraction_lines
 
-        out.result(extraction_lines(done.manifest, done.told(), out.width, out.ascii))
+        out.result(extraction_lines(done.manifest, out.width, out.ascii))
     _say(out, folder, done)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from hookscope import strict_json
@@ -19,6 +19,8 @@ from hookscope.errors import RequestError, StoreError
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
 INPUTS = "inputs.jsonl"
+STATISTICS = "statistics.safetensors"  # of all rows, where no row is kept
+FITTED = "pca.safetensors"  # what rows are projected with, where they are
 PARTS = ".parts/"
 PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard
 _SHARD = "rows-"
@@ -70,11 +72,15 @@ def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
     """Whether a shard is there with the bytes that it had when it was written."""
     if place.size(shard["file"]) != shard["bytes"]:
         return False
+    return _sha256(place, shard["file"]) == str(shard["sha256"])
+
+
+def _sha256(place: Place, name: str) -> str:
     digest = hashlib.sha256()
-    with place.open(shard["file"]) as file:
+    with place.open(name) as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-    return digest.hexdigest() == str(shard["sha256"])
+    return digest.hexdigest()
 
 
 def check_folder(place: Place, *, resume: bool, force: bool) -> None:
@@ -104,5 +110,17 @@ def clear(place: Place) -> None:
     """Remove from a folder what hookscope wrote there, and nothing else."""
     for name in place.names():
         ours = name.startswith((_SHARD, f".{_SHARD}", PARTS))
-        if ours or name in (MANIFEST, INDEX, INPUTS):
+        if ours or name in (MANIFEST, INDEX, INPUTS, STATISTICS, FITTED):
             place.remove(name)
+
+
+def clear_strays(place: Place, kept: Collection[str]) -> None:
+    """Remove the shards that are not in ``kept``, and what was known of any while it was made."""
+    for name in place.names():
+        if name.startswith(PARTS) or (name.startswith(_SHARD) and name not in kept):
+            place.remove(name)
+
+
+def told_of(place: Place, name: str) -> dict[str, Any]:
+    """Size and checksum of a file of ours, as a manifest has them."""
+    return {"file": name, "bytes": place.size(name), "sha256": _sha256(place, name)}

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from hookscope import strict_json
 from hookscope.datasets.folder import (
+    FITTED,
     INDEX,
     INPUTS,
     MANIFEST,
     PARTS,
     PLAN,
+    clear_strays,
     is_sound,
     read_json,
-    slice_key,
+    told_of,
     write_json,
 )
 from hookscope.datasets.place import Place
 from hookscope.errors import RequestError
 
 SCHEMA = 1
-_NOT_PLANNED = {"schema", "shards", "fired", "silent"}  # what a manifest has and a plan has not
+_NOT_PLANNED = {
+    "schema",
+    "shards",
+    "fired",
+    "silent",
+    "fitted",
+}  # what a manifest has and a plan has not
 
 
 def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
@@ -84,6 +92,10 @@ def parts_of(place: Place) -> list[dict[str, Any]]:
 
 def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
     """Make of a finished folder an unfinished one in which each shard is known by itself."""
+    kept = {shard["file"] for shard in manifest["shards"]}
+    clear_strays(place, kept)  # of a run that was cut short while it cleaned up
+    if manifest.get("fitted") and not is_sound(place, manifest["fitted"]):
+        place.remove(FITTED)
     with io.TextIOWrapper(place.open(INPUTS), encoding="utf-8") as lines:
         for shard in manifest["shards"]:
             told = [json.loads(line) for line in islice(lines, shard["rows"])]
@@ -92,28 +104,35 @@ def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
     place.remove(MANIFEST)
 
 
-def join(place: Place, plan: Mapping[str, Any], coverage: Mapping[str, Any]) -> dict[str, Any]:
-    """Write manifest, index and table of inputs from what is known of the shards, reading none.
+Gather = Callable[[Place, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str]]]
+
+
+def join(
+    place: Place, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
+) -> dict[str, Any]:
+    """Write manifest, index and table of inputs from what is known of the shards.
+
+    Args:
+        place: the folder of results.
+        plan: what the run did.
+        coverage: which modules ran.
+        gather: takes what is known of the shards; returns what the manifest tells of the files that
+            hold the results, and the file of each tensor.
 
     Returns:
         The manifest.
     """
     parts = parts_of(place)
-    shards = [{k: v for k, v in part.items() if k != "inputs"} for part in parts]
-    manifest = {**plan, **coverage, "schema": SCHEMA, "shards": shards}
-    places = {
-        slice_key(key["key"], part["first"], part["first"] + part["rows"]): part["file"]
-        for part in parts
-        for key in plan["keys"]
-    }
-    size = sum(part["bytes"] for part in parts)
+    bare = [{k: v for k, v in part.items() if k != "inputs"} for part in parts]
+    shards, places = gather(place, bare)
+    fitted = {"fitted": told_of(place, FITTED)} if place.size(FITTED) is not None else {}
+    manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
+    size = sum(shard["bytes"] for shard in shards)
     lines = (strict_json.dumps(line) + "\n" for part in parts for line in part["inputs"])
     place.write(INPUTS, "".join(lines).encode())
     write_json(place, INDEX, {"metadata": {"total_size": size}, "weight_map": places})
     write_json(place, MANIFEST, manifest)
-    for name in place.names():
-        if name.startswith(PARTS):
-            place.remove(name)
+    clear_strays(place, {shard["file"] for shard in shards})
     return manifest
 
 

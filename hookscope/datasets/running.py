@@ -8,8 +8,8 @@ the data.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.captures import Capture
+from hookscope.datasets.keeping import Keep
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.probing import Column
 from hookscope.datasets.rows import RowBatch
-from hookscope.datasets.shards import Filled, Stored, Writing
+from hookscope.datasets.shards import Filled, Writing
 from hookscope.datasets.stopping import Stopper
 from hookscope.errors import CheckFailed, InputError
 from hookscope.execute import model_failed, untouched
@@ -97,10 +98,10 @@ def run(
     place: Place,
     shards: Sequence[Shard],
     batches: Any,
-    stored: Sequence[Stored],
+    keep: Keep,
     progress: Callable[[State], None],
 ) -> State:
-    """Run the model on ``batches``, those of ``shards`` in order, and write what it gives.
+    """Run the model on ``batches``, those of ``shards`` in order, and write what is kept of it.
 
     Raises:
         InputError: an input cannot be used, and ``skip_bad`` is not set.
@@ -111,21 +112,17 @@ def run(
     state = State(sum(shard.rows for shard in shards))
     rest = iter(shards)
     shard = next(rest, None)
-    guard = untouched(work.module, train=False, seed=work.seed)
-    stopper = Stopper(work.module, *work.last) if work.last else None
-    with guard, torch.no_grad(), Writing(place, stored) as writing:
+    with passes(work) as give, Writing(place, keep.begin) as writing:
         begun = time.perf_counter()
         for batch in batches:
             read = time.perf_counter()
             state.times.read += read - begun
             assert shard is not None
-            _refuse_bad(batch, work.skip_bad)
-            shot = _forward(work, batch, stopper)
-            tensors = _rows_of(work, shot, batch)
+            values = keep.values(give(batch), batch.rows, batch.bad)
             ran = time.perf_counter()
             state.times.forward += ran - read
             lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
-            writing.put(Filled(shard, batch.rows.start, tensors, lines))
+            writing.put(Filled(shard, batch.rows.start, values, lines))
             if batch.rows.stop == shard.last:
                 shard = next(rest, None)
             begun = time.perf_counter()
@@ -136,6 +133,19 @@ def run(
             progress(state)
     state.bytes = writing.bytes
     return state
+
+
+@contextmanager
+def passes(work: Work) -> Iterator[Callable[[RowBatch], dict[str, Tensor]]]:
+    """Yield what runs the model on a batch and returns what its layers give, rows first."""
+    stopper = Stopper(work.module, *work.last) if work.last else None
+
+    def give(batch: RowBatch) -> dict[str, Tensor]:
+        _refuse_bad(batch, work.skip_bad)
+        return _rows_of(work, _forward(work, batch, stopper), batch)
+
+    with untouched(work.module, train=False, seed=work.seed), torch.no_grad():
+        yield give
 
 
 def _refuse_bad(batch: RowBatch, skip: bool) -> None:
@@ -170,7 +180,7 @@ def _placed(tensor: Tensor, work: Work) -> Tensor:
 
 
 def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
-    """What was recorded, rows first, on the CPU; what a blank gave is NaN, or 0 for integers."""
+    """What was recorded, rows first."""
     if list(shot) != list(work.columns):
         odd = next(iter(set(shot) ^ set(work.columns)), "the order of keys")
         raise CheckFailed(
@@ -187,8 +197,5 @@ def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
                 f" {tuple(tensor.shape)}, not {(len(batch.rows), *column.shape)}.",
                 "The shape depends on the input: bring inputs to one --size.",
             )
-        if batch.bad:
-            hollow = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
-            tensor[list(batch.bad)] = hollow
-        rows[key] = tensor.cpu()
+        rows[key] = tensor
     return rows

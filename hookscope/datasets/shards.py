@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
 import torch
 from torch import Tensor
@@ -57,6 +58,19 @@ class Stored:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+class Growing(Protocol):
+    """The file of a shard while its rows come."""
+
+    def write(self, first: int, values: Any) -> int:
+        """Take what is kept of the rows from ``first`` on; return how many bytes were written."""
+
+    def finish(self) -> dict[str, Any]:
+        """Give the file its name; return what is known of it."""
+
+    def discard(self) -> None:
+        """Leave nothing of it."""
+
+
 class ShardFile:
     """One shard while it is being filled.
 
@@ -75,10 +89,10 @@ class ShardFile:
         self._file: BinaryIO = self.scratch.open("wb")
         self._file.write(header)
 
-    def write(self, first: int, tensors: Mapping[str, Tensor]) -> int:
+    def write(self, first: int, values: Mapping[str, Tensor]) -> int:
         """Write the rows from ``first`` on to their places; return how many bytes that was."""
         written = 0
-        for key, tensor in tensors.items():
+        for key, tensor in values.items():
             start = self._places[key] + (first - self.shard.first) * self._stored[key].bytes
             self._file.seek(start)
             flat = tensor.contiguous().reshape(-1).view(torch.uint8)
@@ -88,20 +102,25 @@ class ShardFile:
     def finish(self) -> dict[str, Any]:
         """Give the file its name; return what is known of it."""
         self._file.close()
-        told = {
-            "file": self.shard.name,
-            "first": self.shard.first,
-            "rows": self.shard.rows,
-            "bytes": self.scratch.stat().st_size,
-            "sha256": sha256_of(self.scratch),
-        }
-        self.place.take(self.scratch, self.shard.name)
-        return told
+        return take(self.place, self.shard.name, self.scratch, self.shard)
 
     def discard(self) -> None:
         """Leave nothing of it."""
         self._file.close()
         self.scratch.unlink(missing_ok=True)
+
+
+def take(place: Place, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
+    """Give a whole file its name; return what is known of it."""
+    told = {
+        "file": name,
+        "first": rows.first,
+        "rows": rows.rows,
+        "bytes": scratch.stat().st_size,
+        "sha256": sha256_of(scratch),
+    }
+    place.take(scratch, name)
+    return told
 
 
 @dataclass(frozen=True)
@@ -110,7 +129,7 @@ class Filled:
 
     shard: Shard
     first: int
-    tensors: Mapping[str, Tensor]
+    values: Any  # what the shard's file takes
     lines: Sequence[dict[str, Any]]
     wait: Any = None  # an event after which the values are on the CPU
 
@@ -123,12 +142,12 @@ class Writing:
 
     Args:
         place: the folder where the shards go.
-        stored: what is kept of each row.
+        begin: makes the file of a shard.
     """
 
-    def __init__(self, place: Place, stored: Sequence[Stored]) -> None:
+    def __init__(self, place: Place, begin: Callable[[Place, Shard], Growing]) -> None:
         self.place = place
-        self.stored = stored
+        self.begin = begin
         self.bytes = 0
         self._queue: queue.Queue[Filled | None] = queue.Queue(maxsize=2)
         self._error: BaseException | None = None
@@ -163,15 +182,15 @@ class Writing:
             raise self._error
 
     def _work(self) -> None:
-        file: ShardFile | None = None
+        file: Growing | None = None
         lines: list[dict[str, Any]] = []
         try:
             while (filled := self._queue.get()) is not None:
                 if file is None:
-                    file, lines = ShardFile(self.place, filled.shard, self.stored), []
+                    file, lines = self.begin(self.place, filled.shard), []
                 if filled.wait is not None:
                     filled.wait.synchronize()
-                self.bytes += file.write(filled.first, filled.tensors)
+                self.bytes += file.write(filled.first, filled.values)
                 lines += filled.lines
                 if lines[-1]["row"] + 1 == filled.shard.last:
                     known, file = file.finish() | {"inputs": lines}, None

@@ -30,13 +30,12 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def extraction_lines(
-    manifest: Mapping[str, Any], told: Mapping[str, Any], width: int | None, ascii: bool = False
+    manifest: Mapping[str, Any], width: int | None, ascii: bool = False
 ) -> list[Text]:
     """Return one row for each key, and a line about the whole.
 
     Args:
         manifest: of the folder.
-        told: what the run did: ``rows_now``, ``rows_skipped``.
         width: cells of the terminal, None for a pipe.
         ascii: write everything outside ASCII as an escape.
     """

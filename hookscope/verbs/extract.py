@@ -46,6 +46,9 @@ def extract(
     workers: int | None = None,
     shard_size: int = 512 * 10**6,
     every: int = 1,
+    reduce: str | None = None,
+    store_dtype: str | None = None,
+    stats_only: bool = False,
     decode: str = DECODINGS[0],
     stop: bool = True,
     skip_bad: bool = False,
@@ -69,6 +72,11 @@ def extract(
         workers: processes that read and preprocess; None for one fewer than there are cores.
         shard_size: bytes of one file, roughly.
         every: take every so many inputs, beginning with the first.
+        reduce: keep less of each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``,
+            ``pca:K`` or ``histogram``, and behind it ``:space``, ``:tokens`` or ``:all``.
+        store_dtype: ``float16``, ``bfloat16`` or ``int8`` for the floating-point values on the
+            disk; ``dtype`` is what the model computes in.
+        stats_only: keep statistics of each channel over all inputs, and no row.
         decode: ``exact``, the pixels that ``capture`` gives; or ``fast``: a JPEG is scaled down
             while it is decoded, to no less than twice the size that is needed.
         stop: end each pass after the last layer that is wanted, where a pass without values has
@@ -84,8 +92,8 @@ def extract(
         The manifest of the folder, and what the run did.
 
     Raises:
-        ModelError, LayerError, InputError, RequestError: a word, a pattern or a file is wrong, or
-            ``folder`` holds something else.
+        ModelError, LayerError, InputError, RequestError: a word, a pattern or a file is wrong,
+            ``reduce`` does not fit a layer, or ``folder`` holds something else.
         ForwardError: the model itself raised; names the layer.
         StoreError: the disk is full, say. What is finished is kept.
 
