@@ -97,7 +97,7 @@ SEEN_BY_RENDER |= {
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
-PUBLIC_VERBS |= {"plot", "filters", "check", "diff"}
+PUBLIC_VERBS |= {"plot", "filters", "check", "diff", "extract"}
 
 Rule = Callable[[Path], list[str]]
 

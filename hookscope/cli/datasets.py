@@ -131,6 +131,11 @@ def split(ctx: click.Context, folder: bool, values: dict[str, Any]) -> dict[str,
 def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]) -> None:
     """Run the model over the dataset; print what the folder holds."""
     out: Out = ctx.obj
+    if not values["input"]:
+        raise RequestError(
+            f"{folder} is a folder, for the results of many inputs, and there is no input.",
+            "Give --input photos/, or let --output name a file.",
+        )
     read_storing(values["reduce"], values["store_dtype"], values["stats_only"])
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."

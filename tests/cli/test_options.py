@@ -20,6 +20,8 @@ PRESENTATION |= {"chrome", "dpi"}
 PRESENTATION |= {"model_word"}
 # What only Python can give.
 CALLBACKS = {"progress"}
+# What --output says.
+CALLBACKS |= {"folder", "force"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
 WITH_API += ("report", "plot", "filters", "check", "diff")
@@ -87,6 +89,20 @@ SAMPLES = {
     "steps": ("7", 7),
     "baseline": ("black", "black"),
     "forward-only": ("1", True),
+    "batch": ("4", 4),
+    "memory": ("1GB", 10**9),
+    "workers": ("3", 3),
+    "shard-size": ("1MB", 10**6),
+    "every": ("10", 10),
+    "reduce": ("mean", "mean"),
+    "store-dtype": ("int8", "int8"),
+    "stats-only": ("1", True),
+    "decode": ("fast", "fast"),
+    "stop": ("0", False),
+    "skip-bad": ("1", True),
+    "resume": ("1", True),
+    "channels-last": ("1", True),
+    "autocast": ("bfloat16", "bfloat16"),
     "only": ("nan, inf", ("nan", "inf")),
     "skip": ("tied", ("tied",)),
     "dead": ("0.5", 0.5),
@@ -180,7 +196,10 @@ def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) 
 def api_of(name: str) -> dict[str, inspect.Parameter]:
     import hookscope
 
-    return dict(inspect.signature(getattr(hookscope, name)).parameters)
+    known = dict(inspect.signature(getattr(hookscope, name)).parameters)
+    if name == "capture":  # into a folder it is another function
+        known |= inspect.signature(hookscope.extract).parameters
+    return known
 
 
 @pytest.mark.slow
