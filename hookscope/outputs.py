@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hookscope.choices import ENDINGS
 from hookscope.errors import RequestError
@@ -70,10 +70,20 @@ def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
         ValueError: it begins with something else.
     """
     with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= _HEADER_LIMIT:
-            raise ValueError("no header of safetensors")
-        table = json.loads(file.read(length))
+        return header_in(file)
+
+
+def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return the same of a file that is open at its beginning.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it begins with something else.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= _HEADER_LIMIT:
+        raise ValueError("no header of safetensors")
+    table = json.loads(file.read(length))
     if not isinstance(table, dict):
         raise ValueError("no header of safetensors")
     return table, 8 + length
