@@ -25,6 +25,8 @@ PICTURE_MARKS = {
     ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
     ".pdf": f"/Creator ({MARK})".encode(),
 }
+TABLES = (SUFFIX, ".npy", ".parquet")  # what features are exported to
+_MARKLESS = TABLES[1:]  # nothing in them tells who wrote them
 _NEAR = 4096  # bytes
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
@@ -104,6 +106,21 @@ def picture_ending(path: Path) -> str:
     return ending
 
 
+def table_ending(path: Path) -> str:
+    """Return the ending of the file that features are exported to, which tells its format.
+
+    Raises:
+        RequestError: they are not exported to that format.
+    """
+    ending = path.suffix.lower()
+    if ending not in TABLES:
+        raise RequestError(
+            f"The output {path} is of no known format by its name.",
+            f"Let it end in {', '.join(TABLES[:-1])} or {TABLES[-1]}.",
+        )
+    return ending
+
+
 def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:
     """Make sure that ``path`` can be written, and return whether that replaces a file.
 
@@ -143,6 +160,8 @@ def check(path: Path, force: bool = False, option: str = "--output", suffix: str
     if not force and not is_ours(path, suffix):
         other = any(is_ours(path, kind) for kind in (SUFFIX, ".json"))
         what = "holds results of another kind" if other else "was not written by hookscope"
+        if suffix in _MARKLESS:
+            what = f"a {suffix} file does not tell whether hookscope wrote it"
         raise RequestError(
             f"The file {path} exists and {what}.",
             f"Add --force to replace it, or name another file with {option}.",

@@ -31,6 +31,10 @@ FLOORS = (
     ("events", "ablation.result", "reader"),
     ("pictures",),
     ("pictures.figures",),
+    ("datasets.place",),
+    ("datasets.folder",),
+    ("datasets.manifest", "datasets.serving"),
+    ("datasets.reading",),
     ("tensors", "summaries", "lending"),
     ("gates",),
     ("sources", "losses", "store"),
@@ -51,6 +55,7 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
+    ("datasets",),
     ("ablation",),
     ("render",),
     ("page", "cams"),
@@ -62,7 +67,8 @@ HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
 LIGHT = [name for names in FLOORS[:5] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
-    *("render", "page", "verbs.plot"),
+    *("render", "page", "verbs.plot", "verbs.open", "verbs.export", "verbs.verify"),
+    *("datasets.place", "datasets.folder", "datasets.manifest", "datasets.reading"),
     *(name for names in FLOORS[5:10] for name in names),
 }
 
@@ -77,12 +83,13 @@ SEEN_BY_RENDER |= {
     "records",
     "events",
     "pictures",
+    "datasets.reading",
     "render",
 }
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
-PUBLIC_VERBS |= {"plot", "filters"}
+PUBLIC_VERBS |= {"plot", "filters", "extract", "open", "export", "verify"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookscope.atomic import write_bytes
 from hookscope.errors import EnvironmentFault, RequestError, StoreError, cause
 
 ADDRESS = "://"
@@ -65,6 +64,9 @@ class Place:
         Raises:
             StoreError: it cannot be written.
         """
+        # Loads safetensors for its errors, and whether a word names a folder must be told at once.
+        from hookscope.atomic import write_bytes
+
         (self._root / name).parent.mkdir(exist_ok=True)
         write_bytes(self._root / name, data)
 

@@ -44,7 +44,7 @@ class TensorRows:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return tensor_of(*self._rows.bits(index))
+        return tensor_of(self._rows.bits(index), self._rows.format)
 
     @property
     def shape(self) -> torch.Size:

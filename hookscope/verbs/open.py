@@ -27,7 +27,7 @@ def open(features: str | os.PathLike[str]) -> Features:
     Example:
         >>> import hookscope
         >>> features = hookscope.open("sample_models/features")
-        >>> features["conv1"].shape, features["fc2"][-2:].argmax(axis=1)
-        ((12, 16, 8, 8), array([3, 5]))
+        >>> features["pool"].shape, features["fc"][[3, 5]].argmax(axis=1)
+        ((10, 32, 4, 4), array([3, 5]))
     """
     return Features(features)

@@ -22,7 +22,7 @@ PRESENTATION |= {"model_word"}
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
-WITH_API += ("report", "plot", "filters")
+WITH_API += ("report", "plot", "filters", "export", "verify")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -107,6 +107,7 @@ NEEDED = {
     **{name: ["a.safetensors"] for name in ("show", "plot", "report")},
     "completion": ["bash"],
     "filters": ["conv1"],
+    **{name: ["features/"] for name in ("export", "verify")},
 }
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 
@@ -166,7 +167,7 @@ def api_of(name: str) -> dict[str, inspect.Parameter]:
 @pytest.mark.parametrize("name", WITH_API)
 def test_options_are_the_keywords_of_the_api(name) -> None:
     names = {param.name for param in cli.commands[name].params} - PRESENTATION
-    assert names == set(api_of(name)) - CALLBACKS
+    assert names == set(api_of(name)) - CALLBACKS - PRESENTATION
 
 
 @pytest.mark.slow
@@ -175,7 +176,7 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
     params = parse(name, *NEEDED.get(name, [])).params
     arguments = {p.name for p in cli.commands[name].params if isinstance(p, click.Argument)}
     for keyword, parameter in api_of(name).items():
-        if keyword not in CALLBACKS | arguments:
+        if keyword not in CALLBACKS | PRESENTATION | arguments:
             assert params[keyword] == parameter.default, keyword
 
 

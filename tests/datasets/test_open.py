@@ -73,7 +73,9 @@ INDICES = st.one_of(
     st.tuples(hnp.arrays(bool, SHAPE[0]), st.slices(3), st.integers(-2, 1)),
     st.tuples(st.slices(7), st.lists(st.integers(-3, 2), max_size=4)),
     st.tuples(st.lists(st.integers(-7, 6), max_size=9), REST, st.integers(-2, 1)),
-    st.tuples(st.slices(7), st.lists(st.integers(-3, 2), min_size=2, max_size=2), REST, st.just([0])),
+    st.tuples(
+        st.slices(7), st.lists(st.integers(-3, 2), min_size=2, max_size=2), REST, st.just([0])
+    ),
     st.lists(st.integers(-9, 8), max_size=5),
     st.tuples(st.integers(-9, 8), st.slices(3)),
     st.tuples(st.booleans(), st.slices(7)),
@@ -143,7 +145,14 @@ def test_int8_is_multiplied_by_the_scale_of_its_row(tmp_path: Path) -> None:
     features = hookscope.open(folder)
     wanted = values.numpy() * scale.numpy()[:, None, None]
     assert features.keys == (key,) and features["conv"].dtype == np.float32
-    for index in (slice(None), [4, 0], (slice(None), 1), (..., 0), 3, np.array([1, 0, 1, 1, 0]) > 0):
+    for index in (
+        slice(None),
+        [4, 0],
+        (slice(None), 1),
+        (..., 0),
+        3,
+        np.array([1, 0, 1, 1, 0]) > 0,
+    ):
         assert np.array_equal(features["conv"][index], wanted[index], equal_nan=True)
         assert np.array_equal(features["conv"].raw[index], values.numpy()[index])
     assert features["conv"].torch()[1].dtype == torch.float32
@@ -224,13 +233,13 @@ def test_an_address_is_read_like_a_folder(tmp_path: Path) -> None:
 def test_what_is_no_finished_folder_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="does not exist"):
         hookscope.open(tmp_path / "none")
-    with pytest.raises(RequestError, match="holds no features: there is no manifest.json"):
+    with pytest.raises(RequestError, match=r"holds no features: there is no manifest\.json"):
         hookscope.open(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match="is a file"):
         hookscope.open(tmp_path / "file")
     (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
-    with pytest.raises(RequestError, match="manifest.json tells of none"):
+    with pytest.raises(RequestError, match=r"manifest\.json tells of none"):
         hookscope.open(tmp_path)
     folder = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
     told = json.loads((folder / "manifest.json").read_text())

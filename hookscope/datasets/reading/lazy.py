@@ -37,20 +37,21 @@ class Rows:
 
     Attributes:
         key, shape, dtype: what they are; ``shape`` begins with the number of rows.
-        stored: the dtype in the files, as the format names it: ``F32``, ``BF16``, ``I8``.
+        scaled: whether they are multiplied out.
+        format: the dtype of :meth:`bits` as the format names it: ``F32``, ``BF16``, ``I8``.
     """
 
     def __init__(self, shards: Shards, key: str, shape: tuple[int, ...], raw: bool = False) -> None:
         first = shards.open(0)
+        stored = first.spot(key).dtype
         self.key, self.shape = key, shape
-        self.stored = first.spot(key).dtype
-        self._shards = shards
-        self._scaled = not raw and first.holds(key + SCALE)
-        self.dtype = np.dtype(np.float32) if self._scaled else self._widened()
+        self.scaled = not raw and first.holds(key + SCALE)
+        self.format = "F32" if self.scaled else stored
+        self.dtype = np.asarray(widen(np.empty(0, RAW[self.format]), self.format)).dtype
+        self._shards, self._raw = shards, raw
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raw = not self._scaled
-        return Rows, (self._shards, self.key, self.shape, raw)
+        return Rows, (self._shards, self.key, self.shape, self._raw)
 
     def __repr__(self) -> str:
         return f"<Rows of {self.key}: {'x'.join(map(str, self.shape))}, {self.dtype}>"
@@ -74,8 +75,9 @@ class Rows:
         return Rows(self._shards, self.key, self.shape, raw=True)
 
     def __getitem__(self, index: Any) -> Any:
-        bits, dtype = self.bits(index)
-        return widen(np.asarray(bits), dtype)[()]
+        bits = self.bits(index)
+        values = np.asarray(widen(np.asarray(bits), self.format))
+        return values if isinstance(bits, np.ndarray) else values[()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
@@ -88,42 +90,37 @@ class Rows:
 
         return TensorRows(self)
 
-    def bits(self, index: Any) -> tuple[NDArray[Any], str]:
-        """Return what an index asks for, with what the format calls its dtype.
-
-        What numpy has no dtype for comes as integers of the same bits.
+    def bits(self, index: Any) -> Any:
+        """Return what an index asks for; what numpy has no dtype for as integers of the same bits.
 
         Raises:
             IndexError: numpy would not take the index either.
             StoreError: a shard is missing or damaged.
         """
         reading = reading_of(index, self.shape)
-        found = self._shards.gather(self.key, reading.rows, reading.inner)
-        if self._scaled:
-            found = self._multiplied(found, self._shards.gather(self.key + SCALE, reading.rows, ()))
-        return found[reading.local], "F32" if self._scaled else self.stored
+        found = self._gathered(reading.rows, reading.inner)
+        return found[reading.local]  # of integers alone, a scalar
 
-    def blocks(self) -> Iterator[tuple[NDArray[Any], str]]:
-        """Yield the bits of all rows in order, some megabytes at a time, with their dtype.
+    def stretch(self, first: int, last: int) -> NDArray[Any]:
+        """Return the bits of neighbouring rows, in memory that is given back with them.
 
-        They are read into memory that is given back, so that going through a whole dataset takes
-        no more than a block.
+        So going through a whole dataset takes no more than a stretch of it.
         """
-        inner = (slice(None),) * (self.ndim - 1)
-        width = int(np.prod(self.shape[1:], dtype=object)) * np.dtype(RAW[self.stored]).itemsize
-        step = max(BLOCK // max(width, 1), 1)
-        for number in range(len(self._shards)):
-            shard = self._shards.open(number)
-            for first in range(0, shard.rows, step):
-                rows = np.arange(first, min(first + step, shard.rows))
-                found = shard.fetch(self.key, rows, inner)
-                if self._scaled:
-                    found = self._multiplied(found, shard.fetch(self.key + SCALE, rows, ()))
-                yield found, "F32" if self._scaled else self.stored
+        whole = (slice(None),) * (self.ndim - 1)
+        return self._gathered(np.arange(first, last), whole, mapped=False)
 
-    def _widened(self) -> np.dtype[Any]:
-        return widen(np.empty(0, RAW[self.stored]), self.stored).dtype
+    def stretches(self) -> Iterator[NDArray[Any]]:
+        """Yield the bits of all rows in order, some megabytes at a time."""
+        step = max(BLOCK * len(self) // max(self.nbytes, 1), 1)
+        for first in range(0, len(self), step):
+            yield self.stretch(first, min(first + step, len(self)))
 
-    def _multiplied(self, integers: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
-        each = scales.reshape(-1, *(1,) * (integers.ndim - 1))
-        return np.multiply(integers, each, dtype=np.float32)
+    def _gathered(
+        self, rows: NDArray[np.intp], inner: tuple[slice, ...], mapped: bool = True
+    ) -> NDArray[Any]:
+        found = self._shards.gather(self.key, rows, inner, mapped)
+        if not self.scaled:
+            return found
+        scales = self._shards.gather(self.key + SCALE, rows, (), mapped)
+        each = scales.reshape(-1, *(1,) * (found.ndim - 1))
+        return np.multiply(found, each, dtype=np.float32)

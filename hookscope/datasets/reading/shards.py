@@ -93,7 +93,7 @@ class OpenShard:
         return np.asarray(whole[(first, *inner)])
 
     def fetch(self, key: str, rows: NDArray[np.intp], inner: tuple[slice, ...]) -> NDArray[Any]:
-        """Return the same by reading whole rows, which takes no more memory than they do."""
+        """Return the same by reading whole rows, without a map."""
         spot = self.spot(key)
         raw = np.dtype(RAW[spot.dtype])
         width = int(np.prod(spot.shape[1:], dtype=object)) * raw.itemsize
@@ -139,8 +139,18 @@ class Shards:
     def __len__(self) -> int:
         return len(self._ends)
 
-    def gather(self, key: str, rows: NDArray[np.intp], inner: tuple[slice, ...]) -> NDArray[Any]:
-        """Return the bits of a part of some rows, which are ascending, each once."""
+    def gather(
+        self, key: str, rows: NDArray[np.intp], inner: tuple[slice, ...], mapped: bool = True
+    ) -> NDArray[Any]:
+        """Return the bits of a part of some rows.
+
+        Args:
+            key: the tensor.
+            rows: ascending, each once.
+            inner: a slice for each further dimension.
+            mapped: read through a map of the file where there can be one. The system counts what
+                was read so as this process's memory for as long as it has room.
+        """
         spot = self.open(0).spot(key)
         lengths = [len(range(n)[s]) for n, s in zip(spot.shape[1:], inner, strict=True)]
         found = np.empty((rows.size, *lengths), RAW[spot.dtype])
@@ -148,7 +158,8 @@ class Shards:
         for number in np.unique(homes):
             here = slice(*np.searchsorted(homes, [number, number + 1]))
             shard = self.open(int(number))
-            found[here] = shard.take(key, rows[here] - shard.first, inner)
+            read = shard.take if mapped else shard.fetch
+            found[here] = read(key, rows[here] - shard.first, inner)
         return found
 
 
