@@ -1,1 +1,1 @@
-"""Reading what a run over a dataset wrote, without torch: lazily, checked, or turned into a file."""
+"""What a run over a dataset wrote, without torch: opened, checked, or turned into a file."""

@@ -1,4 +1,4 @@
-"""Whether a folder of features is what its manifest says: every shard whole, index and table right."""
+"""Whether a folder of features is what its manifest says: shards, index and table of inputs."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _table_problems(place: Place, rows: int) -> Iterator[str]:
     try:
         with place.open(INPUTS) as file:
             for line, text in enumerate(file):
-                if json.loads(text)["row"] != line:
-                    yield f"line {line + 1} is not that of row {line}"
+                if json.loads(text)["row"] != line or not text.endswith(b"\n"):
+                    yield f"line {line + 1} is not the whole one of row {line}"
                     return
     except (OSError, ValueError, KeyError, TypeError) as error:
         yield f"line {line + 1} cannot be read: {cause(error)}"

@@ -1,4 +1,4 @@
-"""What an index of numpy's asks for of an array that lies in shards: which rows, which part of each.
+"""What an index of numpy's asks for of an array in shards: which rows, and which part of each.
 
 Whatever numpy takes is parted in two: rows and slices of the further dimensions, which are read,
 and an index into what was read, which is numpy's own affair.

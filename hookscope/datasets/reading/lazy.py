@@ -123,4 +123,5 @@ class Rows:
             return found
         scales = self._shards.gather(self.key + SCALE, rows, (), mapped)
         each = scales.reshape(-1, *(1,) * (found.ndim - 1))
-        return np.multiply(found, each, dtype=np.float32)
+        multiplied: NDArray[np.float32] = np.multiply(found, each, dtype=np.float32)
+        return multiplied
