@@ -22,7 +22,7 @@ import hookscope
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
-    ("filekinds",),
+    ("filekinds", "filehash"),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
     ("demands",),
     ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
