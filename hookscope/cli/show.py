@@ -70,6 +70,7 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
     from hookscope.datasets.folder import names_folder
 
     if names_folder(file):
+        _refuse_idle_choices(ctx, draws)
         _show_features(out, file, keys[0] if keys else "LAYER" if draws else "")
         return
     _refuse_misfits(ctx, file, keys, draws, out.json)
@@ -174,6 +175,10 @@ def _refuse_misfits(
             "--map needs a KEY whose maps it draws.",
             f"'hookscope show {file}' lists the layers that the file holds.",
         )
+    _refuse_idle_choices(ctx, draws)
+
+
+def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
     assert isinstance(ctx.command, Command)
     for given in ctx.command.options():
         typed = ctx.get_parameter_source(given.name) is ParameterSource.COMMANDLINE

@@ -63,8 +63,9 @@ def features_lines(features: Features, width: int | None, ascii: bool = False) -
 
 
 def features_document(features: Features) -> dict[str, Any]:
-    """Return the manifest with the folder in front."""
-    return document("show", {"file": features.folder, "features": features.manifest})
+    """Return ``file``, what a single file would hold as null, and the manifest as ``features``."""
+    told = {"file": features.folder, "recording": None, "tensors": None}
+    return document("show", {**told, "features": features.manifest})
 
 
 def rows_lines(chosen: Sequence[Rows], width: int | None, ascii: bool = False) -> list[Text]:
