@@ -45,6 +45,7 @@ docs: ready-dev
 	$(PY) -m tools.catalog
 	$(PY) -m tools.report_picture
 	$(PY) -m tools.pictures
+	$(PY) -m tools.terminal_picture
 
 bench: ready
 	@$(PY) -m bench

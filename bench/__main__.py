@@ -15,9 +15,16 @@ from statistics import median
 
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
+from bench.with_weights import filling
 
 BY_HAND = (sys.executable, str(Path(__file__).with_name("by_hand.py")), str(IMAGE), "layer3")
 CAPTURE = (*HOOKSCOPE, "capture", "resnet18", "--layer", "layer3.*", "--input", str(IMAGE))
+FIVE = IMAGE.parent / "sample_models" / "five.safetensors"
+PLOT = (*HOOKSCOPE, "plot", str(FIVE), "conv1", "-o", "five.png")
+PLOT_BY_HAND = (
+    *(sys.executable, str(Path(__file__).with_name("plot_by_hand.py"))),
+    *(str(FIVE), "conv1/output", "five.png"),
+)
 IMPORT = python("import torchvision")
 
 Pair = tuple[float, float]
@@ -104,6 +111,27 @@ MEASURES = (
         lambda: inside("bench.in_process", "ablating", "7"),
     ),
     Measure(
+        "Grad-CAM at the layer that cam finds",  # a run and a way back to find it, a run to check
+        "the same by hand, the layer known",
+        6.0,
+        "ms",
+        lambda: inside("bench.in_process", "map", "20"),
+    ),
+    Measure(
+        "Grad-CAM at a layer by name",  # a run to check
+        "the same by hand",
+        3.0,
+        "ms",
+        lambda: inside("bench.in_process", "named map", "20"),
+    ),
+    Measure(
+        "integrated gradients, 16 points",
+        "the same by hand",
+        1.2,
+        "ms",
+        lambda: inside("bench.in_process", "integral", "5"),
+    ),
+    Measure(
         "recording layer3 of resnet50, scripted",
         "the same, not scripted",
         1.2,
@@ -146,11 +174,25 @@ MEASURES = (
         lambda: memories(showing("layer59/output[3:9]", count=3)),
     ),
     Measure(
+        "hookscope plot of 16 feature maps",
+        "bench/plot_by_hand.py",
+        1.2,
+        "ms",
+        lambda: times(pairs(PLOT, PLOT_BY_HAND, 9)),
+    ),
+    Measure(
         "hookscope tree vit_h_14, peak memory",
         "python -c 'import torchvision'",
         1.1,
         "MB",
         lambda: memories(pairs((*HOOKSCOPE, "tree", "vit_h_14"), IMPORT, 3)),
+    ),
+    Measure(
+        "hookscope capture vit_h_14 --weights FILE, peak memory",
+        "by hand, load_state_dict",
+        0.7,
+        "MB",
+        lambda: memories(filling()),
     ),
 )
 

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from time import perf_counter
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
@@ -94,12 +96,59 @@ def operators(model: nn.Module, images: Tensor) -> hookscope.Capture:
     return capture
 
 
+def mapped_by_hand(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return Grad-CAM at layer4 for class 3; a clean run with a graph."""
+    kept: dict[str, Tensor] = {}
+    module = model.get_submodule("layer4")
+    handle = module.register_forward_hook(lambda module, inputs, output: kept.update(a=output))
+    score = model(images)[:, 3].sum()
+    handle.remove()
+    (gradient,) = torch.autograd.grad(score, kept["a"])
+    values = (gradient.mean((2, 3), keepdim=True) * kept["a"].detach()).sum(1).relu()
+    large = F.interpolate(values.unsqueeze(1), images.shape[2:], mode="bilinear")
+    return {"layer4/cam": values, "./cam": large.squeeze(1)}
+
+
+def mapped_by_hookscope(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return the same by hookscope.cam, which finds the layer and holds two runs together."""
+    shot = hookscope.cam(model, input=images, target=3)
+    return {key: shot[key] for key in ("layer4/cam", "./cam")}
+
+
+def named_by_hookscope(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return the same where the layer is named."""
+    shot = hookscope.cam(model, input=images, target=3, layer="layer4")
+    return {key: shot[key] for key in ("layer4/cam", "./cam")}
+
+
+def integrated_by_hand(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return integrated gradients of class 3 from zero, 16 points, and the scores at the ends."""
+    places, weights = np.polynomial.legendre.leggauss(16)
+    total = torch.zeros(images.shape, dtype=torch.float64)
+    for place, weight in zip(places, weights, strict=True):
+        here = (float(place + 1) / 2 * images).requires_grad_()
+        (gradient,) = torch.autograd.grad(model(here)[:, 3].sum(), here)
+        total += float(weight) / 2 * gradient.double()
+    with torch.no_grad():
+        model(images), model(torch.zeros_like(images))
+    return {"./input.0.attribution": (total * images.double()).float()}
+
+
+def integrated_by_hookscope(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return the same by hookscope.cam."""
+    shot = hookscope.cam(model, input=images, target=3, by="integrated", steps=16)
+    return {"./input.0.attribution": shot["./input.0.attribution"]}
+
+
 Work = Callable[[nn.Module, Tensor], Mapping[str, Tensor]]
 SUBJECTS: dict[str, tuple[Work, Work]] = {
     "recording": (by_hookscope, by_hand),
     "editing": (edited_by_hookscope, edited_by_hand),
     "ablating": (knocked_out_by_hookscope, knocked_out_by_hand),
     "operators": (operators, by_hookscope),
+    "map": (mapped_by_hookscope, mapped_by_hand),
+    "named map": (named_by_hookscope, mapped_by_hand),
+    "integral": (integrated_by_hookscope, integrated_by_hand),
 }
 
 

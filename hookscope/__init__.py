@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from hookscope.captures import Capture
     from hookscope.datasets.reading.features import Features
     from hookscope.errors import HookscopeError
+    from hookscope.health.result import Health
     from hookscope.own_hooks.emission import emit
     from hookscope.sources.catalog import models
     from hookscope.verbs.ablate import ablate
     from hookscope.verbs.cam import cam
     from hookscope.verbs.capture import capture
+    from hookscope.verbs.check import check
+    from hookscope.verbs.diff import diff
     from hookscope.verbs.export import export
     from hookscope.verbs.extract import extract
     from hookscope.verbs.filters import filters
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    *("ablate", "cam", "capture", "export", "extract", "filters", "gradcheck", "grads", "load"),
-    *("open", "plot", "record", "report", "step", "trace", "verify"),
+    *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
+    *("grads", "load", "open", "plot", "record", "report", "step", "trace", "verify"),
 )
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
@@ -51,6 +54,7 @@ _HOMES = {
     "Ablation": "hookscope.ablation.result",
     "Capture": "hookscope.captures",
     "Features": "hookscope.datasets.reading.features",
+    "Health": "hookscope.health.result",
     "HookscopeError": "hookscope.errors",
     "Report": "hookscope.verbs.report",
 }
@@ -59,12 +63,15 @@ __all__ = [
     "Ablation",
     "Capture",
     "Features",
+    "Health",
     "HookscopeError",
     "Report",
     "__version__",
     "ablate",
     "cam",
     "capture",
+    "check",
+    "diff",
     "emit",
     "export",
     "extract",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hookscope import store
 from hookscope.records import Record, Recording, key_of
+from hookscope.stats import Stats
 from hookscope.summaries import summarize
 
 
@@ -69,8 +70,12 @@ class Capture(Recording, Mapping[str, Tensor]):
         kind: str,
         aliases: tuple[str, ...] = (),
         weight_norm: float | None = None,
+        held: bool = True,
     ) -> Record:
-        """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it."""
+        """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it.
+
+        With ``held=False`` only its record is kept, with its statistics as they are now.
+        """
         key = first = key_of(module, call, what)
         again = 2
         while key in self._records:  # the dict keys 1 and "1", say, give one name
@@ -87,9 +92,12 @@ class Capture(Recording, Mapping[str, Tensor]):
             device=str(tensor.device),
             aliases=aliases,
             weight_norm=weight_norm,
-            summary=partial(summarize, tensor),
+            summary=partial(summarize, tensor)
+            if held
+            else partial(Stats, **summarize(tensor).to_json()),
         )
-        self._tensors[key] = tensor
+        if held:
+            self._tensors[key] = tensor
         self._records[key] = record
         return record
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from hookscope.modules import Layer
+from hookscope.modules import Layer, submodule
 from hookscope.records import Coverage, Fired, Silent
 
 # By name, as a module from a scripted file bears the name of its class and is of another.
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+UNEXPLAINED = "a branch not taken"  # how the cause begins where the model's structure tells none
 
 
 def summarize_coverage(
@@ -46,12 +47,14 @@ def _likely_cause(
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if _is_a(module, *CONTAINERS):
         return "a container: it is never called, its parent runs what is in it"
-    parent = _submodule(model, parent_name)
+    parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention hands its weights to a fused kernel instead of calling it"
     above = [name for name in _ancestors(layer.name) if name in idle]
-    if above and not _is_a(_submodule(model, above[0]), *CONTAINERS):
+    if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
+    if _is_a(module, "Sequential") and next(module.children(), None) is None:
+        return "a container that holds nothing"
     if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
         return "a container: its parent runs what is in it one by one"
     if _is_a(parent, "TransformerEncoderLayer") and not model.training:
@@ -60,20 +63,12 @@ def _likely_cause(
         return "it has no forward: it holds others, or tracing left out what it does"
     mode = "train" if model.training else "eval"
     return (
-        f"a branch not taken in {mode} mode, or its parent calls .forward() or uses its weights"
-        " directly"
+        f"{UNEXPLAINED} in {mode} mode, or its parent calls .forward() or uses its weights directly"
     )
 
 
 def _is_a(module: nn.Module | None, *names: str) -> bool:
     return any(kind.__name__ in names for kind in type(module).__mro__)
-
-
-def _submodule(model: nn.Module, name: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(name)
-    except AttributeError:  # taken out while the model ran
-        return None
 
 
 def _ancestors(name: str) -> list[str]:

@@ -39,7 +39,13 @@ class ModelError(RequestError):
 
 
 class WeightsError(HookscopeError):
-    """Weights are missing, unreadable, or do not fit the model."""
+    """Weights cannot be fetched, are unreadable, or do not fit the model."""
+
+
+class WeightsFileError(WeightsError):
+    """A file of weights is damaged, of another kind, or does not fit the model."""
+
+    exit_code = 2
 
 
 class LayerError(RequestError):

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from hookscope.captures import Capture
 from hookscope.changes import values_changed
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
+from hookscope.hooks import uncompiled
+from hookscope.inputs.fitting import explain
 from hookscope.module_tree import ROOT
-from hookscope.modules import layers_of, module_running
+from hookscope.modules import layers_of, module_running, submodule, tensors_at
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
@@ -31,7 +33,7 @@ LARGE = 10**9  # bytes from which a recording is announced before it is made
 
 @contextmanager
 def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
-    """Run the block in train or eval mode from a seed; then put everything back.
+    """Run the block in train or eval mode from a seed, uncompiled; then put everything back.
 
     Put back are every module's mode, the buffers (batch normalisation changes its own in train
     mode), the ``.grad`` of every parameter and buffer, and the states of the random generators of
@@ -41,7 +43,7 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
     buffers = [Held(m, dict(m._buffers)) for m in module.modules() if m._buffers]
     leaves = [t for t in chain(module.parameters(), module.buffers()) if t.requires_grad]
     grads = {t: t.grad for t in leaves}
-    with seeded(module, seed):
+    with uncompiled(module), seeded(module, seed):
         try:
             module.train(train)
             for leaf in grads:
@@ -113,7 +115,7 @@ def forward(
     """
     args, kwargs = call or prepared.fresh_call()
     try:
-        return prepared.module(*args, **kwargs)
+        return prepared.run(args, kwargs)
     except HookscopeError:
         raise
     except (Exception, SystemExit) as error:  # a model that ends the program is a failure too
@@ -151,19 +153,24 @@ def model_failed(
 ) -> ForwardError:
     """The error that says where in the model ``error`` arose and what had been recorded."""
     layer = module_running(module, error.__traceback__)
-    kind = type(module if layer == ROOT else module.get_submodule(layer)).__name__
+    running = submodule(module, layer) or module
+    kind = type(running).__name__
     done = "Nothing had been recorded before it."
     if capture:
         last = next(reversed(capture.records)).key
         done = f"Recorded before it, {len(capture)} in all, the last: {last}."
     cause = f"{type(error).__name__}: {error}".strip().rstrip(".!:")
-    shapes = ", ".join("x".join(map(str, t.shape)) for _, t in walk(as_call(value)))
+    given = [tensor for _, tensor in walk(as_call(value))]
+    shapes = ", ".join("x".join(map(str, t.shape)) for t in given)
+    looks = {(t.shape, t.dtype) for t in given}
+    reached = [t for t in tensors_at(running, error.__traceback__) if (t.shape, t.dtype) in looks]
+    why = f"{explain(running, reached)} ".lstrip()
     where = "the model itself" if layer == ROOT else f"layer {layer}"
     return ForwardError(
         f"The {during} pass failed in {where} ({kind}): {cause}.",
         layer,
         len(capture or ()),
-        f"{done} The input was {shapes or 'no tensor'}; --shape or --input sets it.",
+        f"{why}{done} The input was {shapes or 'no tensor'}; --shape or --input sets it.",
     )
 
 
@@ -269,6 +276,8 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     A copy of the model runs on the meta device, so that whatever the pass leaves behind in it (a
     cache, a counter) is not in the model itself. A gradient weighs what its tensor weighs.
     """
+    if prepared.generate is not None:  # which token comes next takes values
+        return None
     wanted = {kind.removesuffix(".grad") for kind in kinds}
     names = {layer.name for layer in prepared.layers}
     try:

@@ -14,7 +14,7 @@ import zipfile
 from fnmatch import fnmatchcase
 
 from hookscope.errors import InputError
-from hookscope.pickles import DamagedPickle, foreign, globals_in
+from hookscope.pickles import DAMAGED_ZIP, DamagedPickle, foreign, globals_in
 
 EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
 UNKNOWN = "a file of no kind that hookscope knows"
@@ -26,10 +26,12 @@ EXPORT_ARCHIVE = "a program saved by torch.export (.pt2)"
 COMPILED = "a package compiled by AOTInductor"
 ONNX, CHECKPOINT = "an ONNX graph", "a pickled checkpoint"
 SAFETENSORS = "a safetensors file of weights"
+ARRAY, ARRAYS = "an array saved by numpy (.npy)", "arrays saved by numpy (.npz)"
+SOUND, VIDEO = "a sound file", "a video file"
 
 A_MODEL = (
-    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, or a scripted (.pt)"
-    " or exported (.pt2) file."
+    "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, package.module:"
+    "NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file."
 )
 AGAIN = "Write or download it again."
 _USE_WEIGHTS = "Name its model and give the file as weights: hookscope capture MODEL --weights {0}"
@@ -47,6 +49,11 @@ _HEAD = 256
 _IMAGES = re.compile(
     rb"\x89PNG|\xff\xd8\xff|GIF8|BM....\0\0\0\0|II\*\0|MM\0\*|RIFF....WEBP", re.DOTALL
 )
+_OTHERS = {
+    ARRAY: re.compile(rb"\x93NUMPY"),
+    SOUND: re.compile(rb"RIFF....WAVE|fLaC|OggS|FORM....AIF|ID3|\xff[\xfa\xfb]", re.DOTALL),
+    VIDEO: re.compile(rb"....ftyp(?!avi|hei|mif|msf)|\x1a\x45\xdf\xa3|RIFF....AVI ", re.DOTALL),
+}
 _TEXT_IMAGES = re.compile(rb"P[1-7Ff]\s|%!PS|/\* XPM|#define|Image type|SIMPLE")
 # The fields of an ONNX model that may follow its version: number and wire type in one byte or two.
 _ONNX_TEXTS = {0x12, 0x1A, 0x22, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA}
@@ -98,6 +105,9 @@ def _describe(path: str, head: bytes) -> tuple[str, str]:
         return _describe_zip(path)
     if _IMAGES.match(head):
         return IMAGE, _USE_INPUT.format(path)
+    for kind, beginning in _OTHERS.items():
+        if beginning.match(head):
+            return kind, _USE_INPUT.format(path)
     if head[8:9] == b"{" and head[4:8] == bytes(4):  # a header of less than 4 GB
         return _describe_safetensors(path)
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
@@ -112,7 +122,7 @@ def _describe_zip(path: str) -> tuple[str, str]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except zipfile.BadZipFile:
+    except DAMAGED_ZIP:
         return CUT_OFF, AGAIN
 
     def holds(*patterns: str) -> bool:
@@ -129,6 +139,8 @@ def _describe_zip(path: str) -> tuple[str, str]:
         return COMPILED, _USE_UNCOMPILED
     if holds("data.pkl"):
         return _describe_pickle(path, CUT_OFF)
+    if names and holds("*.npy"):
+        return ARRAYS, _USE_INPUT.format(path)
     return "a zip archive with no weights in it", A_MODEL
 
 

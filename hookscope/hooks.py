@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,15 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hookscope.kinds import INPUT
-from hookscope.modules import layers_of
 from hookscope.tensors import Path
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[bool]:
+    """Run compiled modules of ``model`` as they were written; gives whether there are any."""
+    compiled = any(map(_is_compiled, model.modules()))
+    with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+        yield compiled
 
 
 class HookSet:
@@ -37,9 +44,7 @@ class HookSet:
         self.stands_in_for_compiled = False
 
     def __enter__(self) -> HookSet:
-        self.stands_in_for_compiled = any(_is_compiled(x.module) for x in layers_of(self.model))
-        if self.stands_in_for_compiled:
-            self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+        self.stands_in_for_compiled = self._stance.enter_context(uncompiled(self.model))
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from hookscope.captures import Capture
 from hookscope.errors import CheckFailed
 from hookscope.hooks import HookSet
+from hookscope.lending import alike
 from hookscope.modules import Layer
 from hookscope.records import Absent
 from hookscope.tensors import walk
@@ -39,6 +40,7 @@ class Keeper:
     Args:
         hooks: where it listens to tensors.
         max_bytes: stop with CheckFailed once more than this has been kept.
+        capture: where to put it; a new one if none is given.
 
     Attributes:
         capture: what was kept.
@@ -49,9 +51,11 @@ class Keeper:
             model takes for itself.
     """
 
-    def __init__(self, hooks: HookSet, max_bytes: int | None) -> None:
+    def __init__(
+        self, hooks: HookSet, max_bytes: int | None, capture: Capture | None = None
+    ) -> None:
         self.max_bytes = max_bytes
-        self.capture = Capture()
+        self.capture = Capture() if capture is None else capture
         self.absent: list[Absent] = []
         self.waiting: dict[Slot, None] = {}
         self.open = False
@@ -70,9 +74,7 @@ class Keeper:
         if escapes(tensor):
             self.miss(slot, ESCAPES)
             return
-        clone = tensor.detach().clone()
-        self._count(slot.layer, clone)
-        self._put(slot, clone)
+        self._put(slot, tensor.detach())
 
     def _count(self, layer: Layer, tensor: Tensor) -> None:
         self._bytes += tensor.numel() * tensor.element_size()
@@ -83,7 +85,11 @@ class Keeper:
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )
 
-    def _put(self, slot: Slot, tensor: Tensor, **extra: Any) -> None:
+    def _put(self, slot: Slot, tensor: Tensor, *, held: bool = True, **extra: Any) -> Tensor:
+        """Put a clone into the capture, and return it; or its statistics alone if not ``held``."""
+        if held:
+            self._count(slot.layer, tensor)
+            tensor = tensor.clone()
         extra.setdefault("aliases", slot.layer.aliases)
         self.capture.put(
             tensor,
@@ -92,8 +98,10 @@ class Keeper:
             call=slot.call,
             what=slot.what,
             kind=slot.kind,
+            held=held,
             **extra,
         )
+        return tensor
 
     def miss(self, slot: Slot, reason: str) -> None:
         """Tell why there is nothing for a place."""
@@ -105,7 +113,7 @@ class Keeper:
         """A clone that reports its gradient to ``slot``, or the tensor itself if none can come."""
         if not self.can_listen(slot, tensor):
             return tensor
-        clone = tensor.clone()
+        clone = alike(tensor)
         self.listen(slot, clone)
         return clone
 
@@ -135,16 +143,14 @@ class Keeper:
             return
         parts = [(path, part.detach()) for path, part in walk(grad)]
         if slot in self._arrivals:
-            for kept, (_, part) in zip(self._arrivals[slot], parts, strict=True):
-                kept.add_(part.to_dense() if part.layout is not kept.layout else part)
+            for sum_, (_, part) in zip(self._arrivals[slot], parts, strict=True):
+                sum_.add_(part.to_dense() if part.layout is not sum_.layout else part)
             return
-        for _, part in parts:
-            self._count(slot.layer, part)
-        del self.waiting[slot]
-        self._arrivals[slot] = [part.clone() for _, part in parts]
-        for (path, _), kept in zip(parts, self._arrivals[slot], strict=True):
+        kept = self._arrivals[slot] = []
+        for path, part in parts:
             what = ".".join((slot.what.removesuffix(".grad"), *path)) + ".grad"
-            self._put(Slot(slot.layer, slot.call, what, slot.kind), kept)
+            kept.append(self._put(Slot(slot.layer, slot.call, what, slot.kind), part))
+        del self.waiting[slot]
 
     def listen_to_parameter(self, slot: Slot, parameter: Tensor, aliases: tuple[str, ...]) -> None:
         """Keep the gradient of each backward pass at a parameter, under the pass's number."""
@@ -157,12 +163,11 @@ class Keeper:
         if grad is None or not self.open or self.under_way:
             return
         self.waiting.pop(slot, None)
-        self._count(slot.layer, grad)
         number = self._backwards[parameter] = self._backwards.get(parameter, 0) + 1
         wide = torch.promote_types(parameter.dtype, torch.float32)
         norm = float(torch.linalg.vector_norm(parameter.detach(), dtype=wide))
         numbered = Slot(slot.layer, number, slot.what, slot.kind)
-        self._put(numbered, grad.detach().clone(), aliases=aliases, weight_norm=norm)
+        self._put(numbered, grad.detach(), aliases=aliases, weight_norm=norm)
 
 
 def escapes(tensor: Tensor) -> bool:

@@ -18,6 +18,7 @@ from hookscope.own_hooks.binding import bind as bind_hooks
 from hookscope.own_hooks.binding import find as find_hooks
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run
+from hookscope.records import ONLY_PYTHON
 
 # The keywords that say which model is loaded and how.
 LOADING = ("weights", "rename", "partial", "model_args", "method", "attn", "trust")
@@ -42,6 +43,7 @@ def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
         recipe=recipe,
         loading={name: given[name] for name in LOADING},
         **{name: given[name] for name in run},
+        steps=given.get("generate"),
     )
     word, module = prepared.loaded.word, prepared.module
     plan = Plan(
@@ -108,4 +110,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return f"a {type(value).__name__}"
+    return {ONLY_PYTHON: type(value).__name__}  # a word may read like any description

@@ -72,9 +72,16 @@ def _moved(value: Any, device: torch.device | str | None) -> Any:
 def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     layers = layers_of(model)
     recorder = Recorder(model, layers, [OUTPUT])
-    with torch.no_grad(), FlopCounterMode(display=False) as counter, recorder as capture:
-        args, kwargs = as_call(value)
-        model(*args, **kwargs)
+    # Of a parameter that a module is called with, the counter wants the function in the graph.
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.requires_grad_(False)
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter, recorder as capture:
+            args, kwargs = as_call(value)
+            model(*args, **kwargs)
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_()
     calls = {fired.module: fired.calls for fired in capture.coverage.fired}
     shapes: dict[str, list[str]] = defaultdict(list)
     for record in capture.records:

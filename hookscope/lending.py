@@ -24,6 +24,25 @@ class Lent:
         return self.clone._version != self.version
 
 
+def alike(tensor: Tensor) -> Tensor:
+    """Return a clone that lies in memory as ``tensor`` does, gaps between its rows included.
+
+    Kernels go by that: a GELU on rows with gaps may differ in the last bit from one without.
+    """
+    clone = tensor.clone()
+    if tensor.layout is not torch.strided or clone.stride() == tensor.stride():
+        return clone
+    reach = 0  # of the dimensions that lie closer together
+    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and step <= reach:
+            return clone  # its elements share memory, and so cannot be written one by one
+        reach += step * (length - 1)
+    gapped = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return gapped.copy_(tensor)
+
+
 def give_back(lent: Lent) -> bool:
     """Where the module changed its input in place, change the caller's; False if that cannot be."""
     if not lent.changed:

@@ -1,21 +1,24 @@
 """The named modules of a model, and the tree that tells of them: types, parameters, aliases.
 
-Names are what ``named_modules()`` gives, except that the model itself is called ``.``. A module
-that is reachable under several names stands in the tree once, under the first of them.
+Names are what ``named_modules()`` gives, except that the model itself is called ``.``, and that
+what a wrapper holds bears the wrapper's name. A module that is reachable under several names stands
+in the tree once, under the first of them.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import RequestError
 from hookscope.module_tree import ROOT, ModuleNode, ModuleTree
+from hookscope.wrappers import inner_name, types_of, unwrapped
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class Layer:
     def type(self) -> str:
         """Class name of the module."""
         return type(self.module).__name__
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Class names that the module is chosen by; see ``types_of``."""
+        return types_of(self.module)
 
     @property
     def depth(self) -> int:
@@ -51,9 +59,35 @@ def layers_of(model: nn.Module) -> list[Layer]:
         [('.', ()), ('a', ('b',))]
     """
     names: dict[nn.Module, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in _named(model):
         names.setdefault(module, []).append(name or ROOT)
     return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module but the wrappers, under every name of it."""
+    shown = {"": ""}
+    hidden = ""  # the name of what a wrapper holds, which comes right behind it
+    for name, module in model.named_modules(remove_duplicate=False):
+        parent, _, last = name.rpartition(".")
+        if name:
+            above = shown[parent]
+            shown[name] = above if name == hidden else f"{above}.{last}".lstrip(".")
+        if inner := inner_name(module):
+            hidden = f"{name}.{inner}".lstrip(".")
+        else:
+            yield shown[name], module
+
+
+def submodule(model: nn.Module, name: str) -> nn.Module | None:
+    """Return the module that ``layers_of`` calls ``name``; None if there is none such."""
+    found = unwrapped(model)
+    for part in name.split(".") if name not in ("", ROOT) else ():
+        child = found._modules.get(part)
+        if child is None:
+            return None
+        found = unwrapped(child)
+    return found
 
 
 def refuse_lazy(model: nn.Module) -> None:
@@ -76,6 +110,17 @@ def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
     found = ROOT
     while traceback is not None:
         found = names.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        traceback = traceback.tb_next
+    return found
+
+
+def tensors_at(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
+    """Return the tensors among the variables of the innermost method of ``module`` that ran."""
+    found: list[Tensor] = []
+    while traceback is not None:
+        variables = traceback.tb_frame.f_locals
+        if variables.get("self") is module:
+            found = [value for value in variables.values() if isinstance(value, Tensor)]
         traceback = traceback.tb_next
     return found
 

@@ -18,6 +18,7 @@ from hookscope.errors import LossError, RequestError
 from hookscope.execute import forward, model_failed
 from hookscope.prepare import Prepared
 from hookscope.tensors import Path, as_call, map_tensors, walk
+from hookscope.wrappers import unwrapped
 
 LARGEST = 10_000_000  # entries of a Jacobian: 80 MB, and twice that is held
 PARAMETERS = 10_000  # so many numbers in parameters are varied, two runs of the model each
@@ -73,7 +74,7 @@ def unvaried(prepared: Prepared) -> str:
 
 
 def _parameters(prepared: Prepared) -> Varied:
-    named = prepared.module.named_parameters()
+    named = unwrapped(prepared.module).named_parameters()
     return {(name,): x for name, x in named if x.requires_grad and x.is_floating_point()}
 
 

@@ -15,6 +15,7 @@ from hookscope.choices import ENDINGS
 from hookscope.errors import RequestError
 
 SUFFIX = ".safetensors"
+ADDRESS = "://"  # stands in that of an object store, and in no path
 PAGE = ".html"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
 PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page begins that it wrote
@@ -27,6 +28,11 @@ PICTURE_MARKS = {
 }
 TABLES = (SUFFIX, ".npy", ".parquet")  # what features are exported to
 _MARKLESS = TABLES[1:]  # nothing in them tells who wrote them
+# How a report of findings begins that it wrote: the first key of one format, the text of the other.
+REPORT_MARKS = {
+    ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
+    ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
+}
 _NEAR = 4096  # bytes
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
@@ -42,13 +48,26 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
     return Path(f"{model_name}.{command}{suffix}")
 
 
+def names_folder(word: str | os.PathLike[str]) -> bool:
+    """Whether an output is a folder: an address, or with a slash at the end, or there is one.
+
+    >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
+    (True, True, False)
+    """
+    text = os.fspath(word)
+    return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
+
+
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
     """Tell whether hookscope wrote ``path``, from its beginning and its end.
 
-    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, or a picture's.
+    ``suffix`` is the kind of file meant: ``.safetensors``, ``.html``, ``.json``, ``.sarif``,
+    ``.xml``, or a picture's.
     """
     in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
     starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
+    if suffix in REPORT_MARKS:
+        starts = (REPORT_MARKS[suffix].encode(),)
     try:
         if suffix in PICTURE_MARKS:
             with path.open("rb") as file:
@@ -119,6 +138,21 @@ def table_ending(path: Path) -> str:
             f"Let it end in {', '.join(TABLES[:-1])} or {TABLES[-1]}.",
         )
     return ending
+
+
+def check_report(path: Path, force: bool) -> bool:
+    """Make sure that a report of findings can be written, as ``check`` does.
+
+    Raises:
+        RequestError: its ending names no format, or ``check`` raises.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in REPORT_MARKS:
+        raise RequestError(
+            f"The output {path} is no report by its name.",
+            "Let it end in .sarif (SARIF 2.1.0) or .xml (JUnit).",
+        )
+    return check(path, force, suffix=suffix)
 
 
 def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:

@@ -8,13 +8,22 @@ from __future__ import annotations
 import io
 import pickletools
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import IO
 
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first of the pickles in a file of an old torch.save
 _BEFORE_THE_OBJECT = 3  # the magic number, the protocol and the machine's sizes
 _MOST = 1 << 26  # bytes of a pickle that are looked at
+
+# What zipfile raises of an archive in which bytes were changed: an unknown version, names that are
+# no text, a password, a compression that does not unpack.
+DAMAGED_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(NotImplementedError, RuntimeError, ValueError, OverflowError, OSError),
+)
 
 # What tensors, arrays and plain containers are put together with.
 _PLAIN = re.compile(
@@ -55,7 +64,7 @@ def globals_in(file: IO[bytes]) -> list[str]:
             for _ in range(_BEFORE_THE_OBJECT):
                 names = list(_names(file))
         return [name for name in dict.fromkeys(names) if not name.isdecimal()]
-    except (ValueError, IndexError, KeyError, EOFError, OSError, zipfile.BadZipFile) as exc:
+    except (IndexError, KeyError, StopIteration, EOFError, MemoryError, *DAMAGED_ZIP) as exc:
         raise DamagedPickle(str(exc)) from exc
 
 

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
-from hookscope.errors import EnvironmentFault, RequestError
-from hookscope.inputs.batch import build
+from hookscope.errors import EnvironmentFault, RequestError, cause
+from hookscope.generation import demand_generation, generate
+from hookscope.inputs.batch import Batch, build
 from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
 from hookscope.sources.live import demand_model
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.loading import load, wrap
 from hookscope.tensors import as_call, map_tensors
+from hookscope.wrappers import dispatched_to
 
 log = logging.getLogger("hookscope")
 
@@ -32,7 +34,7 @@ class Prepared:
 
     ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
     both, or the one argument. ``plan`` holds what the user does to it on the way, ``recipe`` is how
-    image files became tensors, from ``channels`` (3, or 1 for grey).
+    image files became tensors, ``generate`` how many tokens a language model is to add.
     """
 
     loaded: LoadedModel
@@ -46,7 +48,13 @@ class Prepared:
     train: bool
     plan: Plan = Plan()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
-    channels: int = 3
+    generate: int | None = None
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model, or let it generate."""
+        if self.generate is None:
+            return self.module(*args, **kwargs)
+        return generate(self.module, args, kwargs, self.generate)
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments that the model may change in place: every tensor is a copy."""
@@ -65,13 +73,15 @@ def prepare(
     dtype: str | None,
     device: str | None,
     train: bool,
+    steps: int | None = None,
 ) -> Prepared:
     """Load or take the model, choose the layers, build the input, and put both on the device.
 
+    ``input`` may be what ``build`` made for another model, and goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
     reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
-    ``load``. A live module stays where it is unless another device or dtype is asked for,
-    and then a copy is moved.
+    ``load``. ``steps`` is how many tokens a language model is to add. A live module stays where it
+    is unless another device or dtype is asked for, and then a copy is moved.
     """
     demand_model(model, str, os.PathLike)
     _check_seed(seed)
@@ -90,9 +100,14 @@ def prepare(
     else:
         loaded = load(model, seed=seed, **loading)
     refuse_lazy(loaded.module)
+    if steps is not None:
+        demand_generation(loaded.module, loaded.word, steps, loading["method"])
     layers = select(loaded.module, **selection, word=loaded.word)  # before the costly part
-    batch = build(loaded, input, seed=seed, **recipe)
-    log.info("%s", batch.note)
+    if isinstance(input, Batch):
+        batch = input
+    else:
+        batch = build(loaded, input, seed=seed, **recipe)
+        log.info("%s", batch.note)
     place = _choose_device(device, loaded.module, live=live)
     kind = _choose_dtype(dtype)
     module = _moved(loaded.module, place, kind, live=live)
@@ -112,11 +127,18 @@ def prepare(
         name,
         train,
         recipe=batch.recipe,
-        channels=batch.channels,
+        generate=steps,
     )
 
 
 def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:
+    if place := dispatched_to(module):
+        if word is not None:
+            raise RequestError(
+                "The model is spread over devices by accelerate, and cannot be moved.",
+                "Leave out --device, or dispatch the model otherwise.",
+            )
+        return place
     if word is None and live:
         return next((t.device for t in module.parameters()), torch.device("cpu"))
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -158,6 +180,13 @@ def _moved(
     module: nn.Module, device: torch.device, dtype: torch.dtype | None, *, live: bool
 ) -> nn.Module:
     """The model on ``device`` in ``dtype``; somebody's own module is copied before it is moved."""
+    if dispatched_to(module):
+        if dtype is not None:
+            raise RequestError(
+                "The model is spread over devices by accelerate, and its dtype cannot be changed.",
+                "Leave out --dtype, or load the model in that dtype.",
+            )
+        return module
     tensors = [*module.parameters(), *module.buffers()]
     there = all(
         t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
@@ -166,7 +195,14 @@ def _moved(
     if there:
         return module
     if live:
-        module = copy.deepcopy(module)
+        try:
+            module = copy.deepcopy(module)
+        except Exception as error:  # any class may refuse; the old weight_norm and pruning do
+            why = cause(error).partition(". ")[0]
+            raise RequestError(
+                f"The model cannot be copied to be moved: {why}.",
+                "Move it yourself before you hand it over: model.to(...).",
+            ) from error
     return module.to(device=device, dtype=dtype)
 
 

@@ -115,7 +115,7 @@ class OpenCapture(Recording):
         except IndexError as error:
             looks = "x".join(map(str, shape)) or "a single number"
             raise RequestError(
-                f"{key} is {looks}, and the slice lies outside: {error}.",
+                f"{key} is {looks}, and the slice does not fit: {error}.",
                 "Count from 0, and give at most one entry for each dimension.",
             ) from error
 

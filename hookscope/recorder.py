@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +44,7 @@ from hookscope.tensors import Path, closed_types, map_tensors, walk
 log = logging.getLogger("hookscope")
 
 UNFINISHED = "the run ended before it"
+OFFLOADED = "offloaded: it holds no values but while its module runs"
 
 
 @dataclass
@@ -65,6 +66,7 @@ class Recorder:
             ``param.grad``.
         model_input: keep the gradient at the model's own input whatever else is chosen.
         max_bytes: stop with CheckFailed once more than this has been recorded.
+        keeper: what keeps it, or only looks at it.
 
     Recording values changes nothing in the model. Recording gradients hands clones on, which a
     model notices if it counts on a tensor being the very one that it has elsewhere: it changes the
@@ -80,13 +82,14 @@ class Recorder:
         *,
         model_input: bool = False,
         max_bytes: int | None = None,
+        keeper: Callable[[HookSet, int | None], Keeper] = Keeper,
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
         self.model_input = model_input
         self._hooks = HookSet(model)
-        self.keeper = Keeper(self._hooks, max_bytes)
+        self.keeper = keeper(self._hooks, max_bytes)
         self.capture = self.keeper.capture
         self._calls: dict[nn.Module, int] = {}
         self._running: dict[nn.Module, list[Call]] = {}
@@ -183,8 +186,8 @@ class Recorder:
             layer, name = first
             others = [owner for owner in owned if owner != first]
             slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
-            if not parameter.requires_grad:
-                self.keeper.miss(slot, "frozen")
+            if not parameter.requires_grad or parameter.is_meta:
+                self.keeper.miss(slot, OFFLOADED if parameter.is_meta else "frozen")
                 continue
             names = [(alias, name) for alias in layer.aliases]
             names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]

@@ -17,6 +17,10 @@ from hookscope import strict_json
 from hookscope.errors import StoreError
 from hookscope.stats import Stats
 
+# In the options of a file's metadata, the one key of a mapping that stands for an object which only
+# Python can hold; with its class. No KEY=VALUE has such a key.
+ONLY_PYTHON = "python object"
+
 
 def key_of(module: str, call: int, what: str) -> str:
     """Return the key of a tensor that has none before it of the same name.
@@ -151,6 +155,16 @@ class Recording:
     def records(self) -> tuple[Record, ...]:
         """The records in execution order."""
         return tuple(self._records.values())
+
+    @property
+    def image(self) -> tuple[int, int] | None:
+        """Height and width of the images (or videos) that went in; None where none did."""
+        for argument in self.metadata.get("arguments") or ():
+            shape: list[int] = argument.get("shape") or []
+            # Anything else that has four dimensions is unlikely to have so few channels.
+            if len(shape) in (4, 5) and 1 <= shape[1] <= 4:
+                return shape[-2], shape[-1]
+        return None
 
     def to_info(self) -> dict[str, Any]:
         """Return all of it as a plain dict, the metadata's keys beside the others."""

@@ -30,7 +30,8 @@ def select(
     Args:
         model: the model.
         layers: patterns; their union, less those that begin with ``!``. None given means all.
-        types: class names or globs of them (``Conv2d``, ``*Norm*``); None given means any.
+        types: class names or globs of them (``Conv2d``, ``*Norm*``); None given means any. A
+            parametrized module is found by the name of its class before as well.
         depth: keep names of at most so many parts; 0 is the model itself.
         leaves: keep modules without children only.
         word: what the user called the model, for the repair that an error offers.
@@ -54,7 +55,7 @@ def select(
         layer
         for layer in every
         if layer in kept
-        and (not wanted or any(fnmatchcase(layer.type, name) for name in wanted))
+        and (not wanted or any(fnmatchcase(kind, name) for kind in layer.types for name in wanted))
         and (depth is None or layer.depth <= depth)
         and (not leaves or layer.leaf)
     )
@@ -79,7 +80,7 @@ def _matched(every: Sequence[Layer], pattern: str, word: str) -> set[Layer]:
 
 
 def _demand_type(every: Sequence[Layer], name: str) -> None:
-    present = {layer.type for layer in every}
+    present = {kind for layer in every for kind in layer.types}
     if not any(fnmatchcase(kind, name) for kind in present):
         raise LayerError(
             f"No module here is of type {name!r}.",

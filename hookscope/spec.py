@@ -9,21 +9,30 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.filekinds import A_MODEL, EXPORT_ARCHIVE, SCRIPT_ARCHIVE, describe_file
+from hookscope.plugins import registered
+from hookscope.shards import WeightFiles, find
 from hookscope.suggest import did_you_mean
 
-TORCHVISION, FILE = "torchvision", "file"
+TORCHVISION, FILE, MODULE = "torchvision", "file", "module"
 TORCHSCRIPT, EXPORTED = "torchscript", "exported"
+TIMM, TRANSFORMERS, PLUGIN = "timm", "hf", "plugin"
+CONFIGURATION = "config.json"  # what a folder of transformers begins with
 
 # A drive letter is no source: `C:\nets\mine.py:Net` splits at its last colon only.
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_IN_MODULE = re.compile(rf"(?P<path>{_MODULE.pattern}):(?P<name>([^\W\d]\w*)?)")
 _PYTHON_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODEL_FILE = re.compile(r".+\.(py|pt|pth|pt2|ts|ckpt|bin|pkl|safetensors|onnx)")
-_PREFIX = re.compile(r"(?P<source>\w{2,}):(?!\\)")
-_WEIGHTS_FILE = re.compile(r".+\.(safetensors|pth|pt|bin|ckpt)", re.DOTALL | re.IGNORECASE)
+_PREFIX = re.compile(r"(?P<source>\w{2,}):(?P<rest>(?!\\).*)", re.DOTALL)
+_NO_HUB_NAME = re.compile(r"[./~]|.*\\|.*\.json$|.*/.*/", re.DOTALL)  # organisation/name at most
+_WEIGHTS_FILE = re.compile(
+    r".+\.(safetensors|pth|pt|bin|ckpt|index\.json)", re.DOTALL | re.IGNORECASE
+)
 _SOURCES = {SCRIPT_ARCHIVE: TORCHSCRIPT, EXPORT_ARCHIVE: EXPORTED}  # by the kind of the file
 
 
@@ -38,9 +47,11 @@ class ModelSpec:
     """A model's word, taken apart.
 
     Attributes:
-        source: ``torchvision``, ``file`` (Python source), ``torchscript`` or ``exported``.
+        source: ``torchvision``, ``file`` (Python source), ``module`` (one to import), ``timm``,
+            ``hf`` (transformers), ``plugin``, ``torchscript`` or ``exported``.
         word: the whole word.
-        path: the file, or empty for a torchvision model.
+        path: the file or the folder; the dotted name of a module; the prefix of a plugin; what
+            follows ``hf:``; empty for a model of torchvision or timm.
         name: the model's name in its source, empty when a Python file is to hold just one; of a
             scripted or exported file the name without its ending, fit to stand in a file's name.
     """
@@ -49,6 +60,13 @@ class ModelSpec:
     word: str
     path: str
     name: str
+
+    @property
+    def stem(self) -> str:
+        """What files made of this model begin with."""
+        return self.name or (
+            self.path.rpartition(".")[2] if self.source == MODULE else Path(self.path).stem
+        )
 
 
 def parse_model(word: str) -> ModelSpec:
@@ -77,12 +95,68 @@ def parse_model(word: str) -> ModelSpec:
         name = re.sub(r"[^\w-]+", "_", Path(word).stem).strip("_-")
         return ModelSpec(source, word, word, name or source)
     refuse_path(word)
-    prefix = _PREFIX.match(word)
+    prefix = _PREFIX.fullmatch(word)
+    if prefix and prefix["source"] in _PREFIXES:
+        return _PREFIXES[prefix["source"]](word, prefix["rest"])
+    module = _IN_MODULE.fullmatch(word)
+    if module and ("." in module["path"] or can_be_imported(module["path"])):
+        return ModelSpec(MODULE, word, module["path"], module["name"])
     if prefix:
-        raise ModelError(f"There is no source of models called {prefix['source']!r}.", A_MODEL)
+        return _of_plugin(word, prefix["source"], prefix["rest"])
     if "/" in word or "\\" in word or _MODEL_FILE.fullmatch(word):
         raise ModelError(f"There is no file {word!r}.", _near_file(word))
     return ModelSpec(TORCHVISION, word, "", word)
+
+
+def can_be_imported(module: str) -> bool:
+    """Whether there is a module of that name in the current folder or where Python looks."""
+    top = module.partition(".")[0]
+    beside = Path(top, "__init__.py"), Path(f"{top}.py")
+    try:
+        return any(map(Path.is_file, beside)) or find_spec(top) is not None
+    except ValueError:  # __main__, which is running
+        return False
+
+
+def _of_timm(word: str, name: str) -> ModelSpec:
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ModelError(f"{name!r} is no name of timm's.", "Write it as in timm:resnet18.")
+    return ModelSpec(TIMM, word, "", name)
+
+
+def _of_transformers(word: str, place: str) -> ModelSpec:
+    path = Path(place).expanduser()
+    if place.strip() and path.is_dir() and not (path / CONFIGURATION).is_file():
+        raise ModelError(
+            f"The folder {place!r} has no {CONFIGURATION}.",
+            "Name a folder that save_pretrained wrote, or a configuration: hf:FOLDER/config.json.",
+        )
+    if not place.strip() or (not path.exists() and _NO_HUB_NAME.match(place)):
+        near = _near_file(place, "Write it as in hf:FOLDER, hf:FOLDER/config.json or hf:NAME.")
+        raise ModelError(f"There is no folder or file {place!r}.", near)
+    folder = path.resolve().parent if path.is_file() else path.resolve()
+    return ModelSpec(TRANSFORMERS, word, place, re.sub(r"[^\w.-]+", "_", folder.name) or "hf")
+
+
+def _of_hub(word: str, name: str) -> ModelSpec:
+    raise ModelError(
+        f"hookscope does not open {word!r}: torch.hub runs whatever Python the repository holds.",
+        "Read that code, keep a copy of it, and give it as FILE.py:NAME with --weights FILE.",
+    )
+
+
+def _of_plugin(word: str, prefix: str, name: str) -> ModelSpec:
+    others = registered()
+    if prefix in others:
+        return ModelSpec(PLUGIN, word, prefix, re.sub(r"[^\w.-]+", "_", name) or prefix)
+    near = did_you_mean(prefix, [*_PREFIXES, *others])
+    raise ModelError(
+        f"There is no source of models called {prefix!r}, and no module of that name.",
+        f"{near} {A_MODEL}".strip(),
+    )
+
+
+_PREFIXES = {"timm": _of_timm, "hf": _of_transformers, "hub": _of_hub}
 
 
 @dataclass(frozen=True)
@@ -114,6 +188,16 @@ def may_name_function(word: str) -> bool:
     return ":" in word or word.endswith(".py")
 
 
+def is_function_word(word: str) -> bool:
+    """Whether a word is ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``, there or not.
+
+    >>> is_function_word("data.py:batches"), is_function_word("random:1x3")
+    (True, False)
+    """
+    home, _, name = word.rpartition(":")
+    return name.isidentifier() and bool(home.endswith(".py") or _MODULE.fullmatch(home))
+
+
 def parse_function(word: str) -> FunctionWord:
     """Take ``FILE.py:FUNCTION`` or ``package.module:FUNCTION`` apart; a file must be there.
 
@@ -126,7 +210,7 @@ def parse_function(word: str) -> FunctionWord:
     """
     home, _, name = word.rpartition(":")
     in_file = home.endswith(".py")
-    if not name.isidentifier() or not (in_file or _MODULE.fullmatch(home)):
+    if not is_function_word(word):
         form = f"{word}:FUNCTION" if word.endswith(".py") else "FILE.py:FUNCTION"
         raise RequestError(
             f"{word!r} names no function.", f"Write {form}, or package.module:FUNCTION."
@@ -140,29 +224,31 @@ def parse_function(word: str) -> FunctionWord:
 def refuse_path(word: str) -> None:
     """Raise ModelError, saying what it is, if ``word`` is an existing file or folder."""
     if Path(word).is_dir():
-        raise ModelError(f"{word!r} is a folder, not a model.", A_MODEL)
+        ours = Path(word, CONFIGURATION).is_file()
+        repair = f"With transformers it is one: hf:{word}" if ours else A_MODEL
+        raise ModelError(f"{word!r} is a folder, not a model.", repair)
     if Path(word).is_file():
         kind, repair = describe_file(word)
         raise ModelError(f"{word!r} is {kind}, not a model by itself.", repair)
 
 
 def is_weights_file(word: str) -> bool:
-    """Whether a weights word means a file rather than a name."""
+    """Whether a weights word means a file or folder rather than a name."""
     typed = _WEIGHTS_FILE.fullmatch(word) or "/" in word or os.sep in word
     return bool(typed) or Path(word).exists()
 
 
-def check_weights_file(path: str) -> None:
-    """Refuse a file of weights that is not there.
+def check_weights_file(path: str) -> WeightFiles:
+    """Return the files of weights that ``path`` means; see ``shards.find``.
 
     Raises:
-        RequestError: ``path`` is missing, or a folder.
+        RequestError: ``path`` is missing, or a folder without weights.
+        WeightsFileError: it is the index of a set that is damaged or not complete.
     """
-    if Path(path).is_dir():
-        raise RequestError(f"{path!r} is a folder, not a file of weights.", "Name a file in it.")
     if not Path(path).exists():
         near = _near_file(path, "Check the name and the folder.")
         raise RequestError(f"There is no file of weights {path!r}.", near)
+    return find(path)
 
 
 def ended(text: str) -> str:

@@ -17,7 +17,7 @@ from hookscope.differentiate import Measure, differentiate
 from hookscope.errors import CheckFailed, HookscopeError, RequestError
 from hookscope.hooks import HookSet
 from hookscope.kinds import PARAM_GRAD, PARAM_UPDATE
-from hookscope.module_tree import ROOT
+from hookscope.modules import submodule
 from hookscope.own_hooks.running import attached
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
@@ -150,7 +150,8 @@ def _step(optimizer: torch.optim.Optimizer, rule: Rule) -> None:
 
 
 def _parameter_of(model: nn.Module, record: Record) -> Tensor:
-    owner = model if record.module == ROOT else model.get_submodule(record.module)
+    owner = submodule(model, record.module)
+    assert owner is not None
     return owner.get_parameter(record.what.removesuffix(".grad"))
 
 

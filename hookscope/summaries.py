@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hookscope.stats import BLOCK, Moments, Stats
+
+_IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
 @torch.no_grad()
@@ -25,7 +28,7 @@ def summarize(tensor: Tensor) -> Stats:
     """
     if tensor.is_meta:
         raise TypeError("a tensor on the meta device has a shape and no values")
-    flat = _plain(tensor.detach()).reshape(-1)
+    flat = plain(tensor.detach()).reshape(-1)
     exact = not flat.is_floating_point()
     moments = Moments()
     for block in flat.split(BLOCK):
@@ -54,15 +57,38 @@ def summarize(tensor: Tensor) -> Stats:
     return moments.stats(flat.numel(), exact)
 
 
-def _plain(tensor: Tensor) -> Tensor:
+@torch.no_grad()
+def blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
+    """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
+
+    They are of the tensor's dtype; what numpy has not (bfloat16, float8) is float32, without a
+    change of value.
+
+    Example:
+        >>> [block.tolist() for block in blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
+        [[1.0, 1.0, 1.0, 1.0]]
+    """
+    for block in _dense(tensor.detach()).reshape(-1).split(BLOCK):
+        here = block.cpu().resolve_conj().resolve_neg()
+        known = here.dtype in _IN_NUMPY or not here.is_floating_point()
+        yield (here if known else here.to(torch.float32)).numpy()
+
+
+def plain(tensor: Tensor) -> Tensor:
     """A dense, real tensor of the same values: magnitude for complex, values for packed layouts."""
+    dense = _dense(tensor)
+    return dense.abs() if dense.is_complex() else dense
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """A dense tensor of the same values, of a dtype that can be computed with."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     if tensor.dtype is torch.complex32:  # abs has no half-precision complex kernel on CPU
         tensor = tensor.to(torch.complex64)
-    return tensor.abs() if tensor.is_complex() else tensor
+    return tensor
 
 
 def _widen(block: Tensor) -> Tensor:

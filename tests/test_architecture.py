@@ -21,21 +21,26 @@ import hookscope
 # From the ground up. A file imports only from rows above its own here, and from its own package.
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
-    ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles", "dimensions"),
-    ("filekinds", "filehash"),
-    ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.words", "edits.formulas"),
+    ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
+    ("plugins", "filekinds", "dimensions"),
+    ("shards",),
+    ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
+    ("inputs.words",),
     ("demands",),
-    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
-    ("stats", "agreement", "module_tree", "atomic", "header"),
-    ("records", "arrays", "narrow"),
-    ("events", "ablation.result", "reader"),
-    ("pictures",),
-    ("pictures.figures",),
+    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
+    (
+        *("stats", "agreement", "module_tree", "atomic", "header"),
+        *("diffing.result", "diffing.tolerances", "diffing.words"),
+    ),
+    ("records", "arrays", "narrow", "diffing.measure"),
+    ("events", "ablation.result", "reader", "diffing.matching", "gradient_sizes", "health.result"),
+    ("pictures", "diffing.judging", "diffing.choosing"),
+    ("pictures.figures", "diffing.files"),
     ("datasets.place",),
     ("datasets.folder",),
     ("datasets.manifest", "datasets.serving"),
     ("datasets.reading",),
-    ("tensors", "summaries", "lending"),
+    ("tensors", "summaries", "lending", "wrappers"),
     ("gates",),
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),
@@ -48,6 +53,7 @@ FLOORS = (
     ("own_hooks",),
     ("edits",),
     ("changes",),
+    ("generation",),
     ("prepare",),
     ("execute", "provenance"),
     ("layer_runs", "penalties"),
@@ -56,7 +62,7 @@ FLOORS = (
     ("runs",),
     ("edits.effect", "keywords"),
     ("datasets",),
-    ("ablation",),
+    ("ablation", "health", "diffing"),
     ("render",),
     ("page", "cams"),
     ("verbs",),
@@ -64,12 +70,12 @@ FLOORS = (
     ("__init__", "__main__"),
 )
 HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
-LIGHT = [name for names in FLOORS[:5] for name in names]
+LIGHT = [name for names in FLOORS[:7] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
-    *("render", "page", "verbs.plot", "verbs.open", "verbs.export", "verbs.verify"),
+    *("render", "page", "verbs.plot", "verbs.diff", "verbs.open", "verbs.export", "verbs.verify"),
     *("datasets.place", "datasets.folder", "datasets.manifest", "datasets.reading"),
-    *(name for names in FLOORS[5:10] for name in names),
+    *(name for names in FLOORS[7:12] for name in names),
 }
 
 # render sees values and never a model, whatever its height would let it reach.
@@ -79,6 +85,11 @@ SEEN_BY_RENDER |= {
     "stats",
     "ablation.result",
     "agreement",
+    "diffing.result",
+    "gradient_sizes",
+    "health.checks",
+    "health.result",
+    "outputs",
     "module_tree",
     "records",
     "events",
@@ -89,7 +100,8 @@ SEEN_BY_RENDER |= {
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
-PUBLIC_VERBS |= {"plot", "filters", "extract", "open", "export", "verify"}
+PUBLIC_VERBS |= {"plot", "filters", "check", "diff"}
+PUBLIC_VERBS |= {"extract", "open", "export", "verify"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -19,6 +19,7 @@ PICTURES = {
     "hist": ["plot", SAMPLE, "conv1", "conv2", "--kind", "hist"],
     "filters": ["filters", "sample_models/digits.py:trained", "conv1", "--dark"],
 }
+HEAT = ["cam", "sample_models/digits.py:trained", "--input", "sample_models/five.png"]
 GRADIENTS = ["grads", "sample_models/digits.py:trained", "--input", "sample_models/five.png"]
 
 
@@ -33,6 +34,8 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     for name, words in PICTURES.items():
         draw(*words, "--dpi", DPI, "-o", str(folder / f"{name}.png"))
+    draw(*HEAT, "--by", "hirescam", "-o", str(folder / "cam.png"))
+    (folder / "cam.safetensors").unlink()
     capture = folder / "digits.grads.safetensors"
     draw(*GRADIENTS, "--target", "3", "-o", str(capture))
     draw("plot", str(capture), "--dpi", DPI, "-o", str(folder / "flow.png"))

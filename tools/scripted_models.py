@@ -204,7 +204,7 @@ def digest(tensor: Tensor) -> str:
 def compare_all(models: Sequence[ModelInfo]) -> Iterator[Comparison]:
     """Compare each of the models both ways, two files at a time; the largest come last, alone."""
     both = [
-        [(m.name, way) for m in models if (m.parameters > LARGE) is large for way in WAYS]
+        [(m.name, way) for m in models if ((m.parameters or 0) > LARGE) is large for way in WAYS]
         for large in (False, True)
     ]
     context = get_context("spawn")  # a fork of a process with threads may stand still

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,20 +13,16 @@ from torch import Tensor
 
 from hookscope.cams import formulas
 from hookscope.cams.guiding import guided
+from hookscope.cams.passes import at_image, at_layers, demand_unchanged_by_hooks, run_on
 from hookscope.cams.scoring import Score
-from hookscope.cams.seen import black_and_white, find_image, with_image
-from hookscope.cams.spatial import Grid
-from hookscope.cams.survey import Spot, Survey, choose, last_on_grid
-from hookscope.cams.words import AT_INPUT, AT_LAYER, METHODS, STEPS, VALUES
-from hookscope.captures import Capture
+from hookscope.cams.seen import find_image
+from hookscope.cams.survey import Spot, choose, last_on_grid
+from hookscope.cams.words import AT_INPUT, AT_LAYER, METHODS, STEPS
 from hookscope.errors import RequestError
-from hookscope.execute import backward, demand_unchanged, forward, run_bare, untouched
-from hookscope.hooks import what_of
-from hookscope.kinds import INPUT, OUTPUT, OUTPUT_GRAD
+from hookscope.inputs.levels import black_and_white
 from hookscope.losses.compute import class_scores
 from hookscope.prepare import Prepared
-from hookscope.runs import run_backward, run_forward
-from hookscope.tensors import map_tensors
+from hookscope.records import Coverage, Fired
 
 log = logging.getLogger("hookscope")
 
@@ -40,7 +36,7 @@ class Explained:
     Attributes:
         maps: (N, h, w), never negative: at the layer's grid, or the image's size.
         output: the model's output for the images as given.
-        capture: the recording that it was made from.
+        coverage: how often the layer ran.
         spot: the layer's output that was used; None for methods at the image.
         attribution: the values that a map at the image is made from, (N, C, H, W).
         told: what the metadata say besides.
@@ -48,7 +44,7 @@ class Explained:
 
     maps: Tensor
     output: Any
-    capture: Capture
+    coverage: Coverage = field(default_factory=Coverage)
     spot: Spot | None = None
     attribution: Tensor | None = None
     told: dict[str, Any] = field(default_factory=dict)
@@ -85,42 +81,37 @@ class Explanation:
             RequestError: the model has no images, layers or scores that the method could use.
             LossError, ForwardError, CheckFailed: as for ``grads``.
         """
+        if self.method.name == "integrated":
+            return self._integrated(steps or STEPS, baseline)
         if self.method.source == AT_INPUT:
-            return self._at_input(steps, baseline)
-        spot = self._survey(named)
-        prepared = replace(self.prepared, layers=(spot.layer,))
-        assert spot.grid is not None
-        if self.method.source == VALUES:
-            run = run_forward(prepared, {OUTPUT})
-            activations = _maps(run.capture, spot.key, spot.grid)
-            if self.method.name == "eigencam":
-                found = formulas.eigencam(activations)
-            else:
-                found = self._score_weighted(activations)
-        else:
-            run = run_backward(prepared, {OUTPUT, OUTPUT_GRAD}, self.score.measure)
-            self._demand_unchanged(run.capture.output)
-            activations = _maps(run.capture, spot.key, spot.grid)
-            gradients = _maps(run.capture, f"{spot.key}.grad", spot.grid)
-            found = formulas.OF_GRADIENTS[self.method.name](activations, gradients)
-        return Explained(found, run.capture.output, run.capture, spot)
+            return self._at_input()
+        return self._at_layer(named)
 
-    def _survey(self, named: bool) -> Spot:
-        """Run once, settle the target, and find the layer's output to use."""
-        prepared = self.prepared
-        module = prepared.module
-        survey = Survey(module, len(self.image), self.size)
-        guard = untouched(module, train=prepared.train, seed=prepared.seed)
-        with guard, torch.inference_mode(False), torch.enable_grad(), survey:
-            call = map_tensors(prepared.fresh_call(), _requiring_grad)
-            output = forward(prepared, call=call)
-            loss = self.score.of(prepared, output)
-            if named:
-                return last_on_grid(survey.spots, prepared.layers[0])
-            if loss.value.requires_grad:
-                backward(prepared, loss.value, Capture())
-            needed = self.method.source == AT_LAYER
-            spot = choose(survey.spots, class_scores(output), needed=needed)
+    def _at_layer(self, named: bool) -> Explained:
+        run = partial(at_layers, self.prepared, self.score, self.image)
+        chosen = None if named else self._choose()
+        layer = chosen.layer if chosen else self.prepared.layers[0]
+        needed = self.method.source == AT_LAYER
+        survey, output = run(keep=layer, differentiate=needed)
+        own = {spot.key: spot for spot in survey.spots}
+        spot = own[chosen.key] if chosen else last_on_grid(survey.spots, layer)
+        demand_unchanged_by_hooks(self.prepared, output)
+        activations = _maps(spot, spot.value)
+        if needed:
+            gradients = _maps(spot, spot.gradient)
+            found = formulas.OF_GRADIENTS[self.method.name](activations, gradients)
+        elif self.method.name == "eigencam":
+            found = formulas.eigencam(activations)
+        else:
+            found = self._score_weighted(activations)
+        fired = Fired(layer.name, layer.type, survey.calls[layer.module])
+        return Explained(found, output, Coverage((fired,)), spot)
+
+    def _choose(self) -> Spot:
+        """Run once and find the layer's output to use; none is kept, as that would be all."""
+        survey, output = at_layers(self.prepared, self.score, self.image)
+        needed = self.method.source == AT_LAYER
+        spot = choose(survey.spots, class_scores(output), needed=needed)
         why = " that the score needs" if spot.needed else ""
         log.info("layer: %s, the last on a grid%s", spot.layer.name, why)
         return spot
@@ -130,26 +121,26 @@ class Explanation:
         scores, count = [], activations.shape[1]
         for channel in range(count):
             mask = formulas.mask(activations[:, channel], self.size).to(self.image)
-            scores.append(self.score.each(self._run_on(self.image * mask.expand_as(self.image))))
+            masked = self.image * mask.expand_as(self.image)
+            scores.append(self.score.each(run_on(self.prepared, self.path, masked)))
             self._advance(channel + 1, count)
         weights = torch.stack(scores, 1).softmax(1)
         return formulas.weighted(activations, weights.to(activations))
 
-    def _at_input(self, steps: int | None, baseline: Any) -> Explained:
+    def _at_input(self) -> Explained:
+        told: dict[str, Any] = {}
         if self.method.name == "guided":
-            with guided(self.prepared.module):
-                capture, gradient = self._gradient_at(self.image)
+            with guided(self.prepared.module) as told:
+                output, gradient = self._gradient_at(self.image)
         else:
-            capture, gradient = self._gradient_at(self.image)
-        self._demand_unchanged(capture.output)
-        found = partial(Explained, output=capture.output, capture=capture)
-        if self.method.name != "integrated":
-            return found(formulas.strongest(gradient), attribution=gradient)
-        attribution, told = self._integrate(steps or STEPS, baseline, capture.output)
-        return found(attribution.sum(1).abs(), attribution=attribution, told=told)
+            output, gradient = self._gradient_at(self.image)
+        found = formulas.strongest(gradient)
+        return Explained(found, output, attribution=gradient, told=told)
 
-    def _integrate(self, steps: int, baseline: Any, output: Any) -> tuple[Tensor, dict[str, Any]]:
+    def _integrated(self, steps: int, baseline: Any) -> Explained:
         """(x - b) times the mean gradient on the way from b to x, and how complete that is."""
+        output = run_on(self.prepared, self.path, self.image)
+        self.score.of(self.prepared, output)  # the class is that of the image as given
         start = self._baseline(baseline)
         way = self.image - start
         total = torch.zeros(self.image.shape, dtype=torch.float64)
@@ -158,12 +149,13 @@ class Explanation:
             total += weight * gradient.double()
             self._advance(number + 1, steps)
         attribution = total * way.cpu().double()
-        before = self.score.each(self._run_on(start)).double()
+        before = self.score.each(run_on(self.prepared, self.path, start)).double()
         after = self.score.each(output).double()
         gaps = attribution.flatten(1).sum(1) - (after - before)
         named = baseline if isinstance(baseline, str) else "zero" if baseline is None else "given"
         told = {"steps": steps, "baseline": named, "gap": gaps.tolist(), "from": before.tolist()}
-        return attribution.to(_wide(self.image)), told
+        attribution = attribution.to(_wide(self.image))
+        return Explained(attribution.sum(1).abs(), output, attribution=attribution, told=told)
 
     def _baseline(self, baseline: Any) -> Tensor:
         if baseline is None or (isinstance(baseline, str) and baseline == "zero"):
@@ -178,7 +170,7 @@ class Explanation:
                     "Give one that broadcasts to them.",
                 ) from error
         recipe = self.prepared.recipe
-        bounds = black_and_white(recipe, self.image) if recipe else None
+        bounds = black_and_white(recipe, tuple(self.image.shape[1:])) if recipe else None
         if bounds is None:
             raise RequestError(
                 f"What a {baseline} image is to this model is not known: its input was not made"
@@ -188,45 +180,22 @@ class Explanation:
         color = bounds[0 if baseline == "black" else 1]
         return color.to(self.image).expand_as(self.image).clone()
 
-    def _gradient_at(self, image: Tensor) -> tuple[Capture, Tensor]:
-        """The gradient of the score at ``image``, float32 or wider, and the run's recording."""
-        value = with_image(self.prepared, self.path, image)
-        prepared = replace(self.prepared, layers=(), value=value)
-        capture = run_backward(prepared, (), self.score.measure).capture
-        key = f"./{what_of(INPUT, self.path)}.grad"
-        if key not in capture:
-            reason = next((x.reason for x in capture.absent if f"./{x.what}" == key), "none came")
-            raise RequestError(
-                f"The score has no gradient at the image: {reason}.",
-                "Choose a method that needs none, eigencam or scorecam.",
-            )
-        return capture, _wide(capture[key])
-
-    def _run_on(self, image: Tensor) -> Any:
-        value = with_image(self.prepared, self.path, image)
-        with torch.no_grad():
-            return run_bare(replace(self.prepared, value=value))
-
-    def _demand_unchanged(self, output: Any) -> None:
-        with torch.enable_grad():
-            demand_unchanged(self.prepared, output, excuse_noise=True)
+    def _gradient_at(self, image: Tensor) -> tuple[Any, Tensor]:
+        output, gradient = at_image(self.prepared, self.score, self.path, image)
+        return output, _wide(gradient)
 
 
-def _maps(capture: Capture, key: str, grid: Grid) -> Tensor:
-    if key not in capture:
-        what = key.partition("/")[2]
-        reason = next((one.reason for one in capture.absent if one.what == what), "none came")
+def _maps(spot: Spot, tensor: Tensor | None) -> Tensor:
+    assert spot.grid is not None
+    if tensor is None:
         raise RequestError(
-            f"There is no {key}: {reason}.",
+            f"The score has no gradient at what the layer {spot.layer.name} ({spot.layer.type})"
+            " returns.",
             "Choose another --layer or --target, or a method without gradients, such as eigencam.",
         )
-    return grid.maps(_wide(capture[key]))
+    return spot.grid.maps(_wide(tensor))
 
 
 def _wide(tensor: Tensor) -> Tensor:
     """On the CPU, in float32 or wider: what follows is little work, and wants float64."""
     return tensor.cpu().to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _requiring_grad(path: Any, tensor: Tensor) -> Tensor:
-    return tensor.requires_grad_() if tensor.is_floating_point() else tensor

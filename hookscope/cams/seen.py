@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from PIL import Image
 from torch import Tensor
 
 from hookscope.errors import RequestError
+from hookscope.inputs.levels import black_and_white
 from hookscope.prepare import Prepared
 from hookscope.sources.loaded import Recipe
-from hookscope.tensors import Path, as_call, map_tensors, walk
+from hookscope.tensors import Path, as_call, walk
 
 STRETCHED = "its values stretched from the least to the largest"
 
@@ -42,12 +40,6 @@ def find_image(prepared: Prepared) -> tuple[Path, Tensor]:
     )
 
 
-def with_image(prepared: Prepared, path: Path, image: Tensor) -> Any:
-    """Return the call value with other images in the place of its own."""
-    call = as_call(prepared.value)
-    return map_tensors(call, lambda here, tensor: image if here == path else tensor)
-
-
 def as_seen(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
     """Return images as they look to the model, uint8 (N, 3, H, W), and how that was found.
 
@@ -60,7 +52,7 @@ def as_seen(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
         recipe: how it was made of a file; None where it was not.
     """
     image = image.detach().cpu().float()
-    bounds = black_and_white(recipe, image) if recipe is not None else None
+    bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe is not None else None
     if bounds is not None:
         low, high = bounds
         values, told = (image - low) / (high - low), "the preprocessing undone"
@@ -70,24 +62,3 @@ def as_seen(image: Tensor, recipe: Recipe | None) -> tuple[Tensor, str]:
         values, told = (image - low) / torch.where(high > low, high - low, 1.0), STRETCHED
     shown = (values * 255).round().clamp(0, 255).nan_to_num().to(torch.uint8)
     return shown.expand(-1, 3, -1, -1).contiguous(), told
-
-
-def black_and_white(recipe: Recipe, image: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return what a recipe makes of black and of white, (C, 1, 1); None if grey is not between."""
-    channels, height, width = image.shape[1:]
-    if channels not in (1, 3):
-        return None
-    mode, found = ("RGB" if channels == 3 else "L"), []
-    for level in (0, 255, 51):
-        color = (level,) * channels if channels == 3 else level
-        try:
-            made = recipe.run(Image.new(mode, (width, height), color)).float()
-        except Exception:  # a preprocessing of the user's own may want another image
-            return None
-        value = made.flatten(1).mean(1)[:, None, None]
-        if made.shape[0] != channels or not torch.allclose(made, value.expand_as(made), atol=1e-5):
-            return None
-        found.append(value)
-    black, white, grey = found
-    straight = torch.allclose(grey, black + (white - black) / 5, atol=1e-4)
-    return (black, white) if straight and bool((black != white).all()) else None

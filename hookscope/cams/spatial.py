@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from hookscope.dimensions import channels_last, has_aspect
+
 MOST_PREFIX = 16  # class tokens, distillation tokens, registers
 
 
@@ -75,7 +77,7 @@ def find_grid(
 
 def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> Grid | None:
     first, last = (shape[2], shape[3]), (shape[1], shape[2])
-    if not _fits(*first, image) and _fits(*last, image):
+    if channels_last(shape, image):
         grid = Grid(*last, "NHWC")
     elif first[0] <= image[0] and first[1] <= image[1]:
         grid = Grid(*first, "NCHW")
@@ -96,16 +98,6 @@ def _of_tokens(
         for prefix in prefixes:
             count = length - prefix
             for height in range(1, count + 1):
-                if count % height == 0 and _fits(height, count // height, image, exact):
+                if count % height == 0 and has_aspect((height, count // height), image, exact):
                     return Grid(height, count // height, "NLC", prefix)
     return None
-
-
-def _fits(height: int, width: int, image: tuple[int, int], exact: bool = False) -> bool:
-    """Whether a grid has the image's aspect, up to about one row or column of rounding."""
-    slack = 0 if exact else max(image)
-    return (
-        height <= image[0]
-        and width <= image[1]
-        and abs(height * image[1] - width * image[0]) <= slack
-    )

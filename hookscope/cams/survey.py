@@ -23,7 +23,8 @@ class Spot:
     """One tensor that a call of a layer returned.
 
     ``needed`` tells whether the score has a gradient that is not zero at some position of the grid:
-    what a vision transformer's last layers return for the patches goes nowhere.
+    what a vision transformer's last layers return for the patches goes nowhere. ``value`` and
+    ``gradient`` are those of the layer that is kept.
     """
 
     layer: Layer
@@ -32,6 +33,8 @@ class Spot:
     shape: tuple[int, ...]
     grid: Grid | None
     needed: bool = False
+    value: Tensor | None = None
+    gradient: Tensor | None = None
 
     @property
     def key(self) -> str:
@@ -46,13 +49,22 @@ class Survey:
         model: the model that is going to run.
         batch: how many images it gets.
         image: their height and width.
+        keep: the one layer to keep values and gradients of; None to learn of all which the score
+            needs.
+
+    Attributes:
+        spots: what was returned, in the order in which the calls ended.
+        calls: how often each module ran.
     """
 
-    def __init__(self, model: nn.Module, batch: int, image: tuple[int, int]) -> None:
+    def __init__(
+        self, model: nn.Module, batch: int, image: tuple[int, int], keep: Layer | None = None
+    ) -> None:
         self.spots: list[Spot] = []
+        self.calls: dict[nn.Module, int] = {}
         self._model, self._batch, self._image = model, batch, image
+        self._keep = keep
         self._hooks = HookSet(model)
-        self._calls: dict[nn.Module, int] = {}
         self._known: dict[tuple[int, int], None] = {}
 
     def __enter__(self) -> Survey:
@@ -67,7 +79,7 @@ class Survey:
     def _after(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if inside_backward():  # activation checkpointing runs it again
             return None
-        call = self._calls[layer.module] = self._calls.get(layer.module, 0) + 1
+        call = self.calls[layer.module] = self.calls.get(layer.module, 0) + 1
         return map_tensors(output, partial(self._look, layer, call))
 
     def _look(self, layer: Layer, call: int, path: Path, tensor: Tensor) -> Tensor:
@@ -81,16 +93,24 @@ class Survey:
             return tensor
         if grid.layout != "NLC":
             self._known[grid.height, grid.width] = None
-        if not tensor.requires_grad:
-            return tensor
-        clone = tensor.clone()  # what is done in place later is done to this one
-        self._hooks.listen(clone, partial(_arrived, spot, grid))
+        if self._keep is not None:
+            if self._keep.module is not layer.module:
+                return tensor
+            spot.value = tensor.detach().clone()
+        # Gradients begin here where they have not before. What is done in place later is done to
+        # the clone.
+        begun = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        clone = begun.clone()
+        if clone.requires_grad:  # not where the model itself turned gradients off
+            self._hooks.listen(clone, partial(self._arrived, spot, grid))
         return clone
 
-
-def _arrived(spot: Spot, grid: Grid, grad: Tensor | None) -> None:
-    if grad is not None:
+    def _arrived(self, spot: Spot, grid: Grid, grad: Tensor | None) -> None:
+        if grad is None:
+            return
         spot.needed = spot.needed or bool(grid.maps(grad).count_nonzero())
+        if self._keep is not None:
+            spot.gradient = grad.detach().clone()
 
 
 def choose(spots: Sequence[Spot], scores: Tensor, *, needed: bool) -> Spot:

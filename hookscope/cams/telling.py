@@ -21,7 +21,7 @@ def as_capture(
 ) -> tuple[Capture, dict[str, Any]]:
     """Return the tensors of an explanation, and what its metadata say under ``cam``."""
     capture = Capture()
-    capture.output, capture.coverage = found.output, found.capture.coverage
+    capture.output, capture.coverage = found.output, found.coverage
     model: dict[str, Any] = {
         "module": ROOT,
         "type": type(asked.prepared.module).__name__,

@@ -51,6 +51,17 @@ EXAMPLES = (
     ),
 )
 
+
+def _one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> str | None:
+    """Elsewhere --layer repeats, so taking the last of several would be taken for all of them."""
+    if len(names) > 1:
+        raise RequestError(
+            f"--layer is there {len(names)} times: {', '.join(names)}.",
+            "A map explains one layer: name it once, and run the command once for each.",
+        )
+    return names[0] if names else None
+
+
 how = together(
     option(
         "--by",
@@ -65,6 +76,8 @@ how = together(
         "-l",
         section="Map",
         metavar="NAME",
+        multiple=True,
+        callback=_one_layer,
         shell_complete=candidates.layers,
         help="The layer to explain; the last one on a grid that the score needs, if not given.",
     ),
@@ -145,7 +158,10 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     check_choices(*chosen)
     picture, maps, replaces = _settle_paths(output, force, values["model"])
     for path in (path for path in (picture, maps) if path.exists()):
-        refuse_own_source(path, [*(values["input"] or ()), values["weights"], values["target"]])
+        from hookscope.inputs.words import paths_of
+
+        read = [*paths_of(values["input"] or ()), values["weights"], values["target"]]
+        refuse_own_source(path, read)
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):

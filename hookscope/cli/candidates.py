@@ -119,7 +119,7 @@ def _recall(model: str) -> list[tuple[str, str]]:
 
 
 def _model_on_line(ctx: click.Context) -> str:
-    return ctx.params.get("model") or "resnet18"
+    return ctx.params.get("model") or ctx.params.get("a") or "resnet18"
 
 
 def _cache_file(model: str) -> Path:

@@ -37,7 +37,7 @@ def report(error: BaseException, out: Out) -> int:
     out.error(fault.message, fault.hint)
     if not fault.foreseen:
         out.hint(", ".join(f"{name} {version}" for name, version in versions()))
-    return fault.status
+    return out.failed if fault.status == FAILED else fault.status
 
 
 def explain(error: BaseException) -> Fault:

@@ -56,13 +56,10 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     or an embedding the matrix.
     """
     out: Out = ctx.obj
-    from pathlib import Path
-
     from hookscope.sources import catalog
 
     spec = catalog.check(values["model"])
-    name = spec.name or Path(spec.path).stem
-    path, replaces = pictures.settle_picture(output, force, name, "filters")
+    path, replaces = pictures.settle_picture(output, force, spec.stem, "filters")
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):

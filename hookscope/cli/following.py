@@ -1,40 +1,61 @@
-"""The command that goes on from what was shown, on the same run: gradients, a capture, an edit."""
+"""The command that goes on from what was shown: a look at the file, or the same run otherwise."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.choices import VALUE_HOOKS
 from hookscope.cli.command import Command, Option
+from hookscope.dimensions import layout
+from hookscope.kinds import ATTENTION, OUTPUT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hookscope.captures import Capture
+    from hookscope.records import Record
 
 # What to record is not the same choice there, and the file is another one.
 _OWN = {"model", "what", "output", "force"}
 
 
-def next_command(ctx: click.Context, capture: Capture) -> str:
-    """Return the line, quoted for the shell, with all that was chosen for this run."""
+def next_command(ctx: click.Context, capture: Capture, path: Path) -> str:
+    """Return the line, quoted for the shell: a look at ``path``, or the gradients of this run.
+
+    Gradients and steps are drawn from layer to layer. A capture of layers that were named is looked
+    at; one of a whole model goes on to the gradients, with all that was chosen for this run.
+    """
+    if ctx.info_name != "capture":
+        return shlex.join(["hookscope", "plot" if find_spec("matplotlib") else "report", str(path)])
+    if any(record.kind == ATTENTION for record in capture.records) and find_spec("matplotlib"):
+        return shlex.join(["hookscope", "plot", str(path), "--kind", "attention"])
+    maps = [record.key for record in capture.records if _has_maps(record, capture.image)]
+    if maps and ctx.params["layers"]:
+        return shlex.join(["hookscope", "show", str(path), maps[-1], "--map"])
+    return _gradients(ctx, capture)
+
+
+def _has_maps(record: Record, image: tuple[int, int] | None) -> bool:
+    letters = layout(record.type, record.kind, record.shape, image)
+    sides = [n for n, letter in zip(record.shape, letters, strict=False) if letter == "S"]
+    return record.kind == OUTPUT and "C" in letters and min(sides) > 1
+
+
+def _gradients(ctx: click.Context, capture: Capture) -> str:
     group = ctx.find_root().command
     assert isinstance(group, click.Group)
-    verb = "grads" if ctx.info_name == "capture" else "capture"
     model = ctx.params["model"]
-    words = ["hookscope", verb, model]
-    if verb == "grads" and not _has_classes(model, capture.output):
+    words = ["hookscope", "grads", model]
+    if not _has_classes(model, capture.output):
         words += ["--loss", "sum"]
-    other = group.commands[verb]
+    other = group.commands["grads"]
     assert isinstance(ctx.command, Command) and isinstance(other, Command)
     shared = {option.key for option in other.options() if option.expose_value} - _OWN
-    hooked = bool(ctx.params["hooks"])
-    if verb == "capture" and not set(ctx.params["hook_kind"]) <= set(VALUE_HOOKS):
-        shared -= {"hook", "hook-kind", "hook-arg"}  # there they would wait in vain
-        hooked = False
-    if not (ctx.params["edits"] or hooked):  # nothing that both commands have could be compared
+    if not (ctx.params["edits"] or ctx.params["hooks"]):  # nothing there could be compared
         shared.discard("compare")
     return shlex.join([*words, *_chosen(ctx, shared)])
 

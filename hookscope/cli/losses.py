@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from hookscope.cli.command import flag, option, together
@@ -19,16 +22,19 @@ def formulas() -> dict[str, list[tuple[str, str]]]:
     return {"Losses (x: output, t: target, c: classes, y: the target's class)": rows}
 
 
-loss = together(
-    option(
+def _name(default: str) -> Callable[[Any], Any]:
+    return option(
         "--loss",
         section="Loss",
         type=ChoiceOrFunction(list(FORMULAS)),
         metavar="NAME",
-        show_default="ce",
+        show_default=default,
         help="The loss: a name of those below, or FILE.py:FUNCTION for a function of"
         " your own, of the output, of output and target, or of output, target, input by name.",
-    ),
+    )
+
+
+_how = together(
     option(
         "--target",
         section="Loss",
@@ -49,3 +55,5 @@ loss = together(
         help="Put the loss straight on the model's output, without softmax or sigmoid.",
     ),
 )
+loss = together(_name("ce"), _how)
+loss_of_any_model = together(_name("a random direction, or ce with --target"), _how)

@@ -14,6 +14,7 @@ from hookscope.cli.out import Out
 EXAMPLES = (
     Example("hookscope models", "All of them."),
     Example('hookscope models "resnet*"', "Those whose name matches."),
+    Example('hookscope models "timm:*vit_tiny*"', "Names of timm, with the tags of weights."),
     Example("hookscope models --task segmentation --json", "Those for one task, as JSON."),
 )
 TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")

@@ -6,7 +6,6 @@ that a command hands its values on as they are.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +15,21 @@ from click.core import ParameterSource
 from hookscope.choices import DEFAULT_MODEL, DEVICES, DTYPES
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
-from hookscope.cli.values import FileName, Parsed, Several, byte_count, divisors, numbers, size
+from hookscope.cli.values import (
+    FileName,
+    InputName,
+    Parsed,
+    Several,
+    byte_count,
+    divisors,
+    numbers,
+    size,
+)
 from hookscope.cli.values import shape as read_shape
 
 _WORD = f"{__name__}.model_word"
+_INPUTS = f"{__name__}.inputs"
+_LOOKED_AT = 64  # files of an input: of a million a few tell whether they are images
 
 
 # The model
@@ -61,9 +71,10 @@ def read_assignments(
     return dict(parse_assignments(value))
 
 
-def _read_prefixes(
+def read_prefixes(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, str] | None:
+    """Return the ``OLD=NEW`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
     from hookscope.spec import parse_prefixes
@@ -78,6 +89,13 @@ def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -
     return value
 
 
+trust = flag(
+    "trust",
+    section="Model",
+    callback=_refuse_from_file,
+    help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
+)
+
 model = together(
     click.argument(
         "model_word",
@@ -87,8 +105,8 @@ model = together(
         expose_value=False,
         callback=_keep_word,
         shell_complete=candidates.models,
-        help="A torchvision name ('hookscope models' lists them), FILE.py:NAME, or a"
-        " scripted (.pt) or exported (.pt2) file.",
+        help="A torchvision name ('hookscope models' lists them), FILE.py:NAME,"
+        " package.module:NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file.",
     ),
     option(
         "--model",
@@ -108,7 +126,8 @@ model = together(
         multiple=True,
         metavar="KEY=VALUE",
         callback=read_assignments,
-        help="An argument for the class or factory of a FILE.py model. Repeatable.",
+        help="An argument for the class or factory that builds the model, or a value of a hf:"
+        " model's configuration. Repeatable.",
     ),
     option(
         "--method",
@@ -122,12 +141,7 @@ model = together(
         metavar="KIND",
         help="How a hf: model computes attention, such as eager, which computes its weights.",
     ),
-    flag(
-        "trust",
-        section="Model",
-        callback=_refuse_from_file,
-        help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
-    ),
+    trust,
 )
 
 
@@ -149,10 +163,15 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         from hookscope.own_hooks.words import settle_kinds
 
         settle_kinds(values["hook_kind"], len(values["hooks"]), verb=verb)
+    if values.get("attn") is not None:
+        from hookscope.sources.catalog import check_attn
+        from hookscope.spec import parse_model
+
+        check_attn(parse_model(values["model"]), values["attn"])
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
-    from hookscope.inputs.words import NO_IMAGE, refuse_unused
+    from hookscope.inputs.words import NO_IMAGE, may_hold_images, parse, refuse_unused
     from hookscope.losses.formulas import (
         FORMULAS,
         check_reduction,
@@ -164,7 +183,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     from hookscope.spec import parse_model
 
     check_weights(parse_model(values["model"]), values["weights"])
-    if not values.get("input"):
+    if not may_hold_images(parse(values.get("input") or ())):
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
@@ -250,14 +269,20 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.filekinds import refuse_other_than_image
-    from hookscope.inputs.words import STDIN, expand
+    from hookscope.datasets.listing import is_listing
+    from hookscope.inputs.words import parse, refuse_misnamed
 
-    files = expand(value)
-    for file in files:
-        if file != STDIN and os.path.isfile(file):  # reading from a pipe would empty it
-            refuse_other_than_image(file)
-    return files
+    ctx.meta[_INPUTS] = list(value)
+    words = parse(word for word in value if not is_listing(word))
+    for word in words[:_LOOKED_AT]:
+        refuse_misnamed(word)
+    return [*(word for word in value if is_listing(word)), *(word.word for word in words)]
+
+
+def words_of(ctx: click.Context) -> list[str]:
+    """Return the words behind ``--input`` as they were typed, folders and globs as such."""
+    words: list[str] = ctx.meta.get(_INPUTS, [])
+    return words
 
 
 input = option(
@@ -265,10 +290,12 @@ input = option(
     "-i",
     section="Input",
     multiple=True,
-    type=FileName("file"),
+    type=InputName("word"),
     callback=_expand,
-    help="An image, a folder or a glob of images, or - for standard input. Several make a batch;"
-    " seeded noise if not given.",
+    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz, .safetensors,"
+    " .pt, .csv, .json, .txt, .wav or video file; random:SHAPE, ints:SHAPE:0-1000, text:WORDS; or"
+    " FILE.py:FUNCTION. NAME=WORD says which argument it is. Several make a batch; seeded noise if"
+    " not given.",
 )
 
 inputs = together(
@@ -303,6 +330,12 @@ inputs = together(
 
 # How it runs
 
+partial = flag(
+    "partial",
+    section="Run",
+    help="Take from the file of weights what fits and leave the rest as built.",
+)
+
 weights = together(
     option(
         "--weights",
@@ -311,22 +344,18 @@ weights = together(
         type=FileName("weights"),
         shell_complete=candidates.weights,
         help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
-        " a .safetensors or .pth FILE.",
+        " a .safetensors or .pth FILE, or the FOLDER or index of a set in several files.",
     ),
     option(
         "--rename",
         section="Run",
         multiple=True,
         metavar="OLD=NEW",
-        callback=_read_prefixes,
+        callback=read_prefixes,
         help="What begins with OLD in the file of weights begins with NEW in the model."
         " Repeatable.",
     ),
-    flag(
-        "partial",
-        section="Run",
-        help="Take from the file of weights what fits and leave the rest as built.",
-    ),
+    partial,
 )
 
 seed = option(
@@ -338,6 +367,8 @@ seed = option(
     metavar="N",
     help="Seeds weights, noise and dropout.",
 )
+
+train = flag("train", section="Run", help="Run in training mode; buffers are put back afterwards.")
 
 run = together(
     weights,
@@ -356,7 +387,7 @@ run = together(
         type=click.Choice(DEVICES),
         help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
     ),
-    flag("train", section="Run", help="Run in training mode; buffers are put back afterwards."),
+    train,
 )
 
 limits = together(

@@ -35,8 +35,8 @@ _PLAIN = str.maketrans(
 class Out:
     """Where a command's words go, and how they look there.
 
-    The public attributes are the global options, which the command line sets, and what is said
-    if the user stops the run.
+    The public attributes are the global options, which the command line sets, what is said if the
+    user stops the run, and the status of a sound request that fails.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,7 @@ class Out:
         self.verbose = 0
         self.color: bool | None = None
         self.last_words = "Interrupted."
+        self.failed = 1
         self._started = time.perf_counter()
         self._shows_status = False
 
@@ -174,8 +175,8 @@ class Out:
             self._shows_status = True
 
     @contextmanager
-    def bar(self, text: str) -> Iterator[Callable[[int, int], None]]:
-        """Yield a function of how many are done and of how many: it shows a bar on a terminal.
+    def bar(self, text: str) -> Iterator[Callable[..., None]]:
+        """Yield a function of how many are done, of how many, and a text: it shows a bar.
 
         The bar comes after a second and is gone when the block ends; ``--quiet``, ``--json`` and
         ``--verbose`` have none.
@@ -185,7 +186,7 @@ class Out:
         begun: float | None = None
         bar: Progress | None = None
 
-        def advance(done: int, total: int) -> None:
+        def advance(done: int, total: int, more: str = "") -> None:
             nonlocal bar, begun
             begun = begun or time.monotonic()
             if shows and bar is None and time.monotonic() - begun > 1:
@@ -194,7 +195,12 @@ class Out:
                 bar.add_task(text, completed=done, total=total)
                 bar.start()
             if bar is not None:
-                bar.update(bar.task_ids[0], completed=done, total=total)
+                bar.update(
+                    bar.task_ids[0],
+                    completed=done,
+                    total=total,
+                    description=f"{text} {more}".strip(),
+                )
 
         try:
             yield advance

@@ -83,8 +83,7 @@ def where(section: str) -> Callable[[Any], Any]:
             section=section,
             type=int,
             metavar="N",
-            help="The dimension of the channels, where they are not the second one of four: -1 for"
-            " Swin's.",
+            help="The dimension of the channels, where they are not found aright: -1 for the last.",
         ),
     )
 

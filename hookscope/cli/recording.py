@@ -28,9 +28,10 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     path, replaces = settle_path(verb, output, force, values["model"])
     if replaces:
         from hookscope.edits.words import files_of
+        from hookscope.inputs.words import paths_of
 
-        words = [*files_of(values["edits"]), values["weights"], values.get("target")]
-        refuse_own_source(path, words)
+        read = [*files_of(values["edits"]), *paths_of(values["input"] or ())]
+        refuse_own_source(path, [*read, values["weights"], values.get("target")])
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
@@ -62,7 +63,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     if failure is not None:
         out.warning(f"{path} holds only what was recorded before a hook failed.")
         raise failure
-    out.note(f"next: {next_command(ctx, capture)}")
+    out.note(f"next: {next_command(ctx, capture, path)}")
 
 
 def settle_path(
@@ -75,8 +76,7 @@ def settle_path(
     from hookscope.sources import catalog
 
     spec = catalog.check(model)
-    name = spec.name or Path(spec.path).stem
-    path = Path(output) if output else outputs.default_path(name, verb, suffix)
+    path = Path(output) if output else outputs.default_path(spec.stem, verb, suffix)
     return path, outputs.check(path, force, suffix=suffix)
 
 

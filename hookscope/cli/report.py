@@ -87,3 +87,5 @@ def report(
     for failed in result.failed:
         out.warning(f"not drawn: {failed}")
     say_what_was_written(out, path, size, replaces)
+    # An address that a terminal makes a link of, and any browser takes.
+    out.note(f"next: open {path.absolute().as_uri()} in a browser")

@@ -13,6 +13,7 @@ from hookscope.cli.command import Command, Example, command, flag, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.errors import RequestError
+from hookscope.outputs import names_folder
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -67,8 +68,6 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
     """
     out: Out = ctx.obj
     draws = values.pop("map")
-    from hookscope.datasets.folder import names_folder
-
     if names_folder(file):
         _refuse_idle_choices(ctx, draws)
         _show_features(out, file, keys[0] if keys else "LAYER" if draws else "")

@@ -58,6 +58,16 @@ class FileName(click.ParamType[str]):
         return [CompletionItem(incomplete, type="file")]
 
 
+class InputName(FileName):
+    """A word behind ``--input``; a variable that holds a single one may have colons in it."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the words that an environment variable holds."""
+        from hookscope.inputs.words import stands_alone
+
+        return [rv] if stands_alone(rv) else list(super().split_envvar_value(rv))
+
+
 class Several(Parsed):
     """One or more of a few words, with commas between: ``output,input``."""
 

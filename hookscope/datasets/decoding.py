@@ -7,10 +7,8 @@ from functools import partial
 
 from PIL import Image
 
+from hookscope.choices import DECODINGS
 from hookscope.inputs import images
-
-EXACT, FAST = "exact", "fast"
-WAYS = (EXACT, FAST)
 
 Decode = Callable[[bytes, str, int], Image.Image]
 
@@ -23,7 +21,7 @@ def decoder(way: str, side: int) -> Decode:
             a JPEG down by 2, 4 or 8 while it decodes, to no less than twice ``side``.
         side: pixels of the longer side of what the model is given.
     """
-    return images.decode if way == EXACT else partial(_fast, side)
+    return images.decode if way == DECODINGS[0] else partial(_fast, side)
 
 
 def _fast(side: int, data: bytes, word: str, channels: int) -> Image.Image:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from hookscope import strict_json
-from hookscope.datasets.place import ADDRESS, Place
+from hookscope.datasets.place import Place
 from hookscope.errors import RequestError, StoreError
 
 MANIFEST = "manifest.json"
@@ -23,16 +22,6 @@ INPUTS = "inputs.jsonl"
 PARTS = ".parts/"
 PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard
 _SHARD = "rows-"
-
-
-def names_folder(word: str | os.PathLike[str]) -> bool:
-    """Whether an output is a folder: an address, or with a slash at the end, or there is one.
-
-    >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
-    (True, True, False)
-    """
-    text = os.fspath(word)
-    return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
 
 def shard_name(first: int) -> str:

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hookscope.errors import InputError
-from hookscope.inputs import words as input_words
+from hookscope.inputs.files import IMAGE_SUFFIXES, files_of
 from hookscope.suggest import did_you_mean
 
 LIST = "@"
 _INSIDE = "::"
+_ARCHIVE = ".tar"
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,23 @@ def list_entries(words: Iterable[str]) -> list[Entry]:
     found: list[Entry] = []
     for word in words:
         for each in _listed(word):
-            if each.lower().endswith(".tar"):
+            if each.lower().endswith(_ARCHIVE):
                 found += _members(each)
             else:
-                found += [Entry(file, file) for file in input_words.expand([each])]
+                found += [Entry(file, file) for file in files_of(each)]
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
+
+
+def is_listing(word: str) -> bool:
+    """Whether a word names inputs in a way that is for datasets alone: a list or an archive.
+
+    >>> is_listing("@photos.txt"), is_listing("photos.tar"), is_listing("photos/")
+    (True, True, False)
+    """
+    listed = word.startswith(LIST) and not os.path.exists(word)
+    return listed or word.lower().endswith(_ARCHIVE)
 
 
 def _listed(word: str) -> list[str]:
@@ -97,9 +108,9 @@ def _members(path: str) -> Iterator[Entry]:
             f"{path!r} cannot be read as a tar archive: {error}.",
             "Name a .tar that is not compressed.",
         ) from error
-    images = [m for m in members if m.name.lower().endswith(input_words.SUFFIXES)]
+    images = [m for m in members if m.name.lower().endswith(IMAGE_SUFFIXES)]
     if not images:
-        known = " ".join(input_words.SUFFIXES)
+        known = " ".join(IMAGE_SUFFIXES)
         raise InputError(f"The archive {path!r} holds no image.", f"Looked for {known} in it.")
     for member in images:
         yield Entry(f"{path}{_INSIDE}{member.name}", path, member.offset_data, member.size)

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hookscope.atomic import write_bytes
 from hookscope.errors import EnvironmentFault, RequestError, StoreError, cause
-
-ADDRESS = "://"
+from hookscope.outputs import ADDRESS
 
 
 class Place:
@@ -64,9 +64,6 @@ class Place:
         Raises:
             StoreError: it cannot be written.
         """
-        # Loads safetensors for its errors, and whether a word names a folder must be told at once.
-        from hookscope.atomic import write_bytes
-
         (self._root / name).parent.mkdir(exist_ok=True)
         write_bytes(self._root / name, data)
 

@@ -17,6 +17,9 @@ from hookscope.datasets.listing import Entry
 from hookscope.datasets.rows import ImageRows
 from hookscope.errors import InputError, RequestError
 from hookscope.inputs.images import decode
+from hookscope.inputs.photos import recipe_for
+from hookscope.inputs.reading import Asked
+from hookscope.inputs.words import IMAGE_CHOICES
 from hookscope.keywords import LOADING, several
 from hookscope.prepare import Prepared, prepare
 from hookscope.sources.loading import LIVE
@@ -41,7 +44,7 @@ def prepare_rows(
             given["model"],
             [_first_usable(entries, Path(folder), given["skip_bad"])],
             selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
-            recipe={name: given[name] for name in ("preprocess", "size", "mean", "std")},
+            recipe={name: given[name] for name in IMAGE_CHOICES},
             loading={name: given[name] for name in LOADING},
             seed=given["seed"],
             dtype=given["dtype"],
@@ -58,7 +61,9 @@ def prepare_rows(
         prepared.module.to(memory_format=torch.channels_last)
     side = max(max(t.shape[-2:]) for _, t in walk(as_call(prepared.value)))
     way = decoder(given["decode"], side)
-    return prepared, ImageRows(entries, prepared.recipe, prepared.channels, way)
+    recipe = {name: given[name] for name in IMAGE_CHOICES}
+    channels, _ = recipe_for(Asked(prepared.loaded, **recipe))
+    return prepared, ImageRows(entries, prepared.recipe, channels, way)
 
 
 def _first_usable(entries: Sequence[Entry], scratch: Path, skip_bad: bool) -> str:

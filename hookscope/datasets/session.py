@@ -46,6 +46,12 @@ class Extraction:
     resumed: int
     team: Team
 
+    def told(self) -> dict[str, Any]:
+        """What this process did, as plain values; times in seconds."""
+        state = self.state
+        times = {f"waited_for_{name}": value for name, value in vars(state.times).items()}
+        return {"rows_now": state.rows, "rows_skipped": state.skipped, **times}
+
     @property
     def rows(self) -> int:
         """How many rows the folder holds."""

@@ -22,8 +22,8 @@ from hookscope.datasets.manifest import part_name
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.errors import StoreError, cause
-from hookscope.filehash import sha256_of
 from hookscope.outputs import MARK
+from hookscope.shards import sha256_of
 
 # What the format calls each dtype. https://github.com/huggingface/safetensors#format
 NAMES = {

@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
-
-import torch
-from torch import Tensor, nn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import groupby
+from typing import Any, TypeGuard, cast
 
 from hookscope.errors import InputError
-from hookscope.inputs import images, recipes
-from hookscope.inputs.words import NO_IMAGE, expand, refuse_unused
+from hookscope.inputs import words as kinds
+from hookscope.inputs.fitting import refuse_misfits
+from hookscope.inputs.photos import warn_if_small
+from hookscope.inputs.places import assemble
+from hookscope.inputs.reading import (
+    Asked,
+    Numbers,
+    Piece,
+    described,
+    hash_of,
+    joined,
+    lone_call,
+    shapes,
+)
+from hookscope.inputs.words import NO_IMAGE, InputWord, may_hold_images, parse, refuse_unused
+from hookscope.sources.layouts import seeded
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.tensors import as_call, walk
 
-log = logging.getLogger("hookscope")
-
-Numbers = Sequence[float] | None
 Word = str | os.PathLike[str]
+
+# Each of the first has read(asked, words) -> Piece; each of the others open_one(asked, word), which
+# gives a value and the hash of its file. A reader is imported only when its kind is named.
+_BY_RECIPE = {
+    kinds.IMAGE: "photos",
+    kinds.VIDEO: "video",
+    kinds.SOUND: "sound",
+    kinds.TEXT: "text",
+}
+_TENSORS = {
+    kinds.NUMPY: "arrays",
+    kinds.SAFETENSORS: "stored",
+    kinds.TORCH: "pickled",
+    kinds.TABLE: "table",
+    kinds.JSON: "nested",
+    kinds.MADE: "made",
+    kinds.OFFERED: "offered",
+}
 
 
 @dataclass(frozen=True)
@@ -30,18 +57,19 @@ class Batch:
 
     Attributes:
         value: a call value, on the CPU.
-        sources: one plain dict for each file or tensor: ``word``, ``sha256`` (None for noise),
-            ``shape`` and ``dtype`` of the tensor it became.
+        sources: one plain dict for each file or tensor: ``word``, ``sha256`` (of the file, or of
+            the values where there is none; None for noise), ``shape`` and ``dtype`` of the tensor
+            it became, and the ``part`` it is where a word became several; of an image also
+            ``black`` and ``white``, what these become in each channel, where the recipe is that
+            simple.
         note: one line that says what was made of it.
         recipe: how images became tensors; None where there were no image files.
-        channels: of the images it was given, 3, or 1 for grey.
     """
 
     value: Any
     sources: tuple[dict[str, Any], ...]
     note: str
     recipe: Recipe | None = None
-    channels: int = 3
 
 
 def build(
@@ -60,7 +88,7 @@ def build(
     Args:
         loaded: the model.
         words: nothing (noise, or the example the model's file offers), a word or several words
-            that name images, or a tensor or call value, which passes through.
+            as docs/inputs.md has them, or a tensor or call value, which passes through.
         shape: of the noise; with images, its last two lengths are the size they get, and the
             others are to be what the images make.
         preprocess: ``imagenet`` or ``none`` in place of the model's own recipe.
@@ -71,11 +99,15 @@ def build(
 
     Raises:
         InputError: a file, shape or choice cannot be used.
+        EnvironmentFault: a reader needs a package that is not installed.
 
     Example:
+        >>> import torch
         >>> from hookscope.sources.loading import wrap
         >>> build(wrap(torch.nn.Linear(4, 2)), shape=(1, 4)).value.shape
         torch.Size([1, 4])
+        >>> build(wrap(torch.nn.Linear(4, 2)), "ones:3x4").value.shape
+        torch.Size([3, 4])
     """
     choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
     if words is None or (isinstance(words, list | tuple) and not words):
@@ -84,7 +116,8 @@ def build(
     if isinstance(words, str | os.PathLike):
         words = [words]
     if _are_words(words):
-        return _from_images(loaded, expand(words), shape, (preprocess, size, mean, std))
+        asked = Asked(loaded, shape, preprocess, size, mean, std, seed, seeded(seed))
+        return _from_words(asked, parse(words))
     refuse_unused(choices, "a tensor is taken as it is")
     if shape is not None:
         raise InputError("A tensor has its own shape.", "Leave out --shape.")
@@ -101,165 +134,70 @@ def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Bat
     if shape is None and loaded.own_example is not None:
         value = loaded.example(seed)
         made = _tensors(value, loaded.example_word)
-        return Batch(value, made, f"input: {loaded.example_text}, {_shapes(made)}")
+        return Batch(value, made, f"input: {loaded.example_text}, {shapes(made)}")
     value = loaded.example(seed) if shape is None else loaded.layout.noise(shape, seed)
     made = _tensors(value, "noise")
-    _warn_if_small(loaded, made)
-    note = f"input: {loaded.layout.distribution} of {_shapes(made)} from seed {seed}"
+    warn_if_small(loaded, made)
+    note = f"input: {loaded.layout.distribution} of {shapes(made)} from seed {seed}"
     return Batch(value, made, note)
 
 
-def _from_images(
-    loaded: LoadedModel,
-    files: Sequence[str],
-    shape: tuple[int, ...] | None,
-    choices: tuple[str | None, Size | None, Numbers, Numbers],
-) -> Batch:
-    preprocess, size, mean, std = choices
-    if shape is not None:
-        if size is not None or len(shape) < 2:
-            raise InputError("With images, --shape and --size say the same.", "Give --size alone.")
-        size = (shape[-2], shape[-1])
-    expected = shape or _expected_shape(loaded)
-    channels = _channels(loaded, expected)
-    _check_choices(size, mean, std, channels)
-    if preprocess == "imagenet" and channels == 1 and None in (mean, std):
+def _from_words(asked: Asked, words: Sequence[InputWord]) -> Batch:
+    if not may_hold_images(words):
+        choices = {name: getattr(asked, name) for name in kinds.IMAGE_CHOICES}
+        refuse_unused(choices, NO_IMAGE)
+        if asked.shape is not None:
+            raise InputError("What is given as input has its own shape.", "Leave out --shape.")
+    places = dict.fromkeys(word.place for word in words)
+    pieces = [
+        (place, _read(asked, [word for word in words if word.place == place])) for place in places
+    ]
+    if len(pieces) == 1 and pieces[0][0] is None and words[0].kind in _BY_RECIPE:
+        value = pieces[0][1].value  # arranged as the model's source says
+    else:
+        value = assemble(asked.loaded, pieces)
+    if any(word.kind in _TENSORS for word in words):
+        refuse_misfits(asked.loaded, value)
+    note = f"input: {'; '.join(piece.note for _, piece in pieces)}"
+    recipe = next((piece.recipe for _, piece in pieces if piece.recipe), None)
+    sources = tuple(entry for _, piece in pieces for entry in piece.sources)
+    return Batch(value, sources, note, recipe)
+
+
+def _read(asked: Asked, words: Sequence[InputWord]) -> Piece:
+    """Read the words for one place."""
+    found = [kind for kind, _ in groupby(words, key=lambda word: word.kind)]
+    if all(kind in _TENSORS for kind in found):
+        return joined(asked, words, _opener)
+    if len(found) > 1:
         raise InputError(
-            f"The recipe imagenet is for colour images, and {loaded.word} takes grey ones.",
-            "Leave out --preprocess, or give --preprocess none.",
+            f"{words[0].word} and others with it are {' and '.join(found)}, and make no batch.",
+            "Say which argument each is for: --input NAME=FILE or --input 0=FILE.",
         )
-    recipe = _recipe(loaded, expected, preprocess, size, mean, std)
-    tensors, sources = [], []
-    for file in files:
-        data = images.read_bytes(file)
-        tensor = recipe.run(images.decode(data, file, channels))
-        tensors.append(tensor)
-        digest = hashlib.sha256(data).hexdigest()
-        sources.append({**_describe(tensor), "word": file, "sha256": digest})
-    _warn_if_small(loaded, sources)
-    value = loaded.arrange(tensors)
-    if shape is not None:
-        _demand_shape(value, shape, len(files))
-    grey = "made grey, " if channels == 1 else ""
-    return Batch(value, tuple(sources), f"input: {grey}{recipe.text}", recipe, channels)
+    reader = import_module(f"hookscope.inputs.{_BY_RECIPE[found[0]]}")
+    piece = cast(Piece, reader.read(asked, words))
+    if words[0].place is None:
+        return piece
+    return _for_one_argument(piece, words[0])
 
 
-def _demand_shape(value: Any, shape: tuple[int, ...], count: int) -> None:
-    """Refuse a shape that is of the model's input and yet not the one that the images make."""
-    for _, tensor in walk(as_call(value)):
-        made: tuple[int, ...] = tuple(tensor.shape)
-        if isinstance(value, list) and len(shape) > tensor.ndim:  # a detector's images
-            made = (len(value), *made)
-        if len(made) == len(shape) and made != shape:
-            what, wanted = ("x".join(map(str, lengths)) for lengths in (made, shape))
-            images = "image makes" if count == 1 else "images make"
-            raise InputError(
-                f"{count} {images} an input of {what}, and --shape says {wanted}.",
-                "With images, --shape sets height and width alone; give --size instead.",
-            )
+def _opener(kind: str) -> Callable[[Asked, InputWord], tuple[Any, str | None]]:
+    open_one = import_module(f"hookscope.inputs.{_TENSORS[kind]}").open_one
+    if kind == kinds.JSON:
+        open_one = partial(open_one, open_kind=_opener)
+    return cast("Callable[[Asked, InputWord], tuple[Any, str | None]]", open_one)
 
 
-def _recipe(
-    loaded: LoadedModel,
-    expected: tuple[int, ...] | None,
-    preprocess: str | None,
-    size: Size | None,
-    mean: Numbers,
-    std: Numbers,
-) -> Recipe:
-    """The recipe asked for, or the model's own, or plain values at the size the model expects."""
-    changed = any(choice is not None for choice in (size, mean, std))
-    if preprocess is not None:
-        return recipes.named(preprocess, size, mean, std)
-    if loaded.own_recipe is not None:
-        if not changed:
-            return loaded.own_recipe
-        if loaded.own_recipe.tuned is None:
-            raise InputError(
-                f"The preprocessing of {loaded.word} is its own and cannot be changed.",
-                "Leave out --size, --mean and --std, or choose --preprocess none or imagenet.",
-            )
-        return loaded.own_recipe.tuned(size, mean, std)
-    if size is None and expected is not None and len(expected) in (3, 4):
-        size = (expected[-2], expected[-1])
-    recipe = recipes.named("none", size, mean, std)
-    return replace(recipe, text=f"{recipe.text} (the model does not say)")
-
-
-def _expected_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
-    """Shape of the first tensor the model takes, where that is known without the user."""
-    if loaded.own_example is None:
-        return loaded.shape
-    args, kwargs = as_call(loaded.example(0))
-    first = next((tensor for _, tensor in walk((args, kwargs))), None)
-    return tuple(first.shape) if first is not None else None
-
-
-def _channels(loaded: LoadedModel, expected: tuple[int, ...] | None) -> int:
-    """How many channels an image gets: 1 for a model that takes one, else 3."""
-    if loaded.task:
-        return 3
-    count = expected[-3] if expected is not None and len(expected) in (3, 4) else None
-    if count is None:
-        convolutions = (m for m in loaded.module.modules() if isinstance(m, nn.Conv2d))
-        first = next(convolutions, None)
-        count = first.in_channels if first else 3
-    if count not in (1, 3) and loaded.own_recipe is None:
+def _for_one_argument(piece: Piece, word: InputWord) -> Piece:
+    alone = lone_call(piece.value)
+    if alone is None:
         raise InputError(
-            f"{loaded.word} takes {count} channels, and an image has 3, or 1 when grey.",
-            "Leave out --input, or offer preprocess(image) in the model's file.",
+            f"{word.word} becomes several arguments, and {word.place!r} is one.",
+            "Leave out the name: the model's own recipe says which is which.",
         )
-    return 1 if count == 1 else 3
-
-
-def _check_choices(size: Size | None, mean: Numbers, std: Numbers, channels: int) -> None:
-    sides = (size,) if isinstance(size, int) else size or ()
-    if any(side < 1 for side in sides):
-        raise InputError(f"An image of size {size} has no pixels.", "Give positive lengths.")
-    for name, values in (("mean", mean), ("std", std)):
-        if values is not None and len(values) not in (1, channels):
-            raise InputError(
-                f"--{name} has {len(values)} values for images of {recipes.channels(channels)}.",
-                "Give one value, or one for each channel.",
-            )
-    if std is not None and 0 in std:
-        raise InputError("--std divides, and one of its values is 0.", "Give non-zero values.")
+    return Piece(alone, piece.sources, piece.note, piece.recipe)
 
 
 def _tensors(value: Any, word: str, hashed: bool = False) -> tuple[dict[str, Any], ...]:
-    tensors: Iterable[Tensor] = (tensor for _, tensor in walk(as_call(value)))
-    return tuple(
-        {**_describe(tensor), "word": word, "sha256": _hash(tensor) if hashed else None}
-        for tensor in tensors
-    )
-
-
-def _shapes(sources: Iterable[dict[str, Any]]) -> str:
-    return " and ".join(source["shape"] or "one number" for source in sources)
-
-
-def _warn_if_small(loaded: LoadedModel, sources: Iterable[dict[str, Any]]) -> None:
-    for shape in dict.fromkeys(source["shape"] for source in sources):
-        if min(map(int, shape.split("x")[-2:])) < loaded.min_size:
-            log.warning(
-                "input: %s is made for images of %dx%d or larger, and gets %s",
-                loaded.word,
-                loaded.min_size,
-                loaded.min_size,
-                shape,
-            )
-
-
-def _describe(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "shape": "x".join(map(str, tensor.shape)),
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-    }
-
-
-def _hash(tensor: Tensor) -> str | None:
-    """Hash of a tensor's bytes; None for one that has no plain ones (sparse, on meta)."""
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
-        return None
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
+    found = [tensor for _, tensor in walk(as_call(value))]
+    return tuple(described(t, word, hash_of(t) if hashed else None) for t in found)

@@ -3,44 +3,18 @@
 from __future__ import annotations
 
 import io
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hookscope.errors import InputError
 from hookscope.filekinds import AGAIN, not_an_image
+from hookscope.inputs.reading import called
 from hookscope.inputs.words import STDIN
 from hookscope.spec import ended
-
-
-def read_bytes(word: str) -> bytes:
-    """Return the bytes of a file, or of standard input for ``-``.
-
-    Raises:
-        InputError: it cannot be read, is empty, or standard input is a terminal.
-    """
-    if word == STDIN and sys.stdin.isatty():
-        raise InputError(
-            "Standard input is a terminal, so there is no image in it.",
-            "Send one: hookscope capture --input - < img.png",
-        )
-    try:
-        data = sys.stdin.buffer.read() if word == STDIN else Path(word).read_bytes()
-    except OSError as exc:
-        raise InputError(f"{_called(word)} cannot be read: {exc.strerror}.") from exc
-    if not data and word == STDIN:
-        raise InputError(
-            "Nothing came on standard input.",
-            "Pipe an image in: hookscope capture --input - < img.png",
-        )
-    if not data:
-        raise InputError(f"{_called(word)} is empty.", AGAIN)
-    return data
 
 
 def decode(data: bytes, word: str, channels: int = 3, at_least: int | None = None) -> Image.Image:
@@ -98,18 +72,12 @@ def _blaming(word: str) -> Iterator[None]:
     try:
         yield
     except UnidentifiedImageError as exc:
-        raise not_an_image(_called(word), "" if word == STDIN else word) from exc
+        raise not_an_image(called(word), "" if word == STDIN else word) from exc
     except Image.DecompressionBombError as exc:
         raise InputError(
-            f"{_called(word)} unpacks to a suspicious size: {exc}", "Scale it down first."
+            f"{called(word)} unpacks to a suspicious size: {exc}", "Scale it down first."
         ) from exc
     except InputError as exc:
-        raise InputError(f"{_called(word)} cannot be used. {exc.message}", exc.hint) from exc
+        raise InputError(f"{called(word)} cannot be used. {exc.message}", exc.hint) from exc
     except Exception as exc:  # decoders raise OSError, SyntaxError, ValueError, struct.error, ...
-        raise InputError(
-            f"{_called(word)} is damaged or cut off: {ended(str(exc))}", AGAIN
-        ) from exc
-
-
-def _called(word: str) -> str:
-    return "What came from standard input" if word == STDIN else f"The file {word!r}"
+        raise InputError(f"{called(word)} is damaged or cut off: {ended(str(exc))}", AGAIN) from exc

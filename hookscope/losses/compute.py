@@ -90,7 +90,7 @@ def compute(
     if not formula.needs_target:
         if not (isinstance(target, str) and target == "argmax"):
             log.info("target: not used by the loss %s", name)
-        flat = _all_floating(output)
+        flat = all_floating(output)
         value = flat.sum() if name == "sum" else torch.linalg.vector_norm(flat)
         return Loss(value, name, text, chosen, "", raw)
     logits = class_scores(output)
@@ -231,7 +231,8 @@ def _floating(output: Any) -> Iterator[Tensor]:
     return (tensor for _, tensor in walk(output) if tensor.is_floating_point())
 
 
-def _all_floating(output: Any) -> Tensor:
+def all_floating(output: Any) -> Tensor:
+    """Return the entries of all floating tensors of an output in one, float32 or wider."""
     found = [t.flatten().to(torch.promote_types(t.dtype, torch.float32)) for t in _floating(output)]
     if not found:
         raise LossError("The output holds no floating tensor.", "Nothing in it has a gradient.")

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from hookscope.arrays import magnitude
+from hookscope.gradient_sizes import gradient_marks
 from hookscope.page.choice import Choice
-from hookscope.page.drawing import BINS, histogram_figure
 from hookscope.page.flow import flow_figures
-from hookscope.page.maps import input_picture, part_of, sheet
-from hookscope.page.model import Entry, Figure, Look, Node, Page
-from hookscope.page.rows import columns_for, difference, row_for
+from hookscope.page.given import input_picture
+from hookscope.page.maps import part_of
+from hookscope.page.missing import missing_in
+from hookscope.page.model import Entry, Figure, Page
+from hookscope.page.panels import attempt, look_at
+from hookscope.page.rows import columns_for, difference, missing_rows, row_for
 from hookscope.page.told import gradients_of, side_of
-from hookscope.page.tree import names_in, ordered
-from hookscope.pictures.values import histogram
+from hookscope.page.tree import names_in, nodes_of, ordered
 from hookscope.reader import OpenCapture
-from hookscope.records import Record
 from hookscope.render.edits import edit_note
-from hookscope.render.marks import gradient_marks, not_finite
-from hookscope.render.text import count, full, per_cent, plural, shape_text, visible
+from hookscope.render.marks import not_finite
+from hookscope.render.text import count, plural, visible
 
 LETTERS = ("A", "B")
 
@@ -52,11 +52,13 @@ def build(captures: Sequence[OpenCapture], choice: Choice) -> Page:
         apart = difference(captures, key) if None not in pair and len(pair) > 1 else None
         rows.append(row_for(columns, n, node, pair, told, apart))
         looks = [
-            _look(letter, capture, record, note, choice)
+            look_at(letter, capture, record, note, choice)
             for letter, capture, record, note in zip(letters, captures, pair, told, strict=True)
             if record
         ]
         entries.setdefault(first.module, []).append(Entry(visible(key), tuple(looks)))
+    missing = tuple(missing_in(captures, letters))
+    rows += missing_rows(columns, missing, numbers)
     return Page(
         _title(captures),
         tuple(
@@ -65,24 +67,10 @@ def build(captures: Sequence[OpenCapture], choice: Choice) -> Page:
         ),
         tuple(_chosen(captures, choice, len(keys))),
         flow_figures(captures, letters, shown, numbers),
-        tuple(_nodes(captures, letters, types, places, entries, notes)),
+        tuple(nodes_of(captures, places, types, entries, notes, missing)),
         columns,
         tuple(rows),
     )
-
-
-def attempt(title: str, draw: Callable[[], Figure | None]) -> tuple[Figure, ...]:
-    """Return the figure that ``draw`` makes, a note where that fails, nothing where there is none.
-
-    One figure must not cost the page, whatever the reason.
-    """
-    try:
-        figure = draw()
-    except Exception as error:
-        message = str(error).splitlines()[0] if str(error) else ""
-        why = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        return (Figure(visible(title), failed=visible(why)),)
-    return (figure,) if figure else ()
 
 
 def _title(captures: Sequence[OpenCapture]) -> str:
@@ -104,82 +92,6 @@ def _notes_of(capture: OpenCapture) -> dict[str, str]:
     return {key: text for key, text in told.items() if text}
 
 
-def _look(letter: str, capture: OpenCapture, record: Record, note: str, choice: Choice) -> Look:
-    title = visible(record.key)
-    figures = attempt(f"Histogram of {title}", lambda: _histogram(capture, record))
-    if choice.maps:
-        figures += attempt(
-            f"Maps of {title}", lambda: sheet(capture, record, choice.maps, choice.side)
-        )
-    return Look(letter, tuple(_facts(record)), figures, note)
-
-
-def _histogram(capture: OpenCapture, record: Record) -> Figure | None:
-    stats = record.stats
-    pieces = (magnitude(piece) for piece in capture.blocks(record.key))
-    bins = histogram(pieces, stats, BINS)
-    return histogram_figure(visible(record.key), bins, stats.nan, stats.inf) if bins else None
-
-
-def _facts(record: Record) -> Iterable[tuple[str, str]]:
-    stats = record.stats
-    yield "shape", shape_text(record.shape)
-    yield "dtype", record.dtype
-    yield "kind", record.kind
-    for name in ("mean", "std", "min", "max", "norm"):
-        yield name, full(getattr(stats, name))
-    yield "zeros", f"{count(stats.zeros)} of {count(stats.numel)} ({per_cent(stats.zero_share)})"
-    if stats.nan or stats.inf:
-        yield "NaN, Inf", f"{count(stats.nan)}, {count(stats.inf)}"
-    if record.weight_norm is not None:
-        yield "weight norm", full(record.weight_norm)
-        yield "grad/weight", full(record.ratio)
-    if record.aliases:
-        yield "also named", visible(", ".join(record.aliases))
-
-
-def _nodes(
-    captures: Sequence[OpenCapture],
-    letters: Sequence[str],
-    types: dict[str, str],
-    places: list[tuple[str, int, int, int, bool]],
-    entries: dict[str, list[Entry]],
-    notes: list[dict[str, str]],
-) -> Iterable[Node]:
-    reasons: dict[str, list[str]] = {}
-    calls: dict[str, int] = {}
-    marks: dict[str, dict[str, None]] = {}
-    for capture, letter, told in zip(captures, letters, notes, strict=True):
-        where = f" in {letter}" if letter else ""
-        for fired in capture.coverage.fired:
-            calls[fired.module] = max(fired.calls, calls.get(fired.module, 0))
-        for silent in capture.coverage.silent:
-            text = f"Never ran{where}: {silent.reason}."
-            reasons.setdefault(silent.module, []).append(text)
-            marks.setdefault(silent.module, {})["never ran"] = None
-        for absent in capture.absent:
-            text = f"{absent.what} does not exist{where}: {absent.reason}."
-            reasons.setdefault(absent.module, []).append(text)
-        for record in capture.records:
-            if record.key in told:
-                word = told[record.key].partition(" ")[0].rstrip(",:")
-                marks.setdefault(record.module, {})[word] = None
-    for name, level, place, siblings, opens in places:
-        yield Node(
-            visible(name),
-            visible(name.rpartition(".")[2] or name),
-            visible(types[name]),
-            level,
-            place,
-            siblings,
-            opens,
-            calls.get(name, 0),
-            tuple(marks.get(name, ())),
-            tuple(map(visible, reasons.get(name, ()))),
-            tuple(entries.get(name, ())),
-        )
-
-
 def _chosen(captures: Sequence[OpenCapture], choice: Choice, total: int) -> Iterable[str]:
     """What the page shows of the files, and what it leaves out."""
     if total > choice.rows:
@@ -190,15 +102,17 @@ def _chosen(captures: Sequence[OpenCapture], choice: Choice, total: int) -> Iter
     if not choice.maps:
         yield "Feature maps are left out, to keep the page small."
         return
-    records = [record for capture in captures for record in capture.records]
-    parts = [(record, part_of(record, choice.maps)) for record in records[: choice.rows]]
-    cut = [part for record, part in parts if part.maps > 1]
-    if cut:
+    parts = [
+        part_of(record, choice.maps, capture.image)
+        for capture in captures
+        for record in capture.records
+    ][: choice.rows]
+    if any(part.maps > 1 for part in parts):
         yield (
             f"Of a tensor with feature maps the first {choice.maps} are drawn, of the first"
             f" sample, at no more than {choice.side} pixels a side."
         )
-    if any(part.maps == 1 for _, part in parts):
+    if any(part.maps == 1 for part in parts):
         yield "Tensors without feature maps are drawn as one map of rows and columns."
-    if any(part.drawn(choice.side) != part.map_shape for _, part in parts if part.maps):
+    if any(part.drawn(choice.side) != part.map_shape for part in parts if part.maps):
         yield "Where a map is larger, each pixel is the mean of a field of entries."

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from hookscope.page.maps import COLUMNS, GAP, part_of
-from hookscope.records import Record
+from hookscope.page.maps import part_of
+from hookscope.page.pixels import COLUMNS, GAP
+from hookscope.records import Record, Recording
 
 LIMIT = 20_000_000  # bytes of a page
 PICTURES = 12_000_000  # of them, at most so many for pictures
@@ -37,15 +38,16 @@ class Choice:
 LADDER = tuple(Choice(*step) for step in ((16, 56), (16, 40), (9, 32), (4, 32), (4, 16), (1, 16)))
 
 
-def choices(records: Iterable[Record]) -> Iterator[Choice]:
+def choices(captures: Iterable[Recording]) -> Iterator[Choice]:
     """Yield what may be shown, the most first; every choice is smaller than the one before.
 
     The first one is the largest of ``LADDER`` whose pictures take at most ``PICTURES`` bytes, and
     leave room for the words.
     """
-    shown = list(records)[: LADDER[0].rows]
+    found = [(record, capture.image) for capture in captures for record in capture.records]
+    shown = found[: LADDER[0].rows]
     room = min(PICTURES, LIMIT - WORDS * len(shown))
-    fitting = [c for c in LADDER if sum(bound(record, c) for record in shown) <= room]
+    fitting = [c for c in LADDER if sum(bound(record, c, image) for record, image in shown) <= room]
     yield from fitting
     last = Choice(0, 0)
     while last.rows:
@@ -53,13 +55,13 @@ def choices(records: Iterable[Record]) -> Iterator[Choice]:
         last = replace(last, rows=last.rows // 2)
 
 
-def bound(record: Record, choice: Choice) -> int:
+def bound(record: Record, choice: Choice, image: tuple[int, int] | None = None) -> int:
     """Return how many bytes the maps of one tensor take at most, as a ``data:`` address.
 
     A picture has one byte a pixel before it is packed, and deflate adds at most five bytes in 16 kB
     to that; base64 makes four of three.
     """
-    part = part_of(record, choice.maps)
+    part = part_of(record, choice.maps, image)
     height, width = part.drawn(choice.side)
     tiles = -(-part.maps // COLUMNS) * COLUMNS if part.maps > 1 else part.maps
     pixels = tiles * (height + GAP) * (width + GAP + 1)  # and a byte for each row

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from hookscope.records import ONLY_PYTHON
 
 VERBS = ("capture", "grads", "step")
 # Keywords of the API whose option is called otherwise than they are.
@@ -21,7 +22,6 @@ _FLAGS = {
 }
 _SEVERAL = {"layers", "types", "edits", "grad_edits", "hooks", "hook_kind"}  # one flag for each
 _OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
-_OBJECT = re.compile(r"an? [A-Za-z_]\w*")  # how metadata describe what only Python can hold
 
 
 def command_of(metadata: Mapping[str, Any]) -> str:
@@ -48,13 +48,14 @@ def command_of(metadata: Mapping[str, Any]) -> str:
         verb not in VERBS
         or model.get("source") == "live"
         or any(entry["word"] == "tensor" for entry in given)
-        or any(_OBJECT.fullmatch(text) for text in _texts(options))
+        or _holds_objects(options)
     )
     if by_python:
         return ""
     words = ["hookscope", str(verb), str(model["word"])]
     for entry in given:
-        words += ["--input", str(entry["word"])]
+        if not entry.get("part") or entry["word"] != words[-1]:  # a word may be several tensors
+            words += ["--input", str(entry["word"])]
     for name, value in options.items():
         words += _words(name, value)
     return shlex.join(words)
@@ -77,9 +78,7 @@ def _words(name: str, value: Any) -> Iterator[str]:
         yield from (flag, str(value))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
+def _holds_objects(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return ONLY_PYTHON in value or any(map(_holds_objects, value.values()))
+    return isinstance(value, list) and any(map(_holds_objects, value))

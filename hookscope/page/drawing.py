@@ -6,7 +6,7 @@ Colours are those of the page's style sheet, by class. Names are escaped by ``Ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -123,22 +123,30 @@ def _rules(low: int, high: int, y: Callable[[float], float]) -> list[Markup]:
 
 
 def _names(names: Sequence[str], x: Callable[[int], float]) -> list[Markup]:
-    """The name of each part of the model where it begins; one that has no room is left out."""
-    marks, free, free_on_phones = [], 0.0, 0.0
-    for place, name in enumerate(names):
-        if place and names[place - 1] == name:
-            continue
-        at = x(place)
-        marks.append(Markup('<path class="tick" d="M{0} {1}v5"/>').format(at, HEIGHT - BOTTOM))
-        text = name if len(name) <= 16 else f"{name[:15]}…"
-        if at >= free and at + LETTER * len(text) <= WIDTH:
-            # On a phone letters are twice as large, and only some of the names have room.
-            roomy = at >= free_on_phones and at + 2 * LETTER * len(text) <= WIDTH
-            marks.append(
-                Markup('<text{} x="{}" y="{}">{}</text>').format(
-                    "" if roomy else Markup(' class="less"'), at, HEIGHT - BOTTOM + 24, text
-                )
-            )
-            free = at + LETTER * (len(text) + 1)
-            free_on_phones = at + 2 * LETTER * (len(text) + 1) if roomy else free_on_phones
+    """The name of each part of the model where it begins; long parts first, as room allows."""
+    starts = [n for n, name in enumerate(names) if not n or names[n - 1] != name]
+    spans = {n: end - n for n, end in zip(starts, [*starts[1:], len(names)], strict=True)}
+    texts = {n: name if len(name := names[n]) <= 16 else f"…{name[-15:]}" for n in starts}
+    longest = sorted(starts, key=lambda n: -spans[n])
+    roomy = _without_overlap({n: (x(n), LETTER * (len(texts[n]) + 1)) for n in longest})
+    # On a phone letters are twice as large, and only some of these have room.
+    phones = _without_overlap({n: (x(n), 2 * LETTER * (len(texts[n]) + 1)) for n in roomy})
+    marks = []
+    for n in sorted(roomy):
+        less = "" if n in phones else Markup(' class="less"')
+        tick = Markup('<path class="tick" d="M{0} {1}v5"/>').format(x(n), HEIGHT - BOTTOM)
+        text = Markup('<text{} x="{}" y="{}">{}</text>')
+        marks += [tick, text.format(less, x(n), HEIGHT - BOTTOM + 24, texts[n])]
     return marks
+
+
+def _without_overlap(labels: Mapping[int, tuple[float, float]]) -> list[int]:
+    """Those of the labels, each its left edge and its width, that have room beside those before."""
+    kept: list[int] = []
+    for n, (left, width) in labels.items():
+        free = all(
+            left + width <= labels[k][0] or labels[k][0] + labels[k][1] <= left for k in kept
+        )
+        if free and left + width - LETTER <= WIDTH:
+            kept.append(n)
+    return kept

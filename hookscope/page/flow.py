@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hookscope.kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
@@ -14,6 +15,7 @@ from hookscope.reader import OpenCapture
 from hookscope.records import Record
 from hookscope.render.text import visible
 
+DEEPEST = 4  # words of a name that a label has
 _LOG = "The scale is logarithmic; a hollow mark at an edge is a zero, or no finite entry."
 # Of which kind, what is drawn, and what it means.
 _KINDS: tuple[tuple[str, Callable[[Record], float | None], str, str], ...] = (
@@ -64,11 +66,26 @@ def flow_figures(
             )
             for letter, side in zip(letters, found, strict=True)
         ]
-        names = [visible(records[key].module.partition(".")[0]) or "." for key in keys]
+        names = _parts([records[key].module for key in keys])
         drawn = [(letter, points) for letter, points in lines if points]
         both = "A is the whole line, B the broken one. " if len(drawn) > 1 else ""
         figures.append(flow_figure(title, f"{about} {both}{_LOG}", drawn, names))
     return tuple(figures)
+
+
+def _parts(modules: Sequence[str]) -> list[str]:
+    """The part of the model at each place; of one with more than half of them, its own parts."""
+    words = [name.split(".") if name != ROOT else [ROOT] for name in modules]
+    names = [one[0] for one in words]
+    for depth in range(2, DEEPEST + 1):
+        name, times = Counter(names).most_common(1)[0]
+        if times * 2 <= len(names):
+            break
+        names = [
+            ".".join(one[:depth]) if part == name else part
+            for one, part in zip(words, names, strict=True)
+        ]
+    return list(map(visible, names))
 
 
 def _holders(modules: Iterable[str]) -> set[str]:

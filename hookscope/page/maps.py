@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from hookscope.dimensions import layout
 from hookscope.keys import Index
-from hookscope.kinds import ATTENTION, INPUT, PARAM_GRAD, PARAM_UPDATE
-from hookscope.module_tree import ROOT
 from hookscope.page.model import Figure
+from hookscope.page.pixels import COLUMNS, png, tiles
 from hookscope.pictures.colors import Scale, paint_maps
-from hookscope.pictures.maps import feature_maps, resize
+from hookscope.pictures.maps import feature_maps, last_note, noun_of, resize, taken
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 from hookscope.render.text import real, visible
 
-COLUMNS = 4  # tiles in a row
-GAP = 1  # transparent pixels behind each tile, to the right and below
 ALONE = 5  # a tensor of one map has it so many times larger than those of several
-INPUT_SIDE = 224  # about so many pixels of what went in
 FINEST = 1024  # rows or columns that are read of a map; of more, every second or third one
 
 
@@ -55,74 +49,49 @@ class Part:
         return height, width
 
 
-def part_of(record: Record, count: int) -> Part:
-    """Return which part of a tensor is drawn, from its shape and its layer's type.
+def part_of(record: Record, count: int, image: tuple[int, int] | None) -> Part:
+    """Return which part of a tensor is drawn, from what its dimensions are.
 
-    Images ``(N, C, H, W)`` give the first ``count`` channels of the first sample, as do those with
-    channels last; the weights of a convolution the first input channel of the first filters; tokens
-    ``(N, L, C)`` and everything of fewer dimensions are one map.
+    Images give the first ``count`` channels of the first sample, the weights of a convolution the
+    first input channel of the first filters, volumes the middle of their depth; tokens and
+    everything of fewer dimensions are one map.
 
     Args:
         record: the tensor's.
         count: how many maps at most.
+        image: height and width of what went into the model; see ``dimensions.layout``.
 
     Example:
         >>> origin = {"module": "a", "call": 1, "what": "output", "kind": "output"}
         >>> origin |= {"dtype": "float32", "device": "cpu", "key": "a/output"}
-        >>> part = part_of(Record(**origin, type="Conv2d", shape=(2, 64, 8, 8)), 16)
+        >>> part = part_of(Record(**origin, type="Conv2d", shape=(2, 64, 8, 8)), 16, None)
         >>> part.maps, part.map_shape, part.told
         (16, (8, 8), 'channels 0 to 15 of 64, sample 0 of 2')
     """
     shape = record.shape
-    layout = _layout(record)
-    if not count or not layout or 0 in shape:
+    letters = layout(record.type, record.kind, shape, image)
+    if not count or not letters or 0 in shape:
         return Part((), None, 0, (0, 0), "")
-    parameter = record.kind in (PARAM_GRAD, PARAM_UPDATE)
-    index: list[int | slice] = []
+    at, single = taken(letters, shape, record.kind)
+    index = list(at)
+    told = list(single)
     sides: list[int] = []
-    told: list[str] = []
     maps = 1
-    for letter, length in zip(layout, shape, strict=True):
+    for i, (letter, length) in enumerate(zip(letters, shape, strict=True)):
         if letter == "C":
             maps = min(count, length)
-            index.append(slice(0, maps))
-            heads = record.kind == ATTENTION
-            name = "filters" if parameter else "heads" if heads else "channels"
-            told.insert(0, f"{name} 0 to {maps - 1} of {length}")
+            index[i] = slice(0, maps)
+            told.insert(0, f"{noun_of(record.kind)} 0 to {maps - 1} of {length}")
         elif letter == "S":
             step = -(-length // FINEST)
-            index.append(slice(None, None, step))
+            index[i] = slice(None, None, step)
             sides.append(-(-length // step))
             told += [f"one of {step} rows or columns"] if step > 1 else []
-        else:
-            at = length // 2 if letter == "M" else 0
-            name = "depth" if letter == "M" else "input channel" if parameter else "sample"
-            index.append(at)
-            told += [f"{name} {at} of {length}"] if length > 1 else []
-    places = layout.replace("0", "").replace("M", "")
+    told += filter(None, [last_note(record, image)])
+    places = letters.replace("0", "").replace("M", "")
     dim = places.find("C") if "C" in places else None
     height, width = sides if len(sides) == 2 else (1, sides[0])
     return Part(tuple(index), dim, maps, (height, width), ", ".join(told))
-
-
-def _layout(record: Record) -> str:
-    """A letter for each dimension: Channels, Side of a map, Middle one, 0 for the first alone."""
-    if record.kind in (PARAM_GRAD, PARAM_UPDATE):
-        kinds = ("", "S", "SS", "CSS", "C0SS", "C0MSS")
-    else:
-        kinds = ("", "S", "SS", "0SS", "0SSC" if _channels_last(record) else "0CSS", "0CMSS")
-    return kinds[len(record.shape)] if len(record.shape) < len(kinds) else ""
-
-
-def _channels_last(record: Record) -> bool:
-    """Whether an image has its channels last, as between the blocks of Swin.
-
-    Two equal sides in front of an unequal third tell it, at a module whose name is not of images.
-    """
-    if len(record.shape) != 4 or record.type.endswith("2d") or record.kind == ATTENTION:
-        return False
-    _, height, width, channels = record.shape
-    return height == width != channels
 
 
 def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure | None:
@@ -137,7 +106,7 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     Raises:
         StoreError: the values cannot be read.
     """
-    part = part_of(record, count)
+    part = part_of(record, count, capture.image)
     if not part.maps:
         return None
     maps = feature_maps(capture, record.key, part.index, dim=part.dim, count=part.maps)
@@ -146,7 +115,7 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     values = resize(maps.values, height, width) if smaller else maps.values
     colors, scales = paint_maps(values)
     drawn = f"{'x'.join(map(str, part.map_shape))} drawn as {height}x{width} means"
-    parts = (part.told, drawn if smaller else "", scale_text(scales[0]))
+    parts = (part.told, drawn if smaller else "", *colors_text(values, scales[0]))
     pixels = tiles(colors, min(len(values), COLUMNS))
     return Figure(
         visible(f"Feature maps of {record.key}" if len(values) > 1 else f"{record.key} as a map"),
@@ -159,83 +128,13 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
     )
 
 
-def input_picture(capture: OpenCapture) -> Figure | None:
-    """Return the images that went in, if the file has them; None if it has none.
-
-    Args:
-        capture: the file. Its images are a recorded input of three channels (or one) of the model
-            itself, or of the first layer with such an input.
-
-    Raises:
-        StoreError: the values cannot be read.
-    """
-    found = [r for r in capture.records if r.kind == INPUT and _is_image(r.shape)]
-    record = min(found, key=lambda r: r.module != ROOT, default=None)
-    if record is None:
-        return None
-    steps = [slice(None, None, -(-n // INPUT_SIDE)) for n in record.shape[2:]]
-    values = capture.tensor(record.key, (slice(0, COLUMNS), slice(None), *steps)).astype(np.float64)
-    finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-    bytes_ = np.clip(np.nan_to_num((values - low) / (high - low or 1)) * 255, 0, 255)
-    colors = np.moveaxis(np.rint(bytes_).astype(np.uint8), 1, -1)
-    pixels = tiles(np.broadcast_to(colors, (*colors.shape[:3], 3)), len(values))
-    samples = f", the first {len(values)} of {record.shape[0]}" if record.shape[0] > 1 else ""
-    return Figure(
-        "What went in",
-        f"{visible(record.key)}{samples}; black {real(float(low))}, white {real(float(high))}",
-        image=png(pixels),
-        width=pixels.shape[1],
-        height=pixels.shape[0],
-    )
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 4 and shape[1] in (1, 3) and 0 not in shape
-
-
-def scale_text(scale: Scale) -> str:
-    """Return what the colours mean in words."""
-    if scale.diverging:
-        return f"blue {real(scale.low)}, white 0, orange {real(scale.high)}"
-    return f"dark {real(scale.low)} to light {real(scale.high)}"
-
-
-def tiles(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
-    """Return maps side by side, each with ``GAP`` transparent pixels behind it.
-
-    Args:
-        colors: uint8 ``(maps, height, width, 3)``.
-        columns: maps in a row.
-
-    Returns:
-        uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
-    """
-    count, height, width, _ = colors.shape
-    rows = math.ceil(count / columns)
-    cells = np.zeros((rows * columns, height + GAP, width + GAP, 4), np.uint8)
-    cells[:count, :height, :width, :3] = colors
-    cells[:count, :height, :width, 3] = 255
-    grid = cells.reshape(rows, columns, height + GAP, width + GAP, 4).swapaxes(1, 2)
-    return grid.reshape(rows * (height + GAP), columns * (width + GAP), 4)
-
-
-def png(pixels: NDArray[np.uint8]) -> str:
-    """Return an image as a ``data:`` address of a PNG, with one byte a pixel where that is enough.
-
-    Args:
-        pixels: uint8 ``(rows, columns, 4)``: red, green, blue and opacity.
-    """
-    packed = np.ascontiguousarray(pixels).view("<u4")[..., 0]
-    colors, places = np.unique(packed, return_inverse=True)
-    options: dict[str, Any] = {}
-    if len(colors) <= 256:
-        table = colors.view(np.uint8).reshape(-1, 4)
-        image = Image.fromarray(places.reshape(packed.shape).astype(np.uint8))
-        image.putpalette(table[:, :3].tobytes())
-        options["transparency"] = table[:, 3].tobytes()
-    else:
-        image = Image.fromarray(pixels)
-    file = io.BytesIO()
-    image.save(file, "png", **options)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+def colors_text(values: NDArray[Any], scale: Scale) -> Iterator[str]:
+    """Yield what the colours of maps mean in words."""
+    if np.isfinite(values).any():
+        low, high = real(scale.low), real(scale.high)
+        diverging = f"blue {low}, white 0, orange {high}"
+        yield diverging if scale.diverging else f"dark {low} to light {high}"
+    if np.isnan(values).any():
+        yield "magenta NaN"
+    if np.isinf(values).any():
+        yield "cyan infinite"

@@ -54,10 +54,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One recorded tensor; ``node`` is its module's place in the tree."""
+    """One recorded tensor, or one that is missing; ``node`` is its module's place in the tree."""
 
     node: int
     cells: tuple[Cell, ...]
+    missing: bool = False
 
 
 @dataclass(frozen=True)

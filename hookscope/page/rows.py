@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hookscope.page.missing import Missing
 from hookscope.page.model import Cell, Column, Row
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
@@ -88,6 +89,31 @@ def row_for(
     }
     cells |= _compared(pair, apart) if compared else _alone(one, "AB"[at])
     return Row(node, tuple(cells[column.title] for column in columns))
+
+
+def missing_rows(
+    columns: Sequence[Column], missing: Iterable[Missing], nodes: Mapping[str, int]
+) -> Iterator[Row]:
+    """Yield the rows of what the files have not, to stand last: numbers they have none.
+
+    Args:
+        columns: of the table.
+        missing: a row for each; what two files have not of the same name shares one.
+        nodes: places of modules in the tree.
+    """
+    together: dict[tuple[str, str, int | None], list[Missing]] = {}
+    for one in missing:
+        together.setdefault((one.module, one.what, one.call), []).append(one)
+    for (module, what, call), found in together.items():
+        cells = {
+            "layer": Cell(visible(module)),
+            "type": Cell(visible(found[0].type)),
+            "what": Cell(visible(what)),
+            "call": _number(call) if call else Cell(""),
+            "file": Cell(", ".join(one.letter for one in found)),
+            "note": Cell(visible("; ".join(one.told for one in found)), loud=True),
+        }
+        yield Row(nodes[module], tuple(cells.get(c.title, Cell("")) for c in columns), missing=True)
 
 
 def _alone(record: Record, file: str) -> dict[str, Cell]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.gradient_sizes import EXPLODING, VANISHING, gradient_marks
 from hookscope.page.command import command_of
 from hookscope.page.model import Figure, Side
 from hookscope.reader import OpenCapture
@@ -16,7 +17,7 @@ from hookscope.render.capture import attention_lines, verified_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import effect_lines
 from hookscope.render.grads import loss_lines
-from hookscope.render.marks import EXPLODING, LEGEND, VANISHING, gradient_marks
+from hookscope.render.marks import LEGEND
 from hookscope.render.step import optimizer_lines
 from hookscope.render.text import count, plural, shape_text, size, visible
 
@@ -51,7 +52,8 @@ def _verdict(capture: Recording, warnings: tuple[str, ...]) -> str:
     parts = ["every entry is finite"] if capture.records else ["nothing was recorded"]
     if gradients_of(capture.records):
         parts.append("no gradient vanishes or explodes")
-    parts.append("every layer asked for ran")
+    if capture.coverage.fired:
+        parts.append("every layer asked for ran")
     return f"Nothing stands out: {', '.join(parts)}."
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hookscope.module_tree import ROOT
+from hookscope.page.missing import NEVER_RAN, Missing
+from hookscope.page.model import Entry, Node
 from hookscope.records import Recording
+from hookscope.render.text import visible
+
+Place = tuple[str, int, int, int, bool]  # as ``ordered`` yields it
 
 
 def names_in(captures: Iterable[Recording]) -> dict[str, str]:
@@ -22,10 +27,10 @@ def names_in(captures: Iterable[Recording]) -> dict[str, str]:
         named += [(one.module, one.type) for one in capture.absent]
         for name, type in named:
             _put(types, name, type)
-    return types
+    return types or {ROOT: ""}  # a file that holds nothing still is of a model
 
 
-def ordered(names: Iterable[str]) -> Iterator[tuple[str, int, int, int, bool]]:
+def ordered(names: Iterable[str]) -> Iterator[Place]:
     """Yield the modules parents first: name, level from 1, place among siblings, their number,
     and whether it has children.
 
@@ -45,6 +50,55 @@ def ordered(names: Iterable[str]) -> Iterator[tuple[str, int, int, int, bool]]:
         waiting += [
             (child, level + 1, n, len(below)) for n, child in reversed([*enumerate(below, 1)])
         ]
+
+
+def nodes_of(
+    captures: Sequence[Recording],
+    places: Iterable[Place],
+    types: Mapping[str, str],
+    entries: Mapping[str, Sequence[Entry]],
+    notes: Sequence[Mapping[str, str]],
+    missing: Iterable[Missing],
+) -> Iterator[Node]:
+    """Yield the modules as the page shows them, each with its panel.
+
+    Args:
+        captures: the files, one or two.
+        places: every module: see ``ordered``.
+        types: of the modules.
+        entries: what the panel of a module holds.
+        notes: for each file what must not be overlooked, by key.
+        missing: what the files have not.
+    """
+    reasons: dict[str, list[str]] = {}
+    calls: dict[str, int] = {}
+    marks: dict[str, dict[str, None]] = {}
+    for one in missing:
+        text = f"{one.what} {one.told}." if one.what else f"{one.told[0].upper()}{one.told[1:]}."
+        reasons.setdefault(one.module, []).append(text)
+        if not one.what:
+            marks.setdefault(one.module, {})[NEVER_RAN] = None
+    for capture, told in zip(captures, notes, strict=True):
+        for fired in capture.coverage.fired:
+            calls[fired.module] = max(fired.calls, calls.get(fired.module, 0))
+        for record in capture.records:
+            if record.key in told:
+                word = told[record.key].partition(" ")[0].rstrip(",:")
+                marks.setdefault(record.module, {})[word] = None
+    for name, level, place, siblings, opens in places:
+        yield Node(
+            visible(name),
+            visible(name.rpartition(".")[2] or name),
+            visible(types[name]),
+            level,
+            place,
+            siblings,
+            opens,
+            calls.get(name, 0),
+            tuple(marks.get(name, ())),
+            tuple(map(visible, reasons.get(name, ()))),
+            tuple(entries.get(name, ())),
+        )
 
 
 def parent_of(name: str) -> str:

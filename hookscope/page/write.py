@@ -17,7 +17,7 @@ from markupsafe import Markup
 from hookscope.page.model import Page
 
 STYLES = ("page.css",)
-SCRIPTS = ("glob.js", "page.js")
+SCRIPTS = ("glob.js", "table.js", "tree.js", "page.js")
 
 
 def write(page: Page) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hookscope.choices import PICTURES
-from hookscope.dimensions import channel_dim
+from hookscope.dimensions import find_channels, layout
 from hookscope.errors import RequestError
 from hookscope.keys import WHOLE, Index, choose_keys, slice_text
 from hookscope.kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
@@ -101,22 +101,31 @@ def _kind_for(capture: OpenCapture, words: Sequence[str], parts: Sequence[Part])
         return "attention", f"{what} holds weights of attention"
     if all(_fits("maps", part) for part in parts):
         shapes = [capture.shape(part.record.key, part.index) for part in parts]
-        if _one_call(parts) and all(map(_are_maps, parts, shapes)):
+        if _one_call(parts) and all(
+            _are_maps(capture, *pair) for pair in zip(parts, shapes, strict=True)
+        ):
             return "maps", f"{what} has channels of two dimensions"
         if all(map(_are_tokens, parts, shapes)):
             return "heat", f"{what} has channels at several positions"
     return "hist", f"{what} is drawn as a distribution where no other kind fits"
 
 
-def _are_maps(part: Part, shape: tuple[int, ...]) -> bool:
-    # A slice is taken as it is: of three dimensions the first are channels.
-    dims = 4 if part.index == WHOLE else 2
-    return len(shape) >= dims and len(shape) <= 4 and max(shape[-2:]) > 1
+def _are_maps(capture: OpenCapture, part: Part, shape: tuple[int, ...]) -> bool:
+    record = part.record
+    if 0 in shape:
+        return False
+    if part.index != WHOLE:  # a slice is taken as it is: of three dimensions the first are channels
+        return 2 <= len(shape) <= 4 and max(shape[-2:]) > 1
+    letters = layout(record.type, record.kind, shape, capture.image)
+    sides = [n for letter, n in zip(letters, shape, strict=bool(letters)) if letter == "S"]
+    return "C" in letters and max(sides) > 1
 
 
 def _are_tokens(part: Part, shape: tuple[int, ...]) -> bool:
-    type = part.record.type
-    return part.index == WHOLE and len(shape) == 3 and shape[channel_dim(type, 3) - 1] > 1
+    if part.index != WHOLE or len(shape) != 3:
+        return False
+    along = find_channels(part.record.type, part.record.kind, shape, None)
+    return along > 0 and shape[3 - along] > 1
 
 
 def _one_call(parts: Sequence[Part]) -> bool:

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.arrays import magnitude
-from hookscope.dimensions import channel_dim
+from hookscope.dimensions import channel_dim, layout
 from hookscope.errors import RequestError
 from hookscope.keys import WHOLE, Index, slice_text
+from hookscope.kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 from hookscope.pictures.channels import COUNT, choose_channels, demand_channels
 from hookscope.pictures.colors import Reals
+from hookscope.pictures.wording import shape_text
 from hookscope.reader import OpenCapture
 from hookscope.records import Record
 
@@ -29,8 +31,9 @@ class Maps:
         values: ``(maps, height, width)``, real; complex numbers by their magnitude.
         channels: the index of each map along the channels; empty where the tensor is one map.
         total: how many there are to choose from.
-        samples: how many samples the batch has, of which this is the first; 0 where it is a part
-            that was asked for.
+        noun: what they are: channels, filters or heads.
+        single: what was taken of the other dimensions, such as ``sample 0 of 2``.
+        note: how the channels were found, where they are not those of PyTorch's own layers.
     """
 
     record: Record
@@ -38,7 +41,9 @@ class Maps:
     values: NDArray[Any]
     channels: tuple[int, ...]
     total: int
-    samples: int
+    noun: str
+    single: tuple[str, ...]
+    note: str
 
 
 def feature_maps(
@@ -54,9 +59,10 @@ def feature_maps(
 ) -> Maps:
     """Read some of the feature maps of a tensor.
 
-    Of a batch it is the first sample, and channels lie where ``dimensions.channel_dim`` says, so
-    that tokens ``(N, L, C)`` are one map with a row for each position. A part that an index cuts
-    out of a tensor is taken as it is: two dimensions are one map, of three the first are channels.
+    Of a batch it is the first sample, of a volume the middle of its depth, and channels lie where
+    ``dimensions.layout`` says, so that tokens ``(N, L, C)`` are one map with a row for each
+    position. A part that an index cuts out of a tensor is taken as it is: two dimensions are one
+    map, of three the first are channels.
 
     Args:
         capture: the file.
@@ -73,54 +79,106 @@ def feature_maps(
         StoreError: the values cannot be read.
     """
     record, shape = capture.record(key), capture.shape(key, index)
-    cut = len(shape) < len(capture.shape(key))
     name = f"{key}{slice_text(index)}"
-    if dim is not None and not -len(shape) <= dim < len(shape):
-        raise RequestError(f"{name} has {len(shape)} dimensions, and no dimension {dim}.")
-    along = _channels_along(record.type, len(shape), cut) if dim is None else dim % len(shape)
-    samples = 0
-    if _is_batch(shape, cut, along):
-        samples = shape[0]
-        if not samples:
-            raise _no_maps(name, shape)
-        # Only the first sample is read, unless an index has cut the batch itself.
-        array = capture.tensor(key, (0,)) if index == WHOLE else capture.tensor(key, index)[0]
-        along = None if along is None else along - 1
-    else:
-        array = capture.tensor(key, index)
+    letters = _letters(capture, record, shape, dim, name)
+    if not letters or 0 in shape:
+        raise _no_maps(name, shape)
+    at, single = taken(letters, shape, record.kind)
+    # Only the entries that are drawn are read, unless an index has cut the tensor itself.
+    array = capture.tensor(key, at) if index == WHOLE else capture.tensor(key, index)[at]
     array = magnitude(array)
-    if along is not None and array.ndim == 3:
-        array = np.moveaxis(array, along, 0)
-    elif array.ndim in (1, 2) and dim is None:
-        array, along = np.atleast_2d(array)[None], None
-    else:
-        raise _no_maps(name, shape)
-    if not array.size:
-        raise _no_maps(name, shape)
+    along = letters.replace("0", "").replace("M", "").find("C")
+    array = np.atleast_2d(array)[None] if along < 0 else np.moveaxis(array, along, 0)
     total = len(array)
     demand_channels(channels or (), total, name)
     chosen = tuple(channels or ()) or choose_channels(array, 0, by, count, seed)
-    shown = () if along is None else chosen
-    return Maps(record, slice_text(index), array[list(chosen)], shown, total, samples)
+    return Maps(
+        record,
+        slice_text(index),
+        array[list(chosen)],
+        chosen if along >= 0 else (),
+        total,
+        noun_of(record.kind),
+        single,
+        last_note(record, capture.image) if dim is None and index == WHOLE else "",
+    )
 
 
-def _channels_along(type: str, ndim: int, cut: bool) -> int | None:
-    """The dimension of the channels, None where they are a side of the map itself."""
-    if ndim == 3:
-        # An image without a batch in a module of images; else tokens or signals, which are a map.
-        return 0 if cut or type.endswith("2d") else None
-    return channel_dim(type, ndim) if ndim == 4 else None
+def _letters(
+    capture: OpenCapture, record: Record, shape: tuple[int, ...], dim: int | None, name: str
+) -> str:
+    """What each dimension of the part is, as ``dimensions.layout`` tells it."""
+    ndim = len(shape)
+    if dim is None:
+        if ndim < len(record.shape):
+            return {1: "S", 2: "SS", 3: "CSS", 4: "0CSS"}.get(ndim, "")
+        return layout(record.type, record.kind, shape, capture.image)
+    if not -ndim <= dim < ndim:
+        raise RequestError(
+            f"{name} has {ndim} dimensions, and no dimension {dim}.",
+            "Count from 0, or from -1 at the end.",
+        )
+    others = {3: "SS", 4: "0SS", 5: "0MSS"}.get(ndim)
+    if others is None or (dim % ndim == 0 and ndim > 3):
+        return ""
+    return f"{others[: dim % ndim]}C{others[dim % ndim :]}"
 
 
-def _is_batch(shape: tuple[int, ...], cut: bool, along: int | None) -> bool:
-    return (len(shape) == 4 and along != 0) or (len(shape) == 3 and along is None and not cut)
+def taken(
+    letters: str, shape: tuple[int, ...], kind: str
+) -> tuple[tuple[int | slice, ...], tuple[str, ...]]:
+    """Return which entry of each dimension is drawn that is neither channels nor a side.
+
+    Args:
+        letters: see ``dimensions.layout``.
+        shape: of the tensor.
+        kind: of the record.
+
+    Returns:
+        An index of the tensor, and what it takes in words.
+
+    Example:
+        >>> taken("0CSS", (2, 64, 7, 7), "output")[1]
+        ('sample 0 of 2',)
+    """
+    index: list[int | slice] = []
+    told = []
+    for letter, length in zip(letters, shape, strict=True):
+        if letter not in "0M":
+            index.append(slice(None))
+            continue
+        at = length // 2 if letter == "M" else 0
+        index.append(at)
+        first = "input channel" if noun_of(kind) == "filters" else "sample"
+        told += [f"{'depth' if letter == 'M' else first} {at} of {length}"] if length > 1 else []
+    return tuple(index), tuple(told)
+
+
+def noun_of(kind: str) -> str:
+    """Return what the maps of a record of this kind are."""
+    if kind in (PARAM_GRAD, PARAM_UPDATE):
+        return "filters"
+    return "heads" if kind == ATTENTION else "channels"
+
+
+def last_note(record: Record, image: tuple[int, int] | None) -> str:
+    """Return why the channels of a tensor of maps are its last dimension; empty if they are not."""
+    shape = record.shape
+    if len(shape) < 4 or not layout(record.type, record.kind, shape, image).endswith("C"):
+        return ""
+    if channel_dim(record.type, len(shape)) == len(shape) - 1:
+        return f"channels last, as {record.type} has them"
+    *_, high, wide, count = shape
+    return f"channels last: {high}x{wide} has the aspect of the input, {wide}x{count} has not"
 
 
 def _no_maps(name: str, shape: tuple[int, ...]) -> RequestError:
-    looks = "x".join(map(str, shape)) or "a single number"
+    some = shape and 0 not in shape
     return RequestError(
-        f"{name} ({looks}) cannot be drawn as maps.",
-        "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4].",
+        f"{name} ({shape_text(shape)}) cannot be drawn as maps.",
+        "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4]."
+        if some
+        else f"{'It has no entries' if shape else 'It has no sides'}; name another tensor.",
     )
 
 

@@ -10,23 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.arrays import magnitude
-from hookscope.dimensions import channel_dim
+from hookscope.dimensions import find_channels
 from hookscope.errors import RequestError
 from hookscope.keys import WHOLE
 from hookscope.pictures.channels import choose_channels, demand_channels
 from hookscope.pictures.choosing import Part
+from hookscope.pictures.maps import last_note
 from hookscope.pictures.wording import quantity_of, shape_text
 from hookscope.reader import OpenCapture
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One tensor as ``(positions, channels)``, with the channels' numbers."""
+    """One tensor as ``(positions, channels)``, the channels' numbers, and how they were found."""
 
     name: str
     values: NDArray[Any]
     channels: tuple[int, ...]
     quantity: str
+    note: str
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def tokens_of(
     Args:
         capture: the file.
         part: which tensor.
-        dim: the dimension of the channels, where ``dimensions.channel_dim`` does not tell it.
+        dim: the dimension of the channels, where ``dimensions.find_channels`` errs.
         channels: these alone; all if None.
 
     Raises:
@@ -57,7 +59,10 @@ def tokens_of(
     """
     shape = capture.shape(part.record.key, part.index)
     whole = part.index == WHOLE
-    along = len(shape) - 1 if not whole else channel_dim(part.record.type, len(shape))
+    record = part.record
+    along = len(shape) - 1
+    if whole:
+        along = find_channels(record.type, record.kind, shape, capture.image)
     if dim is not None:
         if not -len(shape) <= dim < len(shape):
             raise RequestError(
@@ -77,7 +82,8 @@ def tokens_of(
     table = table.reshape(-1, table.shape[-1])
     demand_channels(channels or (), table.shape[1], part.name)
     chosen = tuple(channels or range(table.shape[1]))
-    return Tokens(part.name, table[:, list(chosen)], chosen, quantity_of(part.record.kind))
+    note = last_note(record, capture.image) if whole and dim is None else ""
+    return Tokens(part.name, table[:, list(chosen)], chosen, quantity_of(record.kind), note)
 
 
 def heads_of(

@@ -44,7 +44,7 @@ def cam_lines(capture: Recording, width: int | None, ascii: bool = False) -> lis
     """
     told = capture.metadata["cam"]
     lines = sentence(f"{told['method']}: {told['formula']}.", width, ascii, "bold")
-    for text in (_layer(told), _integral(told)):
+    for text in (_layer(told), _guided(told), _integral(told)):
         lines += sentence(text, width, ascii) if text else []
     rows = tuple(_row(entry) for entry in told["images"])
     return blocks(lines, lower(Table(COLUMNS, rows, SQUEEZE), width, ascii), width=width)
@@ -61,6 +61,14 @@ def _layer(told: dict[str, Any]) -> str:
     if told["layout"] == "NLC":
         parts.append(f"{plural(told['prefix'], 'token')} before those of the grid")
     return f"{', '.join(parts)}; {told['upsampling']} upsampling to the image."
+
+
+def _guided(told: dict[str, Any]) -> str:
+    if "relus" not in told:
+        return ""
+    others = ", ".join(f"{name} {count}" for name, count in told["unguided"].items())
+    rest = f"; left as they are: {others}" if others else ""
+    return f"Guided through {plural(told['relus'], 'ReLU')} on the way to the image{rest}."
 
 
 def _integral(told: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from hookscope.render.records import (
     note_cell,
     number_cell,
     origin_cells,
+    places,
     probability_cell,
 )
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
@@ -57,18 +58,23 @@ def capture_lines(capture: Recording, width: int | None, ascii: bool = False) ->
 
 def capture_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each recorded tensor, in execution order, then what never ran."""
-    rows = [_row(record, edit_note(record, capture.metadata)) for record in capture.records]
+    devices = places(capture.records)
+    rows = [
+        _row(record, edit_note(record, capture.metadata), devices.get(record.key, ""))
+        for record in capture.records
+    ]
     rows += missing_rows(capture, len(COLUMNS))
     return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
-def _row(record: Record, edited: str) -> Row:
+def _row(record: Record, edited: str, place: str) -> Row:
     stats = record.stats
     numbers = [number_cell(value) for value in (stats.mean, stats.std, stats.min, stats.max)]
     zeros = (
         Cell(per_cent(stats.zero_share), full=full(stats.zero_share)) if stats.numel else Cell("-")
     )
-    note = note_cell(record, not_finite(stats), edited or ("" if stats.numel else "empty"))
+    quiet = [word for word in (edited or ("" if stats.numel else "empty"), place) if word]
+    note = note_cell(record, not_finite(stats), ", ".join(quiet))
     return Row((*origin_cells(record), *numbers, zeros), note)
 
 

@@ -6,14 +6,22 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.gradient_sizes import VANISHING, gradient_marks
 from hookscope.kinds import PARAM_GRAD
 from hookscope.records import Record, Recording
 from hookscope.render.capture import verified_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.edits import drift_lines, edit_note, effect_lines, top_change_lines
 from hookscope.render.lower import blocks, lower, sentence
-from hookscope.render.marks import LEGEND, VANISHING, gradient_marks, not_finite
-from hookscope.render.records import ORIGIN, missing_rows, note_cell, number_cell, origin_cells
+from hookscope.render.marks import LEGEND, not_finite
+from hookscope.render.records import (
+    ORIGIN,
+    missing_rows,
+    note_cell,
+    number_cell,
+    origin_cells,
+    places,
+)
 from hookscope.render.table import Cell, Column, Row, Squeeze, Table
 from hookscope.render.text import real
 from hookscope.strict_json import number
@@ -87,19 +95,24 @@ def _penalty_lines(penalty: dict[str, Any], width: int | None, ascii: bool) -> l
 def grads_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each gradient in recorded order, then those that do not exist, and why."""
     marks = gradient_marks(capture.records)
+    devices = places(capture.records)
     rows = [
-        _row(record, marks.get(record.key, ""), edit_note(record, capture.metadata))
+        _row(
+            record,
+            marks.get(record.key, ""),
+            (edit_note(record, capture.metadata), devices.get(record.key, "")),
+        )
         for record in capture.records
     ]
     rows += missing_rows(capture, len(COLUMNS))
     return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
-def _row(record: Record, mark: str, edited: str) -> Row:
+def _row(record: Record, mark: str, told: tuple[str, ...]) -> Row:
     stats = record.stats
     values = (stats.norm if stats.absmax is not None else None, stats.absmax, stats.mean, stats.std)
     ratio = number_cell(record.ratio) if record.kind == PARAM_GRAD else Cell()
     loud = [word for word in (not_finite(stats), mark) if word and word != VANISHING]
-    quiet = [word for word in (edited, mark if mark == VANISHING else "") if word]
+    quiet = [word for word in (*told, mark if mark == VANISHING else "") if word]
     note = note_cell(record, ", ".join(loud), ", ".join(quiet))
     return Row((*origin_cells(record), *map(number_cell, values), ratio), note)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hookscope.render.marks import gradient_marks
+from hookscope.gradient_sizes import gradient_marks
 
 if TYPE_CHECKING:  # listing models as JSON needs no torch
     from hookscope.events import Trace

@@ -22,7 +22,6 @@ from hookscope.render.text import count, real, shape_text, visible
 
 GAP = 1  # cells between two maps
 SMALLEST = 8  # cells: rather than narrower, the maps run past the window's end
-AROUND = 5  # lines of the window for the words above and below, and the prompt
 SHADES = " .:-=+*#%@"
 NAN, INFINITE = "?", "!"
 LEGEND = 16  # cells of the bar with all colours
@@ -43,14 +42,15 @@ def map_lines(
     width, lines = window
     number, high, wide = maps.values.shape
     label = max((len(str(channel)) for channel in maps.channels), default=0)
-    across, rows, columns = fit(number, high, wide, width, lines - AROUND, label)
-    told = [
-        Text(visible(f"{maps.record.key}{maps.part}", ascii), "bold"),
-        *sentence(_describe(maps, high, wide, rows, columns), width, ascii),
-    ]
-    shrunk = resize(maps.values, rows if colored else math.ceil(rows / 2), columns)
     # The scale is that of the tensor's own values; what is drawn are means of them.
-    scales = [scale_of(one) for one in (maps.values if each else [maps.values] * number)]
+    scales = [scale_of(one) for one in maps.values] if each else [scale_of(maps.values)] * number
+    legend = _legend(maps, scales, each, colored, width, ascii)
+    head = _head(maps, (lines, width), colored, width, ascii)
+    left = lines - len(head) - len(legend) - 1  # for the prompt
+    across, rows, columns = fit(number, high, wide, width, left, label)
+    rows = rows if colored else math.ceil(rows / 2)
+    told = _head(maps, (rows, columns), colored, width, ascii)
+    shrunk = resize(maps.values, rows, columns)
     drawn = [
         _blocks(one, scale) if colored else _shades(one, scale)
         for one, scale in zip(shrunk, scales, strict=True)
@@ -62,7 +62,7 @@ def map_lines(
             line = Text(" " * GAP).join(parts)
             line.rstrip()
             told.append(line)
-    return told + _legend(maps, scales, each, colored, width, ascii)
+    return told + legend
 
 
 def fit(
@@ -98,18 +98,20 @@ def fit(
     return across, max(round(high * scale), 1), columns
 
 
-def _describe(maps: Maps, high: int, wide: int, rows: int, columns: int) -> str:
-    shape = shape_text(maps.record.shape)
-    told = [f"{maps.record.type} {shape} {maps.record.dtype}"]
+def _head(maps: Maps, size: tuple[int, int], colored: bool, width: int, ascii: bool) -> list[Text]:
+    """The tensor's name, what is drawn of it, and at which size if that is not its own."""
+    told = [f"{maps.record.type} {shape_text(maps.record.shape)} {maps.record.dtype}"]
     if maps.channels:
-        told.append(f"{count(len(maps.channels))} of {count(maps.total)} channels")
-    elif maps.samples:
+        told.append(f"{count(len(maps.channels))} of {count(maps.total)} {maps.noun}")
+    elif len(maps.record.shape) == 3 and not maps.part:
         told.append("rows are the first dimension of a sample, columns the second")
-    if maps.samples > 1:
-        told.append(f"the first of {count(maps.samples)} samples")
-    size = f"{high}x{wide}"
-    told.append(size if (rows, columns) == (high, wide) else f"{size} drawn as {rows}x{columns}")
-    return f"{'; '.join(told)}."
+    told += filter(None, (*maps.single, maps.note))
+    own, drawn = shape_text(maps.values.shape[1:]), shape_text(size)
+    told.append(own if drawn == own else f"{own} drawn as {drawn}{' characters' * (not colored)}")
+    return [
+        Text(visible(f"{maps.record.key}{maps.part}", ascii), "bold"),
+        *sentence(f"{'; '.join(told)}.", width, ascii),
+    ]
 
 
 def _labels(channels: tuple[int, ...], columns: int) -> Text:

@@ -40,7 +40,7 @@ def models_lines(models: Sequence[ModelInfo], width: int | None, ascii: bool = F
             (
                 Cell(model.name),
                 Cell(model.task, style="cyan"),
-                Cell(count(model.parameters), short_count(model.parameters), str(model.parameters)),
+                _parameters(model.parameters),
                 Cell(model.input),
                 Cell(" ".join(model.weights), full=",".join(model.weights)),
             )
@@ -49,3 +49,7 @@ def models_lines(models: Sequence[ModelInfo], width: int | None, ascii: bool = F
     )
     lines = lower(Table(COLUMNS, rows, SQUEEZE, note=""), width, ascii)
     return [*lines, *sentence(f"{plural(len(models), 'model')}.", width, ascii, "bold")]
+
+
+def _parameters(number: int | None) -> Cell:
+    return Cell("-") if number is None else Cell(count(number), short_count(number), str(number))

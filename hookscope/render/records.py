@@ -60,6 +60,13 @@ def note_cell(record: Record, loud: str = "", quiet: str = "") -> Cell:
     return Cell(text, style=LOUD if loud else QUIET if quiet else "magenta")
 
 
+def places(records: Sequence[Record]) -> dict[str, str]:
+    """Return for each key where its tensor was computed; nothing if that is one place for all."""
+    if len({record.device for record in records}) < 2:
+        return {}
+    return {record.key: f"on {record.device}" for record in records}
+
+
 def missing_rows(capture: Recording, columns: int) -> list[Row]:
     """Return rows for what was asked for and does not exist, and for what never ran.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -12,13 +13,15 @@ from hookscope.errors import RequestError
 from hookscope.spec import Typed
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_CONTAINERS = {list: "[1,2]", tuple: "[1,2]", set: "[1,2]", dict: '{"a":1}'}
 
 
 def settle(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``given`` with the values typed on a command line made into what ``target`` expects.
 
-    A value follows the annotation of its parameter; without one it is read as a Python literal, and
-    as text where it is none. Values that come from Python stay as they are.
+    A value follows the annotation of its parameter. Where that tells nothing, it is read as JSON
+    (``true``, ``null``, ``[1, 2]``), else as a Python literal, else it stays text. Values that come
+    from Python stay as they are.
 
     Raises:
         RequestError: a value cannot be read as its parameter's type.
@@ -68,12 +71,18 @@ def _read(key: str, text: str, hint: Any) -> Any:
             return hint(text)
         except ValueError:
             raise _refusal(key, text, "a whole number" if hint is int else "a number") from None
-    return _literal(text)
+    value = _literal(text)
+    container = origin or hint
+    if container in _CONTAINERS:
+        if not isinstance(value, (dict if container is dict else (list, tuple, set))):
+            raise _refusal(key, text, f"a {container.__name__}, such as {_CONTAINERS[container]}")
+        return container(value)
+    return value
 
 
 def _read_any(key: str, text: str, hints: tuple[Any, ...]) -> Any:
     """The value as the first type that can hold it; text comes last, since it holds anything."""
-    if type(None) in hints and text.lower() == "none":
+    if type(None) in hints and text.lower() in ("none", "null"):
         return None
     for hint in sorted(hints, key=lambda each: each is str):
         if hint is not type(None):
@@ -86,10 +95,12 @@ def _read_any(key: str, text: str, hints: tuple[Any, ...]) -> Any:
 
 
 def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return text
 
 
 def _refusal(key: str, text: str, wanted: str) -> RequestError:

@@ -17,7 +17,10 @@ from typing import cast
 from hookscope.errors import ModelError, RequestError
 from hookscope.patterns import compile_pattern
 from hookscope.spec import (
+    PLUGIN,
+    TIMM,
     TORCHVISION,
+    TRANSFORMERS,
     ModelSpec,
     check_weights_file,
     is_weights_file,
@@ -37,15 +40,17 @@ class ModelInfo:
         name: the word for it.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``.
-        parameters: how many numbers its parameters hold, as built without pretrained weights.
-        weights: names of the pretrained weights, in the order of torchvision.
+        parameters: how many numbers its parameters hold, as built without pretrained weights; None
+            for models of timm, which would have to be built for that.
+        weights: names of the pretrained weights, in the order of torchvision; of timm the tags,
+            which follow the name: ``timm:resnet18.a1_in1k``.
         input: shape of the tensor it is given, ``1x3x224x224``; detection takes a list of
             ``3x320x320`` (of any size), optical flow two.
     """
 
     name: str
     task: str
-    parameters: int
+    parameters: int | None
     weights: tuple[str, ...]
     input: str
 
@@ -70,24 +75,25 @@ def current() -> bool:
     return bool(installed.split(".")[:2] == made_for.split(".")[:2])
 
 
-def entries() -> tuple[ModelInfo, ...]:
-    """Return the models that the installed torchvision can build, in order of name.
+def entries(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
+    """Return the models that the installed torchvision, or timm, can build, in order of name.
 
     Raises:
-        EnvironmentFault: torchvision is missing or does not match torch.
+        EnvironmentFault: the package is missing or does not match torch.
     """
-    if current():
+    if source == TORCHVISION and current():
         return bundled()
     # By name, since this file is torch-free and that one is not.
-    live = import_module("hookscope.sources.torchvision").live
+    live = import_module(f"hookscope.sources.{source}").live
     return cast("tuple[ModelInfo, ...]", live())
 
 
 def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
-    """Return the torchvision models whose name matches ``pattern``.
+    """Return the models of torchvision or timm whose name matches ``pattern``.
 
     Args:
-        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``.
+        pattern: a glob over names, such as ``resnet*`` or ``{vit,swin}*``; after ``timm:`` one over
+            the names of timm, which is then imported.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``; None for any.
 
@@ -100,7 +106,7 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
         ['resnet18', 'resnet34']
     """
     matches = compile_pattern(pattern)
-    every = entries()
+    every = entries(TIMM if pattern.startswith(f"{TIMM}:") else TORCHVISION)
     found = [m for m in every if matches(m.name) and task in (None, m.task)]
     if not found:
         tasks = ", ".join(sorted({m.task for m in every}))
@@ -134,9 +140,16 @@ def check_weights(spec: ModelSpec, word: str) -> None:
     if word == "random":
         return
     if spec.source != TORCHVISION:
-        if not is_weights_file(word):
+        if word.lower() == "default" and spec.source in (TIMM, TRANSFORMERS):
+            return
+        if is_weights_file(word):
+            check_weights_file(word)
+        elif spec.source in (TIMM, TRANSFORMERS):
+            raise RequestError(
+                f"There are no weights called {word!r}.", "Give random, default or a file."
+            )
+        elif spec.source != PLUGIN:
             raise no_weights_by_name(word)
-        check_weights_file(word)
         return
     known = next((m.weights for m in bundled() if m.name == spec.name), ()) if current() else ()
     if word.lower() == "default" or word in known:
@@ -145,6 +158,19 @@ def check_weights(spec: ModelSpec, word: str) -> None:
         check_weights_file(word)
     elif known:
         raise no_such_weights(spec.name, word, known)
+
+
+def check_attn(spec: ModelSpec, kind: str | None) -> None:
+    """Refuse a kind of attention for a model that has no choice of it.
+
+    Raises:
+        RequestError: the model is not one of transformers.
+    """
+    if kind is not None and spec.source != TRANSFORMERS:
+        raise RequestError(
+            f"--attn is for models of transformers (hf:FOLDER), and {spec.word!r} is none.",
+            "Leave it out.",
+        )
 
 
 def no_weights_by_name(word: str) -> RequestError:
@@ -163,11 +189,12 @@ def no_such_weights(name: str, word: str, known: Iterable[str]) -> RequestError:
     return RequestError(f"There are no weights called {word!r}.", f"{near} {choices}".strip())
 
 
-def check_name(name: str, known: list[str]) -> None:
+def check_name(
+    name: str, known: list[str], listing: str = "hookscope models lists all names."
+) -> None:
     """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
     if name not in known:
         refuse_path(name)
-        listing = "hookscope models lists all names."
         raise ModelError(
             f"There is no model called {name!r}.", f"{did_you_mean(name, known)} {listing}".strip()
         )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.sources.arguments import settle, show
-from hookscope.sources.userfile import guarded, run_file
+from hookscope.sources.userfile import import_anew, run_file
 from hookscope.spec import FunctionWord, ended
 from hookscope.suggest import did_you_mean
 
@@ -26,9 +25,17 @@ def load_functions(words: list[FunctionWord]) -> list[Callable[..., Any]]:
     homes: dict[str, ModuleType] = {}
     for word in words:
         if word.home not in homes:
-            load = run_file if word.in_file else _import
-            homes[word.home] = load(word.home)
+            homes[word.home] = load_home(word)
     return [_find(homes[word.home], word) for word in words]
+
+
+def load_home(word: FunctionWord) -> ModuleType:
+    """Run the file, or import the module, that a word names.
+
+    Raises:
+        ModelError: it raised; names the line.
+    """
+    return run_file(word.home) if word.in_file else import_anew(word.home)
 
 
 def with_arguments(
@@ -77,10 +84,6 @@ def file_of(function: Callable[..., Any]) -> str:
         function = getattr(type(function), "__call__", function)  # noqa: B004 - its code is wanted
     code = getattr(function, "__code__", None)
     return str(code.co_filename) if code else ""
-
-
-def _import(name: str) -> ModuleType:
-    return guarded(name, partial(import_module, name))
 
 
 def _find(home: ModuleType, word: FunctionWord) -> Callable[..., Any]:

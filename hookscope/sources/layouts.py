@@ -24,6 +24,7 @@ class Layout:
         name: the word for it.
         arrange: takes image tensors (each C, H, W), returns a call value; raises InputError.
         noise: takes the shape of one tensor and a seed, returns a call value.
+        frames: how many images make a clip; None where they make none.
         distribution: the noise in words, to be followed by its shape: ``... of 1x3x8x8``.
     """
 
@@ -31,6 +32,7 @@ class Layout:
     arrange: Callable[[Sequence[Tensor]], Any]
     noise: Callable[[tuple[int, ...], int], Any]
     distribution: str = "standard normal noise"
+    frames: int | None = None
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -47,6 +49,17 @@ def stack(images: Sequence[Tensor]) -> Tensor:
             "Give --size HxW to bring them to one size, or run them one by one.",
         )
     return torch.stack(list(images))
+
+
+def stack_sounds(waves: Sequence[Tensor]) -> Tensor:
+    """Stack waveforms of one length to N by samples."""
+    lengths = list(dict.fromkeys(len(wave) for wave in waves))
+    if len(lengths) > 1:
+        raise InputError(
+            f"The sounds differ in length: {', '.join(map(str, lengths))} samples.",
+            "Cut them to one length, or run them one by one.",
+        )
+    return torch.stack(list(waves))
 
 
 def _normal(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -104,4 +117,4 @@ PAIR = Layout("pair of frames", _pair, _pair_noise, "noise, uniform from -1 to 1
 
 def clip(frames: int) -> Layout:
     """Return the layout of video clips of ``frames`` frames."""
-    return Layout("clip", partial(_clip, frames=frames), _normal)
+    return Layout("clip", partial(_clip, frames=frames), _normal, frames=frames)

@@ -72,7 +72,8 @@ class WeightsWord:
     """Which weights a model is to get.
 
     Attributes:
-        word: ``random``, ``default``, the name of pretrained weights, or a file.
+        word: ``random``, ``default``, the name of pretrained weights, or a file (of a sharded set
+            its index or its folder).
         rename: prefixes of names in the file, each with what stands for it in the model.
         partial: whether to take from the file what fits and to leave the rest as built.
     """
@@ -89,7 +90,8 @@ class WeightsInfo:
     Attributes:
         word: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
             pretrained weights, or the file.
-        sha256: hash of the file they were read from; None where there was none.
+        sha256: hash of the file they were read from; of a set see ``WeightFiles.sha256``; None
+            where there was none.
         missing: parameters and buffers of the model that the file does not hold.
         unexpected: names in the file that the model does not have.
         stripped: prefixes of wrappers that were taken off the names.

@@ -15,8 +15,19 @@ from hookscope.errors import ModelError, RequestError
 from hookscope.sources import catalog
 from hookscope.sources.live import opened
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.spec import EXPORTED, FILE, TORCHSCRIPT, TORCHVISION, is_weights_file
+from hookscope.spec import (
+    EXPORTED,
+    FILE,
+    MODULE,
+    PLUGIN,
+    TIMM,
+    TORCHSCRIPT,
+    TORCHVISION,
+    TRANSFORMERS,
+    is_weights_file,
+)
 from hookscope.suggest import did_you_mean
+from hookscope.wrappers import unwrapped
 
 FORWARD = "forward"
 LIVE = "live"  # the source of a module that was given and not loaded
@@ -26,6 +37,10 @@ LIVE = "live"  # the source of a module that was given and not loaded
 _SOURCES = {
     TORCHVISION: "hookscope.sources.torchvision",
     FILE: "hookscope.sources.pyfile",
+    MODULE: "hookscope.sources.pyfile",
+    TIMM: "hookscope.sources.timm",
+    TRANSFORMERS: "hookscope.sources.transformers.source",
+    PLUGIN: "hookscope.sources.third_party",
     TORCHSCRIPT: "hookscope.sources.torchscript.source",
     EXPORTED: "hookscope.sources.exported.source",
 }
@@ -47,14 +62,18 @@ def load(
     """Load the model that ``word`` names, in eval mode on the CPU.
 
     Args:
-        word: a torchvision name, or ``FILE.py:NAME`` for what that file calls NAME: a subclass
-            of ``nn.Module``, a function that returns a model, or a model that is built already; or
-            a file made by ``torch.jit.save`` or ``torch.export.save``.
-        weights: ``random`` (from the seed), ``default`` or another name of torchvision's pretrained
-            weights (downloaded unless cached), or a ``.safetensors``, ``.pth`` or ``.pt`` file.
+        word: a torchvision name, or ``FILE.py:NAME`` or ``package.module:NAME`` for what that file
+            or module calls NAME: a subclass of ``nn.Module``, a function that returns a model, or a
+            model that is built already; or ``timm:NAME``; or ``hf:FOLDER``, ``hf:config.json`` or
+            ``hf:NAME`` for a model of transformers; or a file made by ``torch.jit.save`` or
+            ``torch.export.save``; or what another package has registered a prefix for.
+        weights: ``random`` (from the seed), ``default`` or another name of pretrained weights
+            (downloaded unless cached), or a ``.safetensors``, ``.pth`` or ``.pt`` file. A ``hf:``
+            folder that holds weights brings them along, and ``random`` means those.
         rename: prefixes of names in that file and what stands for them in the model.
         partial: take from the file what fits and leave the rest as built.
-        model_args: keyword arguments for the class or factory.
+        model_args: keyword arguments for the class or factory; of a ``hf:`` model values of its
+            configuration.
         seed: of the random weights. The global random state is left as it was.
         meta: build on the meta device, without memory for parameters and without weights, where
             the source can.
@@ -66,7 +85,8 @@ def load(
         ModelError: the word names no model, or the model cannot be built, or has no such method.
         RequestError: a weights word names no file and no pretrained weights.
         WeightsError: the weights cannot be read or fetched, or do not fit.
-        EnvironmentFault: torchvision is missing or does not match torch.
+        EnvironmentFault: torchvision is missing or does not match torch, or the package is missing
+            that the word needs.
 
     Example:
         >>> load("resnet18", meta=True).module.fc
@@ -76,12 +96,15 @@ def load(
     wanted = WeightsWord(os.fspath(weights), tuple((rename or {}).items()), partial)
     _refuse_idle(wanted)
     spec = catalog.check(word)
+    catalog.check_attn(spec, attn)
     source = import_module(_SOURCES[spec.source])
     more: dict[str, Any] = {}
     if spec.source == TORCHSCRIPT:
         more["method"] = method or FORWARD
     elif spec.source == EXPORTED:
         more["trust"] = trust
+    elif spec.source == TRANSFORMERS:
+        more["attn"] = attn
     loaded = source.load(
         spec, weights=wanted, model_args=dict(model_args or {}), seed=seed, meta=meta, **more
     )
@@ -118,5 +141,5 @@ def _run_by(module: nn.Module, word: str, method: str) -> None:
 def wrap(model: nn.Module | torch.export.ExportedProgram) -> LoadedModel:
     """Return a live model as a loaded one; it keeps its mode, weights and device."""
     module = opened(model)
-    name = type(module).__name__
+    name = type(unwrapped(module)).__name__
     return LoadedModel(module, name, name, LIVE, weights=WeightsInfo("as given"))

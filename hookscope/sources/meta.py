@@ -7,11 +7,18 @@ that layers make parameters and buffers with are sent there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from hookscope.lending import shared_memory
+from hookscope.tensors import walk
 
 _FACTORIES = frozenset(
     {
@@ -30,12 +37,29 @@ _FACTORIES = frozenset(
 class ParametersOnMeta(TorchFunctionMode):
     """While active, what makes parameters makes them on the meta device.
 
+    Attributes:
+        drew: whether random numbers were drawn all the same; they are others than those that are
+            drawn after the values of parameters.
+
     Example:
         >>> with ParametersOnMeta():
         ...     layer = torch.nn.Linear(4, 2)
         >>> layer.weight.is_meta, torch.arange(3).is_meta
         (True, False)
     """
+
+    drew = False
+
+    def __enter__(self) -> ParametersOnMeta:
+        """Begin."""
+        self._state = torch.default_generator.get_state()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End, and find out whether random numbers were drawn."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.drew = not torch.equal(self._state, torch.default_generator.get_state())
 
     def __torch_function__(
         self,
@@ -48,3 +72,52 @@ class ParametersOnMeta(TorchFunctionMode):
         if func in _FACTORIES and kwargs.get("device") is None:
             kwargs = {**kwargs, "device": "meta"}
         return func(*args, **kwargs)
+
+
+def build(
+    make: Callable[[], nn.Module],
+    *,
+    seed: int,
+    context: AbstractContextManager[Any] | None = None,
+) -> nn.Module:
+    """Return the model that ``make`` makes within ``context``, in eval mode.
+
+    Its weights are drawn from ``seed``; the global random state is left as it was.
+    """
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # remarks of a library about its own parts
+        torch.default_generator.manual_seed(seed)
+        with context or nullcontext():
+            return make().eval()
+
+
+def give_memory(model: nn.Module) -> None:
+    """Put a tensor with memory, and whatever values, in the place of each that is on meta."""
+    given: dict[int, Tensor] = {}
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            members = cast("dict[str, Tensor | None]", held)
+            for name, ghost in members.items():
+                if ghost is None or not ghost.is_meta:
+                    continue
+                if id(ghost) not in given:  # one that is under two names stays one
+                    tensor = torch.empty_like(ghost, device="cpu")
+                    given[id(ghost)] = (
+                        nn.Parameter(tensor, ghost.requires_grad)
+                        if isinstance(ghost, nn.Parameter)
+                        else tensor
+                    )
+                members[name] = given[id(ghost)]
+
+
+def lacks_memory_elsewhere(model: nn.Module) -> bool:
+    """Whether tensors on meta are to be found in a model beside its parameters and buffers.
+
+    Those that share memory count too: they would be given some each for itself.
+    """
+    own = [t for t in chain(model.parameters(), model.buffers()) if t.is_meta]
+    known = {id(held) for m in model.modules() for held in (m._parameters, m._buffers, m._modules)}
+    others = (v for m in model.modules() for v in vars(m).values() if id(v) not in known)
+    return bool(shared_memory(own)) or any(
+        tensor.is_meta for value in others for _, tensor in walk(value)
+    )

@@ -1,10 +1,10 @@
-"""Models from a user's Python file: a class, a factory, an instance or an autograd function."""
+"""Models from a user's Python, a file or a module: a class, a factory, an instance, a function."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,81 +16,94 @@ from hookscope.errors import ModelError
 from hookscope.sources import arguments, weights
 from hookscope.sources.autograd_function import applied, is_function
 from hookscope.sources.catalog import no_weights_by_name
-from hookscope.sources.loaded import LoadedModel, Recipe, WeightsInfo, WeightsWord
-from hookscope.sources.userfile import guarded, run_file
+from hookscope.sources.layouts import stack_sounds
+from hookscope.sources.loaded import (
+    LoadedModel,
+    Recipe,
+    SoundRecipe,
+    TextRecipe,
+    WeightsInfo,
+    WeightsWord,
+)
+from hookscope.sources.userfile import guarded, import_anew, run_file
 from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
 from hookscope.suggest import did_you_mean
+from hookscope.tensors import walk
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 log = logging.getLogger("hookscope")
 
-_OFFERS = ("example_input", "preprocess", "main")  # functions of a file that build no model
+_CLASS, _INSTANCE, _FACTORY, _AUTOGRAD = "class", "instance", "function", "autograd function"
+# Functions of a file that build no model.
+_OFFERS = ("example_input", "preprocess", "tokenize", "main")
 
 
 def load(
     spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Run the file that ``spec`` names and build its model; see ``hookscope.sources.loading.load``.
+    """Build the model that ``spec`` names in a file or a module to import.
 
-    ``meta`` is not heeded: a user's code may read the values of its parameters as it builds.
+    See ``hookscope.sources.loading.load``. ``meta`` is not heeded: a user's code may read the
+    values of its parameters as it builds.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        file = run_file(spec.path)
+        file = run_file(spec.path) if spec.source == FILE else import_anew(spec.path)
         name, found = _find(file, spec)
         # Once more, so that what the file does besides does not change the weights.
         torch.default_generator.manual_seed(seed)
         module = _build(spec, name, found, model_args)
     offered = vars(file)
     example, preprocess = offered.get("example_input"), offered.get("preprocess")
+    tokenize, rate = offered.get("tokenize"), offered.get("sample_rate")
     return LoadedModel(
         module=module.eval(),
         word=spec.word,
         name=name,
-        source=FILE,
+        source=spec.source,
         categories=tuple(map(str, offered.get("categories") or ())),
         weights=_weigh(module, spec, weights, seed),
         own_recipe=_recipe(spec, preprocess) if callable(preprocess) else None,
+        own_text=_text_recipe(spec, tokenize) if callable(tokenize) else None,
+        own_sound=_sound_recipe(spec, rate) if isinstance(rate, int) and rate > 0 else None,
         own_example=partial(guarded, spec.path, example) if callable(example) else None,
     )
 
 
 def _find(file: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
     """The name and object that ``spec`` means, or the only model of the file."""
+    if spec.name and spec.name in vars(file):
+        return spec.name, vars(file)[spec.name]
     public = {name: value for name, value in vars(file).items() if not name.startswith("_")}
-    models = [name for name, value in public.items() if _is_model(value, file)]
-    factories = [
-        name
-        for name, value in public.items()
-        if (inspect.isfunction(value) or is_function(value))
-        and value.__module__ == file.__name__
-        and name not in _OFFERS
-    ]
+    offered = {name: _kind(value, file) for name, value in public.items() if name not in _OFFERS}
+    models = [name for name, kind in offered.items() if kind in (_CLASS, _INSTANCE)]
+    listing = _listing(spec.path, models, offered)
     if spec.name:
-        if spec.name in vars(file):
-            return spec.name, vars(file)[spec.name]
-        listing = _listing(spec.path, models, factories)
-        near = did_you_mean(spec.name, models + factories)
+        near = did_you_mean(spec.name, [name for name, kind in offered.items() if kind])
         raise ModelError(f"{spec.path!r} defines no {spec.name!r}.", f"{near} {listing}".strip())
     if len(models) == 1:
         return models[0], public[models[0]]
     count = f"{len(models)} models" if models else "no nn.Module"
-    raise ModelError(
-        f"{spec.path!r} holds {count}: which one to take is not clear.",
-        _listing(spec.path, models, factories),
-    )
+    raise ModelError(f"{spec.path!r} holds {count}: which one to take is not clear.", listing)
 
 
-def _is_model(value: Any, file: ModuleType) -> bool:
-    if isinstance(value, type):
-        return issubclass(value, nn.Module) and value.__module__ == file.__name__
-    return isinstance(value, nn.Module)
+def _kind(value: Any, file: ModuleType) -> str:
+    """What ``value`` is for somebody who looks for a model; empty if nothing, or from elsewhere."""
+    if isinstance(value, nn.Module):
+        return _INSTANCE
+    home = f"{getattr(value, '__module__', '')}."
+    if not home.startswith(f"{file.__name__}."):  # a package may offer what its modules define
+        return ""
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return _CLASS
+    return _FACTORY if inspect.isfunction(value) else _AUTOGRAD if is_function(value) else ""
 
 
-def _listing(path: str, models: list[str], factories: list[str]) -> str:
-    words = [f"{path}:{name}" for name in models] + [f"{path}:{name}" for name in factories]
+def _listing(path: str, models: list[str], offered: dict[str, str]) -> str:
+    names = models + [name for name, kind in offered.items() if kind in (_FACTORY, _AUTOGRAD)]
+    words = [f"{path}:{name} ({offered[name]})" for name in names]
     return f"It offers {', '.join(words)}." if words else "It defines no class or function."
 
 
@@ -158,3 +171,21 @@ def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
         )
 
     return Recipe(run, f"preprocess() of {spec.path}", None)
+
+
+def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextRecipe:
+    def run(texts: Sequence[str]) -> Any:
+        made = guarded(spec.path, partial(tokenize, list(texts)))
+        made = dict(made) if isinstance(made, Mapping) else made
+        if any(True for _ in walk(made)):
+            return made
+        raise ModelError(
+            f"tokenize() in {spec.path!r} gave no tensor but {type(made).__name__}.",
+            "It is to return what the model is called with: a tensor, or a dict of arguments.",
+        )
+
+    return TextRecipe(run, f"tokenize() of {spec.path}")
+
+
+def _sound_recipe(spec: ModelSpec, rate: int) -> SoundRecipe:
+    return SoundRecipe(stack_sounds, rate, f"sample_rate of {spec.path}")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import inspect
 import logging
-import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.filehash import sha256_of
-from hookscope.sources import arguments, pretrained, weights
+from hookscope.shards import sha256_of
+from hookscope.sources import arguments, network, pretrained, weights
 from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.installed import models
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.sources.meta import ParametersOnMeta
+from hookscope.sources.meta import ParametersOnMeta, build
 from hookscope.sources.presets import recipe_of
 from hookscope.spec import TORCHVISION, ModelSpec
 
@@ -100,21 +100,23 @@ def _build(
     given = arguments.settle(builder, model_args)
     for reserved in given.keys() & _NO_ARGUMENTS:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
+    create = partial(_call, name, builder, {**options, **given}, given, seed)
     if meta:
-        return _call(name, builder, {**options, **given}, given, seed, meta), WeightsInfo("none")
+        return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
     entry = pretrained.choose(name, wanted.word)
     if entry is None:
-        module = _call(name, builder, {**options, **given}, given, seed, meta)
         if wanted.word != "random":
-            return module, weights.load_file_into(module, wanted)
+            return weights.build_from_file(create, wanted)
         log.info(
             "weights: random from seed %d, so untrained (--weights default has the trained)", seed
         )
-        return module, WeightsInfo("random")
-    path = pretrained.fetch(entry)
+        return create(nullcontext()), WeightsInfo("random")
+    path = network.fetch(entry.url)
     options.pop("image_size", None)  # torchvision takes it from the weights
     with pretrained.only_tensors(path):
-        module = _call(name, builder, {**options, **given, "weights": entry}, given, seed, meta)
+        module = _call(
+            name, builder, {**options, **given, "weights": entry}, given, seed, nullcontext()
+        )
     return module, WeightsInfo(entry.name, sha256_of(path))
 
 
@@ -124,25 +126,18 @@ def _call(
     options: dict[str, Any],
     given: dict[str, Any],
     seed: int,
-    meta: bool,
+    context: AbstractContextManager[Any],
 ) -> nn.Module:
     """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        torch.default_generator.manual_seed(seed)
-        try:
-            if not meta:
-                return builder(**options).eval()
-            with ParametersOnMeta():
-                module = builder(**options)
-            return module.to("meta").eval()
-        except (TypeError, ValueError, RuntimeError) as exc:
-            if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
-                raise ModelError(
-                    f"{name} cannot be built with {arguments.show(given)}: {exc}",
-                    "Correct --model-arg.",
-                ) from exc
-            raise
+    try:
+        return build(lambda: builder(**options), seed=seed, context=context)
+    except (TypeError, ValueError, RuntimeError) as exc:
+        if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
+            raise ModelError(
+                f"{name} cannot be built with {arguments.show(given)}: {exc}",
+                "Correct --model-arg.",
+            ) from exc
+        raise
 
 
 def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:

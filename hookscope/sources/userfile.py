@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -14,6 +15,8 @@ from typing import TypeVar
 from hookscope.errors import ModelError
 
 T = TypeVar("T")
+
+_OURS = (__file__, importlib.__file__)  # files that stand in the traceback of every module
 
 
 def run_file(path: str) -> ModuleType:
@@ -33,8 +36,17 @@ def run_file(path: str) -> ModuleType:
     return module
 
 
+def import_anew(name: str) -> ModuleType:
+    """Import the module ``name`` from the current folder or where Python looks.
+
+    Raises:
+        ModelError: there is none of that name, or it raised; names the line.
+    """
+    return guarded(name, lambda: importlib.import_module(name))
+
+
 def guarded(path: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns, run as part of the file ``path``.
+    """Return what ``call`` returns, run as part of the file ``path``, or of a module of that name.
 
     Raises:
         ModelError: it raised; names the file, the line and what was raised.
@@ -81,11 +93,11 @@ def _where(exc: BaseException, path: Path) -> str:
     if isinstance(exc, SyntaxError) and exc.filename:
         same = Path(exc.filename) == path
         return f", line {exc.lineno}," if same else f": {exc.filename}, line {exc.lineno},"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(exc.__traceback__)
-        if Path(frame.filename) == path
-    ]
+    frames = traceback.extract_tb(exc.__traceback__)
+    if not path.is_file():  # a module, whose file is known by what ran of it
+        ran = [f for f in frames if not f.filename.startswith("<") and f.filename not in _OURS]
+        return f": {ran[-1].filename}, line {ran[-1].lineno}," if ran else ""
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
     return f", line {lines[-1]}," if lines else ""
 
 

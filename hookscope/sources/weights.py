@@ -1,226 +1,209 @@
-"""Weights from a file into a module. Nothing is ever unpickled into code."""
+"""Weights from files into a model, so that their values stand in memory once."""
 
 from __future__ import annotations
 
 import logging
-import pickle
-import re
-import warnings
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from hookscope import filekinds, spec
-from hookscope.errors import WeightsError
-from hookscope.filehash import sha256_of
+from hookscope import spec
+from hookscope.errors import HookscopeError, WeightsFileError
+from hookscope.shards import WeightFiles
 from hookscope.sources.loaded import WeightsInfo, WeightsWord
-from hookscope.suggest import did_you_mean
+from hookscope.sources.meta import ParametersOnMeta, give_memory, lacks_memory_elsewhere
+from hookscope.sources.stored import tensors_in
+from hookscope.sources.weight_names import settle_names, some
+from hookscope.spec import ended
 
 log = logging.getLogger("hookscope")
 
-_WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
-_WRAPPERS = re.compile(r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module)\.")
-_SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
-_KINDS = "Weights are read from a .safetensors, .pth or .pt file."
-# What the first bytes tell to be no weights, and what to do about it.
-_NO_WEIGHTS = {
-    filekinds.EMPTY: filekinds.AGAIN,
-    filekinds.CUT_OFF: filekinds.AGAIN,
-    filekinds.CUT_PICKLE: filekinds.AGAIN,
-    filekinds.CUT_SAFETENSORS: filekinds.AGAIN,
-    filekinds.IMAGE: "Give it as the input: --input {0}",
-    filekinds.SCRIPT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
-    filekinds.EXPORT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
-    filekinds.ONNX: f"This version does not read weights out of one. {_KINDS}",
-}
+Build = Callable[[AbstractContextManager[Any]], nn.Module]
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What of a file goes into a model.
+
+    ``tensors`` are those to be loaded, by their names in the model or, where it has none such, as
+    they are; ``misfits`` tells, by name in the model, of those left out for their shape.
+    """
+
+    tensors: dict[str, Tensor]
+    stripped: tuple[str, ...]
+    misfits: dict[str, str]
 
 
 def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
-    """Load a file of weights into ``module`` and say what did not fit.
+    """Load a file of weights, or a set with its index, into ``module``; say what did not fit.
 
-    Prefixes of wrappers are taken off the names, then those of ``wanted.rename`` are replaced: for
-    each name the longest that it begins with.
+    Prefixes of wrappers are taken off the names, and those of ``wanted.rename`` are replaced.
 
     Raises:
-        RequestError: there is no such file, or it is a folder.
-        WeightsError: the file cannot be read, holds no weights, or none that fit.
+        RequestError: there is no such file, or it is a folder without weights.
+        WeightsFileError: a file cannot be read, holds no weights, or none that fit.
     """
-    path = wanted.word
-    spec.check_weights_file(path)
-    own = module.state_dict(keep_vars=True)
-    tensors = _renamed(_read(path), wanted.rename, path)
-    tensors, stripped = _unwrap_names(tensors, own, path)
-    if wanted.partial:
-        tensors = _fitting(tensors, own, path)
-    if not own.keys() & tensors.keys():
-        raise WeightsError(
-            f"No name in {path!r} is one of the model's: it holds {_some(tensors)}, "
-            f"and the model has {_some(own)}.",
-            "Give the weights of this very model.",
-        )
+    files = spec.check_weights_file(wanted.word)
+    fit = _fit(tensors_in(files), module, wanted)
+    return _told(wanted.word, files, fit, _put(module, fit.tensors, wanted.word))
+
+
+def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, WeightsInfo]:
+    """Build a model and fill it from a file, without making values first that the file replaces.
+
+    The model is built without values, and truly only if the file would leave some of them out:
+    a buffer that is not saved, say. Its values are those of ``load_file_into`` in every bit.
+
+    Args:
+        build: builds the model, each time the same, within the context that it is given.
+        wanted: which file, and how it is to be read.
+
+    Raises:
+        RequestError: there is no such file, or it is a folder without weights.
+        WeightsFileError: a file cannot be read, holds no weights, or none that fit.
+    """
+    files = spec.check_weights_file(wanted.word)
+    tensors = tensors_in(files)
+    without_values = ParametersOnMeta()
     try:
-        missing, unexpected = module.load_state_dict(tensors, strict=False)
+        module = build(without_values)
+    except Exception:  # its code looks at values, or the request is wrong: a true build tells
+        without_values.drew = True
+    if not without_values.drew:
+        fit = _fit(tensors, module, wanted)
+        if _fills(module, fit.tensors) and not lacks_memory_elsewhere(module):
+            give_memory(module)
+            lists = _put(module, fit.tensors, wanted.word)
+            if not lists[0]:
+                return module, _told(wanted.word, files, fit, lists)
+    module = build(nullcontext())
+    fit = _fit(tensors, module, wanted)
+    return module, _told(wanted.word, files, fit, _put(module, fit.tensors, wanted.word))
+
+
+def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -> _Fit:
+    """Find out what of a file goes into a model.
+
+    Raises:
+        WeightsFileError: nothing does.
+    """
+    path, own = wanted.word, _own(module)
+    names, stripped = settle_names(stored, own, wanted.rename, path)
+    tensors = {names[name]: tensor for name, tensor in stored.items()}
+    if not own.keys() & tensors.keys():
+        raise WeightsFileError(
+            f"No name in {path!r} is one of the model's: it holds {some(stored)}, "
+            f"and the model has {some(own)}.",
+            "Give the weights of this very model, or --rename OLD=NEW for other names.",
+        )
+    differ = [name for name in tensors if name in own and not _same_shape(tensors[name], own[name])]
+    if not wanted.partial or not differ:
+        return _Fit(tensors, stripped, {})
+    misfits = {n: f"{n} ({_lengths(tensors[n])} for {_lengths(own[n])})" for n in differ}
+    rest = {name: tensor for name, tensor in tensors.items() if name not in misfits}
+    if not own.keys() & rest.keys():
+        raise WeightsFileError(
+            f"Nothing in {path!r} fits the model in shape: {some(misfits.values())}.",
+            "Was the model built with other arguments?",
+        )
+    return _Fit(rest, stripped, misfits)
+
+
+def _own(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters and saved buffers of a model; what else it saves is its own affair."""
+    state = module.state_dict(keep_vars=True)
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _same_shape(stored: Tensor, own: Tensor) -> bool:
+    return is_lazy(own) or stored.shape == own.shape  # a lazy one takes the shape of what it gets
+
+
+def _fills(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether every parameter and buffer of a model gets its value, whole, from ``tensors``."""
+    own = _own(module)
+    filled = {id(own[n]) for n in tensors if n in own and _same_shape(tensors[n], own[n])}
+    every = list(chain(module.parameters(), module.buffers()))
+    return all(id(tensor) in filled and not is_lazy(tensor) for tensor in every)
+
+
+def _put(
+    module: nn.Module, tensors: dict[str, Tensor], path: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Copy tensors into a model; return what of the model is missing, and what it does not have.
+
+    Raises:
+        WeightsFileError: some do not fit, or cannot be read after all.
+    """
+    own = _own(module)
+    state = OrderedDict(tensors)
+    if all(name in tensors and _same_shape(tensors[name], own[name]) for name in own):
+        # Versions of layers are not stored with all files; without them the oldest is assumed.
+        state._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except HookscopeError:
+        raise
     except RuntimeError as exc:
-        lines = [line.strip() for line in str(exc).splitlines()[1:]]
-        raise WeightsError(
+        lines = [line.strip() for line in str(exc).splitlines()[1:]] or [ended(str(exc))]
+        raise WeightsFileError(
             f"The weights in {path!r} do not fit the model: {' '.join(lines[:3])}",
             f"{_tensors(len(lines), 'differs', 'differ')} in shape; was the model built with other"
             " arguments? --partial takes those that fit.",
         ) from exc
+    except Exception as exc:  # a model may load in its own way
+        raise WeightsFileError(
+            f"The model does not take the weights in {path!r}: {type(exc).__name__}: {exc}",
+            "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
+        ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
     missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
-    _report(path, missing, unexpected, stripped)
-    return WeightsInfo(path, sha256_of(path), tuple(missing), tuple(unexpected), stripped)
+    return tuple(missing), tuple(unexpected)
 
 
-def _read(path: str) -> dict[str, Tensor]:
-    kind, _ = filekinds.describe_file(path)
-    if kind in _NO_WEIGHTS:
-        raise WeightsError(
-            f"The file {path!r} is {kind}, not weights.", _NO_WEIGHTS[kind].format(path)
-        )
-    if kind == filekinds.SAFETENSORS:
-        try:
-            return load_file(path)
-        except (SafetensorError, OSError) as exc:
-            raise WeightsError(
-                f"The file {path!r} is no sound safetensors file: {spec.ended(str(exc))}",
-                filekinds.AGAIN,
-            ) from exc
-    content = _read_pickled(path)
-    while isinstance(content, Mapping):
-        tensors = {str(key): v for key, v in content.items() if isinstance(v, Tensor)}
-        inner = [content[key] for key in _WRAPPED_UNDER if isinstance(content.get(key), Mapping)]
-        if tensors and not inner:
-            return tensors
-        content = inner[0] if inner else None
-    raise WeightsError(f"The file {path!r} holds no weights by name.", _SAVE_THUS)
+def _told(
+    path: str, files: WeightFiles, fit: _Fit, lists: tuple[tuple[str, ...], tuple[str, ...]]
+) -> WeightsInfo:
+    """Say what did not fit, and return where the weights came from."""
+    missing, unexpected = lists
+    if fit.stripped:
+        log.info("weights: took %s off the names in %s", " and ".join(fit.stripped), path)
+    if fit.misfits:
+        misfits = some(fit.misfits.values())
+        log.warning("weights: left out for their shape (in %s): %s", path, misfits)
+    report(path, [name for name in missing if name not in fit.misfits], unexpected)
+    return WeightsInfo(path, files.sha256(), missing, unexpected, fit.stripped)
 
 
-def _read_pickled(path: str) -> Any:
-    """What PyTorch's own reader makes of it, which builds tensors and plain values alone."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks about how the file was pickled
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as exc:
-        found = re.search(r"GLOBAL ([\w.]+)", str(exc))
-        holds = f"Python objects ({found[1]})" if found else "more than tensors"
-        message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
-        raise WeightsError(message, _SAVE_THUS) from exc
-    except Exception as exc:  # of a damaged file the reader raises nearly anything
-        kind, _ = filekinds.describe_file(path)
-        raise WeightsError(
-            f"The weights in {path!r} cannot be read: the file looks like {kind}.",
-            f"{filekinds.AGAIN} {_KINDS}",
-        ) from exc
-
-
-def _unwrap_names(
-    tensors: dict[str, Tensor], known: Iterable[str], path: str
-) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors under their names without the prefixes of wrappers, and which those were."""
-    own = set(known)
-    stripped: dict[str, None] = {}
-    names = dict.fromkeys(tensors)
-    plain = {name: name for name in names}
-    for name in names:
-        if name not in own:
-            for wrapper in _WRAPPERS.findall(name):
-                stripped[f"{wrapper}."] = None
-            plain[name] = _WRAPPERS.sub("", name)
-    # A data-parallel wrapper stands before every name; a model may have a module of that name too.
-    while all(name.startswith("module.") for name in plain.values()) and own.isdisjoint(
-        plain.values()
-    ):
-        stripped["module."] = None
-        plain = {name: short.removeprefix("module.") for name, short in plain.items()}
-    if len({*plain.values()}) < len(plain):
-        raise WeightsError(
-            f"Without the prefixes {' '.join(stripped)} two names in {path!r} are the same.",
-            "Save the state dict of the model inside its wrapper.",
-        )
-    return {plain[name]: tensor for name, tensor in tensors.items()}, tuple(stripped)
-
-
-def _renamed(
-    tensors: dict[str, Tensor], rename: Iterable[tuple[str, str]], path: str
-) -> dict[str, Tensor]:
-    """The tensors under the names that ``--rename`` gives them; whole parts of names count."""
-    pairs = sorted(rename, key=lambda pair: len(pair[0]), reverse=True)
-    used: set[str] = set()
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        for old, new in pairs:
-            if not old or name == old or name.startswith(f"{old}."):
-                used.add(old)
-                rest = name.removeprefix(old).removeprefix(".")
-                name = ".".join(part for part in (new, rest) if part)
-                break
-        if name in found:
-            raise WeightsError(
-                f"With --rename two tensors in {path!r} are called {name!r}.",
-                "Give each prefix a name of its own.",
-            )
-        found[name] = tensor
-    for old, _ in pairs:
-        if old not in used:
-            raise WeightsError(
-                f"No name in {path!r} begins with {old!r}: it holds {_some(tensors)}.",
-                did_you_mean(old, {name.partition(".")[0] for name in tensors})
-                or "Whole parts of names count, as in --rename backbone=features.",
-            )
-    return found
-
-
-def _fitting(tensors: dict[str, Tensor], own: Mapping[str, Tensor], path: str) -> dict[str, Tensor]:
-    """The tensors whose shapes are the model's; says which are left out."""
-    misfits = [
-        f"{name} ({_lengths(tensor)} for {_lengths(own[name])})"
-        for name, tensor in tensors.items()
-        if name in own and tensor.shape != own[name].shape
-    ]
-    if misfits:
-        log.warning("weights: left out for their shape (in %s): %s", path, _some(misfits))
-    return {n: t for n, t in tensors.items() if n not in own or t.shape == own[n].shape}
-
-
-def _lengths(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "one number"
-
-
-def _report(
-    path: str, missing: list[str], unexpected: list[str], stripped: tuple[str, ...]
-) -> None:
-    if stripped:
-        log.info("weights: took %s off the names in %s", " and ".join(stripped), path)
-    if missing:
+def report(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
+    """Warn of tensors of the model that ``path`` does not hold, and of those it has besides."""
+    if absent:
         log.warning(
             "weights: %d of the model's tensors %s not in %s and %s as built: %s",
-            len(missing),
-            "is" if len(missing) == 1 else "are",
+            len(absent),
+            "is" if len(absent) == 1 else "are",
             path,
-            "stays" if len(missing) == 1 else "stay",
-            _some(missing),
+            "stays" if len(absent) == 1 else "stay",
+            some(absent),
         )
     if unexpected:
         log.warning(
             "weights: %s not the model's (in %s): %s",
             _tensors(len(unexpected), "is", "are"),
             path,
-            _some(unexpected),
+            some(unexpected),
         )
+
+
+def _lengths(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "one number"
 
 
 def _tensors(count: int, one: str, many: str) -> str:
     return f"1 tensor {one}" if count == 1 else f"{count} tensors {many}"
-
-
-def _some(names: Iterable[str], count: int = 3) -> str:
-    names = list(names)
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + more

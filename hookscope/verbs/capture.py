@@ -57,6 +57,7 @@ def capture(
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
+    generate: int | None = None,
     edits: str | Iterable[str] = (),
     compare: bool = False,
     hooks: Hooks = (),
@@ -82,9 +83,10 @@ def capture(
             its inputs, and kept only if they give the kernel's output; ``metadata["attention"]``
             tells how far off that was. With this or ``ops`` the model is run once more without
             hooks, and must return the same bits.
-        input: image files (one or a list), or what the model is called with: a tensor, a tuple of
-            positional arguments, a dict of keyword arguments, or a pair of both. None: what the
-            model's file offers, or standard normal noise.
+        input: a word or a list of words: files of images and of other kinds, ``random:1x3x64x64``,
+            ``NAME=FILE`` for one argument (see docs/inputs.md); or what the model is called with: a
+            tensor, a tuple of positional arguments, a dict of keyword arguments, or a pair of both.
+            None: what the model's file offers, or standard normal noise.
         shape: shape of that noise.
         preprocess: ``imagenet`` or ``none``; None for the weights' own recipe.
         size: height and width an image is brought to, in pixels.
@@ -102,6 +104,8 @@ def capture(
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
         train: run in train mode; buffers are put back afterwards.
+        generate: let a language model add so many tokens to its input by its own ``generate``, the
+            likeliest each time. Every step has a call number of its own: ``lm_head:2/output``.
         edits: changes to activations on their way, each ``GLOB=OP:ARG`` (see docs/edits.md), in the
             order given. The value before goes to ``<module>/output.unedited``, and the model runs
             once more without edits: ``metadata["effect"]`` tells what they did to its output.

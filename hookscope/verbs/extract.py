@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hookscope.choices import DEFAULT_MODEL
+from hookscope.choices import DECODINGS, DEFAULT_MODEL
 from hookscope.datasets.running import State
 from hookscope.datasets.session import Extraction, extract_into
 from hookscope.keywords import kinds_of, options_of
@@ -46,7 +46,7 @@ def extract(
     workers: int | None = None,
     shard_size: int = 512 * 10**6,
     every: int = 1,
-    decode: str = "exact",
+    decode: str = DECODINGS[0],
     stop: bool = True,
     skip_bad: bool = False,
     resume: bool = False,

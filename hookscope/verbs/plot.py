@@ -46,7 +46,7 @@ def plot(
             absolute value (``strength``), or some at random.
         count: how many at most. ``heat`` draws them all.
         seed: of the choice at random.
-        dim: the dimension of the channels, where they are not the second one of four.
+        dim: the dimension of the channels, where they are not found aright (see docs/show.md).
         scale: one scale of colours for the ``grid``, or ``each`` its own.
         dark: light on dark paper.
 

@@ -20,6 +20,7 @@ from hookscope.provenance import versions
 from hookscope.recorder import Recorder
 from hookscope.select import select
 from hookscope.sources.live import demand_model, hookable
+from hookscope.wrappers import unwrapped
 
 log = logging.getLogger("hookscope")
 
@@ -63,7 +64,7 @@ def record(
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     demand_model(module)
     with hookable(module) as open_module:
-        word = type(open_module).__name__
+        word = type(unwrapped(open_module)).__name__
         recorder = Recorder(open_module, select(open_module, several(layers), word=word), kinds)
         with recorder as capture, watched(recorder):
             run = {"command": "record", "model": {"word": word}, "versions": versions()}

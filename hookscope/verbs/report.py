@@ -19,7 +19,7 @@ class Report:
 
     Attributes:
         html: the page, without a last line end.
-        tensors: how many tensors have a row and a panel.
+        tensors: how many tensors have a row and a panel; what is missing is not among them.
         layers: how many modules are in the tree.
         warnings: what stands out, a sentence each; with two files behind its letter.
         chosen: what the page shows of the files, and what it leaves out.
@@ -67,7 +67,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
         (1, (), '<!doctype html>')
     """
     captures = [open_capture(path) for path in (file, other) if path is not None]
-    for choice in choices(record for capture in captures for record in capture.records):
+    for choice in choices(captures):
         page = build(captures, choice)
         html = write(page)
         if len(html.encode()) < LIMIT:
@@ -83,7 +83,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
     figures += [figure for side in page.sides for figure in side.pictures]
     return Report(
         html,
-        len(page.rows),
+        sum(not row.missing for row in page.rows),
         len(page.tree),
         tuple(f"{s.letter}: {text}".lstrip(": ") for s in page.sides for text in s.warnings),
         page.chosen,

@@ -85,9 +85,13 @@ def trace(
     prepared = prepared_for("trace", given)
     metadata = describe_run("trace", prepared, options)
     guard = untouched(prepared.module, train=train, seed=seed)
-    autograd = torch.set_grad_enabled(not forward_only)
     watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
-    with torch.inference_mode(False), autograd, guard, watch(backward=not forward_only) as tracer:
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(not forward_only),  # switches when made: not before the line above
+        guard,
+        watch(backward=not forward_only) as tracer,
+    ):
         if measure is None:
             output = settled(forward(prepared))
         else:

@@ -76,6 +76,11 @@ def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Pa
     assert "replacing earlier files" in again.stderr
 
 
+def test_guided_backpropagation_tells_how_many_relus_it_went_through(run: Run) -> None:
+    lines = run("cam", DIGITS, "--input", FIVE, "--by", "guided").stdout.splitlines()
+    assert lines[1] == "Guided through 2 ReLUs on the way to the image."
+
+
 def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
     words = ("--by", "integrated", "--steps", "5", "--baseline", "black")
     done = run("cam", DIGITS, "--input", FIVE, "--input", FIVE, *words, "--json")
@@ -97,6 +102,7 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["--by", "grandcam"], "'grandcam' is not one of"),
         (["--by", "guided", "--layer", "conv1"], "takes no layer"),
         (["--layer", "fc"], "lies on no grid: 1x10"),
+        (["--layer", "conv1", "-l", "conv2"], "--layer is there 2 times: conv1, conv2"),
         (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
         (["--target", "12"], "There is no class 12"),
         (["--steps", "3"], "is for integrated gradients"),

@@ -1,8 +1,9 @@
-"""The line that ``capture`` and ``grads`` end with: it runs as it stands, on the same run."""
+"""The line that ``capture`` and ``grads`` end with: it runs as it stands."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,35 @@ def following(ctx, output: object = None) -> list[str]:
     """The words of the next command, had the model returned ``output``."""
     capture = Capture()
     capture.output = torch.zeros(1, 5) if output is None else output
-    return shlex.split(next_command(ctx, capture))
+    return shlex.split(next_command(ctx, capture, Path("a b.safetensors")))
+
+
+def looking(ctx, **tensors: tuple[str, torch.Tensor]) -> list[str]:
+    """The words of the next command, had these been recorded: kind and value of each layer."""
+    capture = Capture()
+    for name, (kind, value) in tensors.items():
+        capture.put(value, module=name, type="Layer", call=1, what=kind, kind=kind)
+    capture.output = torch.zeros(1, 5)
+    return shlex.split(next_command(ctx, capture, Path("a b.safetensors")))
+
+
+def test_named_layers_with_maps_are_looked_at(parse) -> None:
+    maps, vector = ("output", torch.zeros(1, 4, 5, 5)), ("output", torch.zeros(1, 4, 1, 1))
+    named = parse("capture", "--layer", "*")
+    show = ["hookscope", "show", "a b.safetensors", "b/output", "--map"]
+    assert looking(named, a=maps, b=maps, c=vector) == show
+    assert looking(named, c=vector)[1] == "grads"
+    assert looking(parse("capture"), a=maps)[1] == "grads"
+    attention = ("attention", torch.zeros(1, 4, 5, 5))
+    plot = ["hookscope", "plot", "a b.safetensors", "--kind", "attention"]
+    assert looking(named, a=maps, d=attention) == plot
+
+
+def test_gradients_are_drawn_or_without_matplotlib_reported(parse, monkeypatch) -> None:
+    ctx = parse("grads", "--layer", "fc")
+    assert following(ctx) == ["hookscope", "plot", "a b.safetensors"]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
+    assert following(ctx) == ["hookscope", "report", "a b.safetensors"]
 
 
 def test_every_shared_choice_is_carried_over(parse) -> None:
@@ -36,14 +65,12 @@ def test_every_shared_choice_is_carried_over(parse) -> None:
         *("--dtype", "float64", "--device", "cpu", "--train"),
     ]
     own = ["--what", "input", "--output", "x.safetensors", "--force"]
-    for verb, other in [("capture", "grads"), ("grads", "capture")]:
-        words = following(parse(verb, "net.py:make", *given, *own))
-        assert words == ["hookscope", other, "net.py:make", *given]
+    words = following(parse("capture", "net.py:make", *given, *own))
+    assert words == ["hookscope", "grads", "net.py:make", *given]
 
 
 def test_what_was_not_chosen_is_left_out(parse) -> None:
     assert following(parse("capture")) == ["hookscope", "grads", "resnet18"]
-    assert following(parse("grads", "--loss", "kl")) == ["hookscope", "capture", "resnet18"]
 
 
 def test_variables_and_files_are_carried_over_too(parse, monkeypatch) -> None:
@@ -80,9 +107,9 @@ def test_the_suggested_line_runs(run, tmp_path: Path) -> None:
         *("capture", "net.py:make", "--model-arg", "width=4", "--shape", "2x3", "--seed", "3")
     )
     assert done.rc == 0, done.stderr
-    line = done.stderr.splitlines()[-1].removeprefix("next: hookscope ")
-    again = run(*shlex.split(line))
-    assert again.rc == 0, again.stderr
-    assert again.stderr.splitlines()[-1] == (
-        "next: hookscope capture net.py:make --model-arg width=4 --shape 2x3 --seed 3"
-    )
+    for verb in ("grads", "plot"):
+        line = done.stderr.splitlines()[-1].removeprefix("next: hookscope ")
+        assert line.startswith(f"{verb} ")
+        done = run(*shlex.split(line))
+        assert done.rc == 0, done.stderr
+    assert (tmp_path / "work" / "make.grads.plot.png").exists()

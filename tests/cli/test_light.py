@@ -55,6 +55,8 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["help", "grads"],
         ["show", "missing"],
         ["export", "features/", "--output", "features.txt"],
+        ["diff", "resnet18", "resnt18"],
+        ["diff", "resnet18", "resnet18", "--size", "8"],
         [],
     ],
     ids=" ".join,

@@ -22,7 +22,7 @@ PRESENTATION |= {"model_word"}
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
-WITH_API += ("report", "plot", "filters", "export", "verify")
+WITH_API += ("report", "plot", "filters", "check", "diff", "export", "verify")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -55,6 +55,7 @@ SAMPLES = {
     "dtype": ("float16", "float16"),
     "device": ("auto", "auto"),
     "train": ("true", True),
+    "generate": ("3", 3),
     "verify": ("on", True),
     "strict": ("1", True),
     "max-bytes": ("2GB", 2_000_000_000),
@@ -86,8 +87,27 @@ SAMPLES = {
     "steps": ("7", 7),
     "baseline": ("black", "black"),
     "forward-only": ("1", True),
+    "only": ("nan, inf", ("nan", "inf")),
+    "skip": ("tied", ("tied",)),
+    "dead": ("0.5", 0.5),
+    "saturated": ("0.5", 0.5),
+    "margin": ("0.05", 0.05),
+    "vanishing": ("1e-5", 1e-5),
+    "exploding": ("1e5", 1e5),
+    "floor": ("1e-9", 1e-9),
+    "ceiling": ("100", 100.0),
+    "check output": ("out.sarif", "out.sarif"),
     "chrome": ("t.json", "t.json"),
     "map": ("1", True),
+    "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
+    "diff atol": ("0.1", 0.1),
+    "diff rtol": ("0.1", 0.1),
+    "equal-nan": ("1", True),
+    "diff weights": (f"a.pth{os.pathsep}b.pth", ("a.pth", "b.pth")),
+    "diff method": ("encode", ("encode",)),
+    "diff attn": ("eager", ("eager",)),
+    "diff dtype": ("float16 float32", ("float16", "float32")),
+    "diff device": ("cpu auto", ("cpu", "auto")),
     **{f"{name} channels": ("0,3,8-9", (0, 3, 8, 9)) for name in ("show", "plot", "filters")},
     **{f"{name} by": ("strength", "strength") for name in ("show", "plot", "filters")},
     "kind": ("hist", "hist"),
@@ -108,6 +128,7 @@ NEEDED = {
     "completion": ["bash"],
     "filters": ["conv1"],
     **{name: ["features/"] for name in ("export", "verify")},
+    "diff": ["a.safetensors", "b.safetensors"],
 }
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
 

@@ -53,14 +53,6 @@ def test_a_hook_that_fails_keeps_what_was_recorded_and_exits_1(run, tmp_path, js
         assert json.loads(done.stdout)["failed"] == error.removeprefix("Error: ")
 
 
-@pytest.mark.slow
-def test_a_gradient_hook_is_not_carried_over_to_capture(run) -> None:
-    given = ["--hook", f"conv2={HOOKS}:clip", "--hook-kind", "tensor", "--hook-arg", "largest=1e-3"]
-    done = run("grads", DIGITS, "--target", "3", *given)
-    assert done.rc == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == f"next: hookscope capture {DIGITS}"
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -96,6 +96,7 @@ def test_forward_only_runs_without_autograd() -> None:
 
     net = Module(forward, step=nn.Linear(2, 2))
     trace = hookscope.trace(net, input=torch.ones(1, 2), forward_only=True)
+    assert torch.is_grad_enabled()  # it is as it was
     assert names(trace.events) == [(".", 0), ("step", 1)]
     assert "loss" not in trace.metadata
 

@@ -94,12 +94,33 @@ def test_several_images_make_a_batch(photos: list[str]) -> None:
     assert torch.equal(batch.value[1], model.preprocess(Image.open(photos[1])))
     assert [source["word"] for source in batch.sources] == photos
     digest = hashlib.sha256(Path(photos[1]).read_bytes()).hexdigest()
+    ends = {name: batch.sources[1].pop(name) for name in ("black", "white")}
     assert batch.sources[1] == {
         "word": photos[1],
         "sha256": digest,
         "shape": "3x224x224",
         "dtype": "float32",
     }
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    assert ends["black"] == pytest.approx(-mean / std, abs=1e-5)
+    assert ends["white"] == pytest.approx((1 - mean) / std, abs=1e-5)
+
+
+def test_a_preprocessing_of_the_users_own_is_run_once_for_each_image(tmp_path: Path) -> None:
+    text = """
+import torch
+from torchvision.transforms.functional import to_tensor
+calls = []
+def preprocess(image):
+    calls.append(image.size)
+    return to_tensor(image) + len(calls)
+model = torch.nn.Conv2d(3, 1, 1)
+"""
+    (tmp_path / "own.py").write_text(text)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    batch = build(load(f"{tmp_path / 'own.py'}:model"), [str(tmp_path / "a.png")] * 2)
+    assert batch.value.amax((1, 2, 3)).tolist() == [1, 2]
+    assert "black" not in batch.sources[0]
 
 
 @pytest.mark.parametrize("wrap_word", [str, Path])

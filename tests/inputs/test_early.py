@@ -28,6 +28,10 @@ finally:
         ("capture --std 0,0,0", "--std: '0,0,0' has a 0"),
         ("capture --layer=", "A layer pattern is empty."),
         ("tree --layer {a", "has a brace without its partner"),
+        ("capture --input ids=nope.npy", "There is no file 'nope.npy'."),
+        ("capture --input random:3xx", "'3xx' is no shape."),
+        ("capture --input ones:2 --mean 1", "--mean is for images, and no image is given."),
+        ("capture --input text.npy", "is a text file, not an array saved by numpy (.npy)."),
         ("capture --input text.png", "'text.png' is not an image: it looks like a text file."),
         ("grads --target nope.npy", "There is no target file 'nope.npy'."),
         ("grads --loss norm --reduction mean", "The loss norm is one number"),
@@ -36,7 +40,8 @@ finally:
 def test_refused_without_torch(
     clean_environment: dict[str, str], tmp_path: Path, arguments: str, message: str
 ) -> None:
-    (tmp_path / "text.png").write_text("This is no image.\n")
+    for name in ("text.png", "text.npy"):
+        (tmp_path / name).write_text("This is no image.\n")
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *arguments.split()],
         env=clean_environment,

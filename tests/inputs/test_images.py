@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hookscope.errors import InputError
-from hookscope.inputs.images import decode, read_bytes
+from hookscope.inputs.images import decode
+from hookscope.inputs.reading import read_bytes
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import LossError, ModelError, RequestError
 from hookscope.losses.custom import own_loss
+from hookscope.records import ONLY_PYTHON
 from tests.oracle.by_hand import same_bits
 
 OUT, IN = torch.arange(6.0).reshape(2, 3), torch.ones(2, 4)
@@ -101,7 +102,7 @@ def test_gradients_are_those_of_the_function() -> None:
     assert same_bits(found["./input.0.grad"], by_hand.grad)
     assert found.metadata["loss"]["name"] == "loss"
     assert "test_custom.py, line" in found.metadata["loss"]["formula"]
-    assert found.metadata["options"]["loss"] == "a function"
+    assert found.metadata["options"]["loss"] == {ONLY_PYTHON: "function"}
 
 
 @pytest.mark.parametrize("loss", [F.mse_loss, nn.MSELoss()])

@@ -30,7 +30,7 @@ def first_names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name or "." for name, module in model.named_modules()}
 
 
-def outputs(model: nn.Module, *args: Any) -> dict[str, Tensor]:
+def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     """Every output of every call of every module, by hookscope's key, cloned at once."""
     kept: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
@@ -45,15 +45,26 @@ def outputs(model: nn.Module, *args: Any) -> dict[str, Tensor]:
 
         handles.append(module.register_forward_hook(hook))
     with torch.no_grad():
-        model(*args)
+        model(*args, **kwargs)
     for handle in handles:
         handle.remove()
     return kept
 
 
+def laid_out_alike(tensor: Tensor) -> Tensor:
+    """A copy with the strides of a tensor, by which kernels go; a plain clone closes its gaps."""
+    if 0 in tensor.stride():
+        return tensor.clone()
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return empty.copy_(tensor)
+
+
 @contextmanager
-def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Put a tensor that ``autograd.grad`` can be asked about at every output and input."""
+def slipped_in(model: nn.Module, *, inputs: bool = True) -> Iterator[dict[str, Tensor]]:
+    """Put a tensor that ``autograd.grad`` can be asked about at every output and input.
+
+    Without ``inputs`` at outputs alone: each further tensor may change the order of a sum of three.
+    """
     kept: dict[str, Tensor] = {}
     calls: dict[str, int] = {}
     handles = []
@@ -61,8 +72,8 @@ def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     def keep(key: str, tensor: Tensor) -> Tensor:
         if not (tensor.is_floating_point() and tensor.requires_grad):
             return tensor
-        kept[key] = tensor.clone()
-        return kept[key].clone()  # later in-place changes touch the copy of the copy
+        kept[key] = laid_out_alike(tensor)
+        return laid_out_alike(kept[key])  # later in-place changes touch the copy of the copy
 
     def keep_all(key: str, value: Any, seen: dict[int, Tensor]) -> Any:
         if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
@@ -78,6 +89,8 @@ def slipped_in(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         def before(module: nn.Module, args: tuple[Any, ...], name: str = name) -> tuple[Any, ...]:
             number = calls[name] = calls.get(name, 0) + 1
             label = name if number == 1 else f"{name}:{number}"
+            if not inputs:
+                return args
             return tuple(keep_all(f"{label}/input", args, {}))
 
         def after(module: nn.Module, args: Any, output: Any, name: str = name) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import hookscope
 from hookscope.errors import LayerError
@@ -212,7 +214,9 @@ def test_numbers_sort_as_numbers_and_what_is_none_comes_last(opened, folder) -> 
     places = {f"{n}": r for n, r in enumerate(records, 1)}
 
     def sorted_norms() -> list[float | None]:
-        return [places[place].stats.norm for place in shown_rows(page, "#")]
+        shown = shown_rows(page, "#")
+        assert shown.pop() == ""  # the layer that never ran
+        return [places[place].stats.norm for place in shown]
 
     none = [None] * norms.count(None)
     page.click("#table thead button:text-is('norm')")
@@ -221,9 +225,22 @@ def test_numbers_sort_as_numbers_and_what_is_none_comes_last(opened, folder) -> 
     assert sorted_norms() == [*finite[::-1], *none]
     assert page.locator("#table [aria-sort]").count() == 1
     page.click("#table thead button:text-is('#')")
-    assert shown_rows(page, "#") == [f"{n}" for n in range(1, len(records) + 1)]
+    assert shown_rows(page, "#") == [*(f"{n}" for n in range(1, len(records) + 1)), ""]
     page.click("#table thead button:text-is('layer')")
     assert shown_rows(page, "layer") == sorted(shown_rows(page, "layer"))
+
+
+def test_what_never_ran_stands_last_in_the_table_and_is_marked(opened, html) -> None:
+    page = opened(html)
+    assert shown_rows(page, "layer")[-1] == "idle"
+    assert shown_rows(page, "note")[-1].startswith("never ran: ")
+    assert page.locator("#table tbody tr:last-child td.mark").count() == 1
+    page.fill("#filter", "idle")
+    assert shown_rows(page, "layer") == ["idle"]
+    assert page.inner_text("#found").startswith("1 of 10 layers, 0 of 18 tensors")
+    page.click("#table a:text-is('idle')")
+    assert panel(page) == "idle"
+    assert page.locator(".panel:not([hidden]) .mark").inner_text().startswith("Never ran: ")
 
 
 def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, html) -> None:
@@ -300,6 +317,25 @@ def test_nothing_scrolls_sideways_but_the_table(opened, folder, width) -> None:
     assert page.evaluate("(s => s.scrollWidth >= s.clientWidth)(document.querySelector('.scroll'))")
 
 
+def test_a_long_command_wraps_on_a_phone(opened, tmp_path) -> None:
+    capture = hookscope.Capture()
+    capture.put(torch.ones(1, 2), module="a", type="X", call=1, what="output", kind="output")
+    glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
+    capture.metadata = {
+        "command": "capture",
+        "model": {"word": "models/a_network.py:Classifier"},
+        "options": {"layers": [glob], "what": ["input", "output"]},
+    }
+    capture.save(tmp_path / "a.safetensors")
+    page = opened(hookscope.report(tmp_path / "a.safetensors").html, width=360)
+    assert page.inner_text(".command").count(glob) == 1
+    assert len(glob) > 300
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.eval_on_selector(".command", "e => e.scrollWidth <= e.clientWidth")
+    # A button is not broken in the middle of its word.
+    assert page.eval_on_selector("#theme", "e => e.getClientRects()[0].height") < 45
+
+
 def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:
     page = opened(html, dark=True)
     page.emulate_media(media="print")
@@ -311,6 +347,25 @@ def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:
     )
     assert box[0] == box[1]
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, folder) -> None:
+    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
+    page = opened(pair, width=1047)  # an A4 page lying on its side, as the table has it
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") == 1047
+    broken = page.eval_on_selector_all(
+        "#table td.number",
+        """cells => cells.filter(cell => { const range = document.createRange();
+        range.selectNodeContents(cell); return range.getClientRects().length > 1; }).length""",
+    )
+    assert broken == 0
+    page.set_viewport_size({"width": 718, "height": 1000})
+    assert page.eval_on_selector(".flow text", "e => getComputedStyle(e).fontSize") == "12px"
+    sizes = re.findall(rb"/MediaBox *\[ *0 0 ([\d.]+) ([\d.]+)", page.pdf(format="A4"))
+    lying = [float(width) > float(height) for width, height in sizes]
+    assert lying == sorted(lying)
+    assert set(lying) == {False, True}
 
 
 def test_the_flow_leads_to_the_layer(opened, folder) -> None:

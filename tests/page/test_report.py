@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.page.build import attempt, build
+from hookscope.page.build import build
 from hookscope.page.choice import LADDER, LIMIT, PICTURES, Choice, bound, choices
-from hookscope.page.maps import part_of, png, sheet, tiles
+from hookscope.page.maps import part_of, sheet
+from hookscope.page.panels import attempt
+from hookscope.page.pixels import png, tiles
 from hookscope.page.rows import difference
 from hookscope.reader import open_capture
-from hookscope.records import Record
+from hookscope.records import Record, Recording
 
 SMALL = Choice(4, 16)
 
@@ -28,6 +30,12 @@ SMALL = Choice(4, 16)
 def record(shape: tuple[int, ...], type: str = "Conv2d", kind: str = "output") -> Record:
     origin = {"key": "a/x", "module": "a", "call": 1, "what": "x", "device": "cpu"}
     return Record(**origin, type=type, kind=kind, shape=shape, dtype="float32")
+
+
+def holding(records: list[Record]) -> Recording:
+    recording = Recording()
+    recording._records = {f"{i}/x": one for i, one in enumerate(records)}
+    return recording
 
 
 # Which part of a tensor is drawn
@@ -53,6 +61,7 @@ def test_maps_are_the_part_of_the_tensor_that_is_told(tmp_path, one, index, maps
     capture = hookscope.Capture()
     origin = {"module": one.module, "type": one.type, "call": 1, "what": "x", "kind": one.kind}
     capture.put(values, **origin)
+    capture.metadata["arguments"] = [{"name": "0", "shape": [2, 3, 28, 28]}]
     capture.save(tmp_path / "a.safetensors")
     opened = open_capture(tmp_path / "a.safetensors")
     figure = sheet(opened, opened.records[0], 4, 32)
@@ -70,7 +79,7 @@ def test_maps_are_the_part_of_the_tensor_that_is_told(tmp_path, one, index, maps
 
 def test_what_has_no_maps_has_no_picture() -> None:
     for shape in [(), (0,), (2, 0, 3, 3), (1, 1, 1, 1, 1, 1)]:
-        assert part_of(record(shape), 16).maps == 0
+        assert part_of(record(shape), 16, None).maps == 0
 
 
 # Size
@@ -93,11 +102,11 @@ def test_the_bound_on_a_picture_holds_even_for_noise(tmp_path) -> None:
 
 def test_more_tensors_are_shown_smaller() -> None:
     few, many = ([record((1, 64, 56, 56))] * n for n in (20, 1000))
-    assert next(choices(few)) == LADDER[0]
-    first = next(choices(many))
+    assert next(choices([holding(few)])) == LADDER[0]
+    first = next(choices([holding(many)]))
     assert first.maps < 16 or first.side < 56
     assert sum(bound(one, first) for one in many) <= PICTURES
-    steps = list(choices(many))
+    steps = list(choices([holding(many)]))
     assert all((a.maps, a.side, a.rows) > (b.maps, b.side, b.rows) for a, b in pairwise(steps))
 
 
@@ -160,7 +169,7 @@ def test_values_and_gradients_share_a_table_that_tells_the_file(folder) -> None:
     page = build([open_capture(file) for file in files], SMALL)
     titles = [column.title for column in page.columns]
     assert "file" in titles
-    assert {row.cells[titles.index("file")].text for row in page.rows} == {"A", "B"}
+    assert {row.cells[titles.index("file")].text for row in page.rows} == {"A", "B", "A, B"}
     [stage] = [node for node in page.tree if node.name == "stage1.0"]
     keys = [entry.key for entry in stage.entries]
     assert {"stage1.0/output", "stage1.0/output.grad", "stage1.0/weight.grad"} < set(keys)
@@ -174,6 +183,43 @@ def test_nan_and_what_never_ran_are_warnings(folder) -> None:
     assert "with NaN: stage2.0/output" in told
     assert "with infinite entries: stage2.0/output" in told
     assert "Never ran: idle" in told
+
+
+def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.side, self.idle = (nn.Linear(2, 2) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.side(x)  # outside the loss: it has no gradient
+            return self.used(x)
+
+    hookscope.grads(Branch(), input=torch.ones(1, 2), loss="sum").save(tmp_path / "a.safetensors")
+    both = [open_capture(tmp_path / "a.safetensors")] * 2
+    for files in (both[:1], both):
+        page = build(files, SMALL)
+        titles = [column.title for column in page.columns]
+        rows = [dict(zip(titles, row.cells, strict=True)) for row in page.rows if row.missing]
+        assert [row.missing for row in page.rows] == sorted(row.missing for row in page.rows)
+        told = {(row["layer"].text, row["what"].text): row["note"] for row in rows}
+        assert len(told) == len(rows)
+        assert {("idle", ""), ("side", "output.grad"), ("side", "weight.grad")} <= set(told)
+        for place, cell in told.items():
+            start = "does not exist" if place[1] else "never ran"
+            assert cell.text.startswith(f"{start} in A: " if len(files) > 1 else f"{start}: ")
+            assert cell.text.count(start) == len(files)
+            assert cell.loud
+        assert all(row["norm" if len(files) == 1 else "norm A"].sort == "" for row in rows)
+    assert hookscope.report(tmp_path / "a.safetensors").tensors == len(both[0].records)
+
+
+def test_a_file_of_nothing_is_a_page_that_says_so(opened, tmp_path) -> None:
+    hookscope.Capture().save(tmp_path / "empty.safetensors")
+    report = hookscope.report(tmp_path / "empty.safetensors")
+    assert (report.tensors, report.layers, report.warnings) == (0, 1, ())
+    shown = opened(report.html).inner_text("body")
+    assert "Nothing stands out: nothing was recorded.\n" in shown
 
 
 def test_vanishing_gradients_are_warnings(tmp_path) -> None:
@@ -257,6 +303,8 @@ def test_the_command_writes_the_page_and_tells_what_is_on_it(run, folder, tmp_pa
     assert done.stdout.splitlines()[0] == f"{page.tensors} tensors of 10 layers."
     assert "Never ran: idle" in done.stdout
     assert done.stderr.startswith("wrote values.html (")
+    address = (tmp_path / "work" / "values.html").as_uri()
+    assert done.stderr.splitlines()[-1] == f"next: open {address} in a browser"
     assert "replacing an earlier file" in run("report", file).stderr
 
 

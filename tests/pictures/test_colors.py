@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
 
 from hookscope.pictures.colors import (
@@ -15,6 +18,7 @@ from hookscope.pictures.colors import (
     paint_maps,
     scale_of,
 )
+from hookscope.pictures.figures.canvas import PAPERS, SERIES, WARNING
 
 # Linear sRGB to cones and back: Smith and Pokorny, as Vienot, Brettel and Mollon, "Digital video
 # colourmaps for checking the legibility of displays by dichromats" (1999) give it.
@@ -68,6 +72,24 @@ def test_both_ends_of_the_diverging_table_are_far_apart(lack: NDArray[np.float64
     assert (np.diff(seen[:128:4, 0]) > 0.2).all() and (np.diff(seen[128::4, 0]) < -0.2).all()
     for away in (32, 64, 96, 127):  # 10 is about what lies between two colours of different names
         assert np.linalg.norm(seen[127 - away] - seen[128 + away]) > 10
+
+
+SERIES_RGB = np.rint(255 * np.array([to_rgb(color) for color in (*SERIES, WARNING)]))
+
+
+@SIGHT
+def test_series_are_told_apart(lack: NDArray[np.float64] | None) -> None:
+    seen = lab(as_seen(SERIES_RGB, lack))
+    for one, two in combinations(seen, 2):
+        assert np.linalg.norm(one - two) > 25
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_series_stand_out_on_light_paper_and_on_dark(paper: str) -> None:
+    weights = np.array([0.2126, 0.7152, 0.0722])  # relative luminance as WCAG 2 defines it
+    back = linear(255 * np.array(to_rgb(paper))) @ weights
+    for color in linear(SERIES_RGB) @ weights:
+        assert (max(color, back) + 0.05) / (min(color, back) + 0.05) >= 3
 
 
 @pytest.mark.parametrize("table", [SEQUENTIAL, DIVERGING], ids=["sequential", "diverging"])

@@ -16,9 +16,17 @@ from hookscope.pictures.maps import Maps, feature_maps, resize
 from hookscope.reader import open_capture
 
 
-def maps_of(tmp_path: Path, tensor: Tensor, type: str = "Conv2d", **chosen: Any) -> Maps:
+def maps_of(
+    tmp_path: Path,
+    tensor: Tensor,
+    type: str = "Conv2d",
+    kind: str = "output",
+    image: tuple[int, int] | None = None,
+    **chosen: Any,
+) -> Maps:
     capture = Capture()
-    capture.put(tensor, module="a", type=type, call=1, what="output", kind="output")
+    capture.put(tensor, module="a", type=type, call=1, what="output", kind=kind)
+    capture.metadata["arguments"] = [{"name": "0", "shape": [1, 3, *image]}] if image else []
     capture.save(tmp_path / "a")
     return feature_maps(open_capture(tmp_path / "a"), "a/output", **chosen)
 
@@ -31,7 +39,7 @@ def test_an_image_layers_maps_are_the_first_samples_channels(tmp_path: Path) -> 
     tensor = ramp(2, 20, 3, 5)
     found = maps_of(tmp_path, tensor)
     assert np.array_equal(found.values, tensor[0, :16].numpy())
-    assert (found.channels, found.total, found.samples) == (tuple(range(16)), 20, 2)
+    assert (found.channels, found.total, found.single) == (tuple(range(16)), 20, ("sample 0 of 2",))
 
 
 def test_channels_are_those_named_or_chosen(tmp_path: Path) -> None:
@@ -58,6 +66,9 @@ def test_channels_are_those_named_or_chosen(tmp_path: Path) -> None:
         ("Conv2d", (2, 4, 3, 5), (1, 2), None, lambda t: t[1, 2][None], 0),
         ("Conv2d", (2, 4, 3, 5), (slice(1, 2),), None, lambda t: t[1], 4),
         ("SwinTransformerBlock", (2, 3, 5, 4), (...,), -1, lambda t: t[0].permute(2, 0, 1), 4),
+        ("Linear", (2, 3, 5, 4), (...,), None, lambda t: t[0].permute(2, 0, 1), 4),
+        ("Conv3d", (2, 4, 3, 5, 6), (...,), None, lambda t: t[0, :, 1], 4),
+        ("Block", (2, 3, 5, 6, 4), (...,), -1, lambda t: t[0, 1].permute(2, 0, 1), 4),
         ("Conv3d", (2, 4, 3, 5, 6), (0, slice(None), 1), None, lambda t: t[0, :, 1], 4),
         ("Conv3d", (2, 4, 3, 5, 6), (slice(None), 1), None, lambda t: t[0, 1], 3),
     ],
@@ -72,11 +83,34 @@ def test_what_is_a_map_follows_from_the_shape(
 
 
 def test_what_makes_no_maps_is_refused(tmp_path: Path) -> None:
-    for tensor in (ramp(), ramp(1, 2, 3, 4, 5), ramp(0, 3, 4, 4), ramp(1, 3, 0, 4)):
+    for tensor in (ramp(), ramp(1, 1, 2, 3, 4, 5), ramp(0, 3, 4, 4), ramp(1, 3, 0, 4)):
         with pytest.raises(RequestError, match="cannot be drawn"):
             maps_of(tmp_path, tensor)
     with pytest.raises(RequestError, match="no dimension 4"):
         maps_of(tmp_path, ramp(1, 2, 3, 4), dim=4)
+    for dim in (0, 1):  # the samples are no maps, and a matrix has no two sides beside channels
+        with pytest.raises(RequestError, match="cannot be drawn"):
+            maps_of(tmp_path, ramp(*(2, 3, 4, 5)[: 4 - 2 * dim]), dim=dim)
+
+
+def test_channels_that_lie_last_are_found_by_the_aspect_of_the_input_and_told(
+    tmp_path: Path,
+) -> None:
+    tensor = ramp(2, 3, 5, 4)
+    found = maps_of(tmp_path, tensor, "Block", image=(30, 50))
+    assert np.array_equal(found.values, tensor[0].permute(2, 0, 1).numpy())
+    assert found.note == "channels last: 3x5 has the aspect of the input, 5x4 has not"
+    overruled = maps_of(tmp_path, tensor, "Block", image=(30, 50), dim=1)
+    assert np.array_equal(overruled.values, tensor[0].numpy()) and not overruled.note
+    assert not maps_of(tmp_path, tensor, "Block", image=(30, 30)).note
+    assert maps_of(tmp_path, tensor, "Linear").note == "channels last, as Linear has them"
+
+
+def test_gradients_of_a_convolutions_weight_are_its_filters(tmp_path: Path) -> None:
+    tensor = ramp(9, 3, 2, 2)
+    found = maps_of(tmp_path, tensor, kind="param.grad", image=(20, 20), count=4)
+    assert np.array_equal(found.values, tensor[:4, 0].numpy())
+    assert (found.noun, found.total, found.single) == ("filters", 9, ("input channel 0 of 3",))
 
 
 def test_complex_maps_are_magnitudes(tmp_path: Path) -> None:

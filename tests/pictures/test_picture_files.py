@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 import hookscope
 from hookscope import outputs
+from hookscope.captures import Capture
 from hookscope.errors import RequestError
 
 BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -30,6 +32,31 @@ def test_the_same_picture_gives_the_same_bytes(file, tmp_path, ending, kind) -> 
         size = hookscope.plot(file, "conv1", kind=kind).save(path)
         written.append(path.read_bytes())
         assert len(written[-1]) == size
+    assert written[0] == written[1]
+    assert written[0].startswith(BEGINNINGS[ending])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", BEGINNINGS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("filters", "sample_models/digits.py:trained", "conv1"),
+        ("plot", "{attention}", "--kind", "attention", "--dark"),
+    ],
+    ids=["filters", "attention"],
+)
+def test_the_same_command_writes_the_same_bytes(run, repo, tmp_path, ending, words) -> None:
+    attention = Capture()
+    weights = torch.rand(1, 4, 6, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    attention.put(weights, module="a", type="A", call=1, what="attention", kind="attention")
+    attention.save(tmp_path / "attention.safetensors")
+    typed = [word.format(attention=tmp_path / "attention.safetensors") for word in words]
+    written = []
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}{ending}"
+        assert run(*typed, "-o", path, cwd=repo).rc == 0
+        written.append(path.read_bytes())
     assert written[0] == written[1]
     assert written[0].startswith(BEGINNINGS[ending])
 

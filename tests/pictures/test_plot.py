@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.captures import Capture
 from hookscope.errors import RequestError, StoreError
+from hookscope.pictures.colors import SEQUENTIAL
 
 Save = Callable[..., Path]
 
@@ -87,6 +88,23 @@ def test_one_scale_has_its_middle_at_zero_and_holds_every_panel(saved: Save) -> 
     assert {axes.images[0].get_clim() for axes in panels(figure)} == {(-most, most)}
     assert len(figure.axes) == 16 + 1
     assert figure.axes[-1].get_ylabel() == "value"
+
+
+def test_equal_values_have_one_colour_in_every_panel(holding: Save) -> None:
+    figure = hookscope.plot(holding(dead=torch.zeros(1, 3, 4, 4)), "dead").figure
+    FigureCanvasAgg(figure).draw()
+    drawn = [axes.images[0] for axes in panels(figure)]
+    colors = {tuple(image.to_rgba(np.zeros((1, 1)))[0, 0]) for image in drawn}
+    assert len(drawn) == 3 and colors == {(*(SEQUENTIAL[0] / 255), 1.0)}
+    assert {image.get_clim() for image in drawn} == {(0.0, 1.0)}
+
+
+def test_maps_far_longer_than_high_fill_their_panels(holding: Save) -> None:
+    figure = hookscope.plot(holding(a=torch.randn(1, 2, 1, 400)), "a").figure
+    FigureCanvasAgg(figure).draw()
+    for axes in panels(figure):
+        frame = axes.get_window_extent()
+        assert frame.width < 5 * frame.height
 
 
 def test_a_scale_each_is_that_of_the_panel(saved: Save) -> None:
@@ -312,8 +330,13 @@ def test_attention_of_several_calls_stands_in_rows(holding: Save) -> None:
         ("AdaptiveAvgPool2d", "output", (1, 4, 1, 1), "hist"),
         ("LayerNorm", "output", (1, 6, 8), "heat"),
         ("MultiheadAttention", "attention", (1, 2, 6, 6), "attention"),
-        ("Conv3d", "output", (1, 4, 2, 5, 5), "hist"),
+        ("Conv3d", "output", (1, 4, 2, 5, 5), "maps"),
+        ("Conv2d", "output", (4, 5, 5), "maps"),  # without a batch
+        ("Conv1d", "output", (1, 4, 6), "heat"),
+        ("Linear", "output", (1, 5, 6, 1), "maps"),
+        ("Linear", "output", (1, 1, 1, 8), "hist"),
         ("Loss", "output", (), "hist"),
+        ("Conv2d", "output", (0, 4, 5, 5), "hist"),
     ],
 )
 def test_the_kind_is_what_fits_and_is_told(

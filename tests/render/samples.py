@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hookscope.ablation.result import Ablation, Clean, Knockout, LeftOut, ranked
 from hookscope.agreement import Comparison, Entry, GradCheck
 from hookscope.captures import Capture
+from hookscope.diffing.result import Diff, Figures, Lone, Pair
 from hookscope.events import BACKWARD, FORWARD, Event, Trace
 from hookscope.module_tree import LayerRun, ModuleTree
 from hookscope.modules import describe
@@ -204,6 +205,72 @@ def checked() -> GradCheck:
         Comparison("input.scale", "output", (3,), (2, 3), 18, 6, tuple(wrong), "no gradient came"),
     )
     return GradCheck(comparisons, 1e-6, 1e-5, 1e-3, {"command": "gradcheck"})
+
+
+def compared() -> Diff:
+    """Pairs of every verdict and every way to be matched, and tensors without a partner."""
+    inf, same = float("inf"), ((1, 64, 56, 56),) * 2
+    equal = Figures(0.0, 0.0, 1.0, inf)
+    near = Figures(8.9261705e-07, 0.00148562269, 0.99999999, 129.757452, 0, 1000)
+    far = Figures(0.0061718, inf, -0.99999585, -50.81011127, 5846, 65536, nan_b=3)
+    floats = ("float32", "float32")
+    numbers = (200_704, near, 1e-5, 1.3e-6)
+    rows = (
+        Pair(
+            "conv1/output",
+            "conv1/output",
+            "name",
+            "Conv2d",
+            same,
+            floats,
+            200_704,
+            equal,
+            0,
+            0,
+            "equal",
+        ),
+        Pair(
+            "layer1.0.bn1/output",
+            "body.0.bn1/output",
+            "map",
+            "BatchNorm2d",
+            same,
+            floats,
+            *numbers,
+            "close",
+        ),
+        Pair(
+            "layer1.0.relu:2/output",
+            "body.0.relu_2/output",
+            "order",
+            "ReLU",
+            same,
+            ("float32", "bfloat16"),
+            200_704,
+            far,
+            1e-5,
+            1.6e-2,
+            "differs",
+            "NaN in B alone: 3",
+        ),
+        Pair(
+            "fc/output",
+            "fc/output",
+            "name",
+            "Linear",
+            ((1, 1000), (1, 10)),
+            floats,
+            1000,
+            Figures(),
+            1e-5,
+            1.3e-6,
+            "differs",
+            "shape 1x1000 in A, 1x10 in B",
+        ),
+    )
+    lone = (Lone("layer1.0.downsample.0/output", "Conv2d", (1, 64, 56, 56), "float32"),)
+    other = (Lone("aux/output", "Linear", (1, 10), "float32"),)
+    return Diff(rows, lone, other, False, False, {"file": "a"}, {"file": "b"})
 
 
 def ablation() -> Ablation:

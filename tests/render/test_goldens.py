@@ -20,6 +20,8 @@ from hookscope.modules import describe
 from hookscope.render.ablate import ablation_lines
 from hookscope.render.capture import COLUMNS as CAPTURE_COLUMNS
 from hookscope.render.capture import capture_lines
+from hookscope.render.diff import COLUMNS as DIFF_COLUMNS
+from hookscope.render.diff import diff_lines
 from hookscope.render.gradcheck import COLUMNS as GRADCHECK_COLUMNS
 from hookscope.render.gradcheck import gradcheck_lines
 from hookscope.render.grads import COLUMNS as GRADS_COLUMNS
@@ -111,6 +113,10 @@ def gradcheck(width: int | None, ascii: bool) -> list[Text]:
     return gradcheck_lines(samples.checked(), width, ascii)
 
 
+def diff(width: int | None, ascii: bool) -> list[Text]:
+    return diff_lines(samples.compared(), width, ascii)
+
+
 def show(width: int | None, ascii: bool) -> list[Text]:
     return look_lines(samples.looked(), width, ascii)
 
@@ -125,6 +131,7 @@ TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {
     "step": (step, STEP_COLUMNS, ("layer1.0.conv1", "layer1.0.bn1", "late")),
     "trace": (trace, TRACE_COLUMNS, ("layer1.0.conv1", "layer1.0.relu")),
     "gradcheck": (gradcheck, GRADCHECK_COLUMNS, ("input.0", "input.scale")),
+    "diff": (diff, DIFF_COLUMNS, ("layer1.0.relu:2/output", "body.0.relu_2/output", "aux/output")),
     "ablate": (ablate, ABLATE_COLUMNS, ("layer1.0.conv2", "layer1.0.norm", "layer1.0.mask", "fc")),
     "show": (show, SHOW_COLUMNS, ("layer3.0.downsample.0/output[0]", "[0,15,3,3]", "NaN")),
     "models": (models, MODELS_COLUMNS, ("alexnet", "ssdlite320_mobilenet_v3_large")),

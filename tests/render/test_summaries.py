@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from hookscope.captures import Capture
+from hookscope.gradient_sizes import gradient_marks
 from hookscope.records import Absent, Coverage, Fired, Silent
 from hookscope.render.capture import capture_lines, capture_table, top_lines
 from hookscope.render.coverage import coverage_lines
 from hookscope.render.grads import grads_lines, loss_lines
-from hookscope.render.marks import gradient_marks
 from tests.render import samples
 
 NAN = float("nan")
@@ -217,3 +219,18 @@ def test_verified_is_said_when_it_was() -> None:
     assert "bit-equal" in joined(capture_lines(capture, 80))
     del capture.metadata["verified"]
     assert "bit-equal" not in joined(capture_lines(capture, 80))
+
+
+@pytest.mark.parametrize("width", [None, 80, 200])
+def test_records_of_several_devices_say_where_they_were_computed(width: int | None) -> None:
+    capture = Capture()
+    for name, device in (("a", "cpu"), ("b", "meta")):
+        origin = {"module": name, "type": "Linear", "call": 1, "what": "output", "kind": "output"}
+        capture.put(torch.ones(2), **origin)
+        capture._records[f"{name}/output"] = replace(
+            capture._records[f"{name}/output"], device=device
+        )
+    for lines in (capture_lines(capture, width), grads_lines(capture, width)):
+        assert "on cpu" in joined(lines)
+        assert "on meta" in joined(lines)
+    assert "on cpu" not in joined(capture_lines(samples.outputs(), width))

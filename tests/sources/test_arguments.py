@@ -21,6 +21,7 @@ def build(
     either: int | str,
     act: Literal["relu", "gelu", 3],
     sizes: list[int],
+    pair: tuple[int, int],
 ) -> None: ...
 
 
@@ -46,6 +47,11 @@ class Later:
         ("plain", "(1, 2)", (1, 2)),
         ("plain", "relu", "relu"),
         ("plain", "None", None),
+        ("plain", "null", None),
+        ("plain", "true", True),
+        ("plain", '{"a": [1, null]}', {"a": [1, None]}),
+        ("maybe", "null", None),
+        ("pair", "[1, 2]", (1, 2)),
         ("maybe", "8", 8),
         ("maybe", "None", None),
         ("either", "8", 8),

@@ -22,7 +22,7 @@ from hookscope.modules import layers_of
 from hookscope.recorder import Recorder
 from hookscope.sources.exported.source import adopt, load
 from hookscope.sources.ghosts import meta_copy
-from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.loaded import LoadedModel, WeightsWord
 from hookscope.spec import parse_model
 from hookscope.tensors import as_call
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm"
 
 
 def opened(path: Path, *, trust: bool = False, **given: Any) -> LoadedModel:
-    options: dict[str, Any] = {"weights": "random", "model_args": {}, "seed": 0, "meta": False}
+    options: dict[str, Any] = {"weights": WeightsWord(), "model_args": {}, "seed": 0, "meta": False}
     return load(parse_model(str(path)), **options | given, trust=trust)
 
 
@@ -174,7 +174,7 @@ def test_copies_and_moved_models_run(resnet: tuple[nn.Module, Path]) -> None:
 
 
 def test_weights_and_arguments_are_refused(resnet: tuple[nn.Module, Path]) -> None:
-    for given in ({"weights": "default"}, {"model_args": {"width": "8"}}):
+    for given in ({"weights": WeightsWord("default")}, {"model_args": {"width": "8"}}):
         with pytest.raises(RequestError, match="holds its weights"):
             opened(resnet[1], **given)
 

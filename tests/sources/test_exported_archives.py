@@ -21,7 +21,7 @@ from torch.export import Dim
 
 from hookscope.errors import ModelError
 from hookscope.sources.exported.source import load
-from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.loaded import LoadedModel, WeightsWord
 from hookscope.spec import EXPORTED, ModelSpec
 
 Change = Callable[[str, bytes], bytes | str | None]
@@ -48,7 +48,7 @@ def sound(program: torch.export.ExportedProgram) -> Path:
 
 def opened(path: Path | str, *, trust: bool = False) -> LoadedModel:
     spec = ModelSpec(EXPORTED, str(path), str(path), "net")
-    return load(spec, weights="random", model_args={}, seed=0, meta=False, trust=trust)
+    return load(spec, weights=WeightsWord(), model_args={}, seed=0, meta=False, trust=trust)
 
 
 def crafted(source: Path, change: Change, **more: bytes) -> Path:

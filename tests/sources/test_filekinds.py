@@ -70,6 +70,24 @@ def onnx(producer: bytes = b"pytorch") -> bytes:
     return b"\x08\x09" + b"".join(bytes([tag]) + varint(len(t)) + t for tag, t in texts)
 
 
+def patched(write: Write, place: int, byte: int) -> Write:
+    """The archive with one byte of its first directory entry changed."""
+
+    def change(path: Path) -> None:
+        write(path)
+        data = bytearray(path.read_bytes())
+        data[data.index(b"PK\x01\x02") + place] = byte
+        path.write_bytes(data)
+
+    return change
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
 ONNX = onnx()
 OLD = {"_use_new_zipfile_serialization": False}
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -88,6 +106,9 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("arguments", saved({"args": argparse.Namespace()}), "(argparse.Namespace)", "state_dict()"),
     ("code", saved(Marked()), "a pickled Python object (io.open)", "would run code"),
     ("cut zip", cut(saved(STATE), 300), "damaged or cut-off zip", "again"),
+    ("strange zip", patched(saved(STATE), 6, 255), "damaged or cut-off zip", "again"),
+    ("no names", patched(saved(STATE), 46, 255), "damaged or cut-off zip", "again"),
+    ("endless", holding(b"\x80\x04\x8e" + b"\x7f" * 8), "damaged or cut-off pickle", "again"),
     ("cut old", cut(saved(STATE, **OLD), 150), "damaged or cut-off pickle", "again"),
     ("safetensors", lambda path: save_file(STATE, path), "a safetensors file of", "--weights"),
     ("cut safetensors", holding(struct.pack("<Q", 900) + HEADER), "cut-off header", "again"),
@@ -98,7 +119,10 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("image", lambda path: Image.new("RGB", (2, 2)).save(path, "PNG"), "an image", "--input"),
     ("bitmap", lambda path: Image.new("RGB", (2, 2)).save(path, "BMP"), "an image", "--input"),
     ("webp", lambda path: Image.new("RGB", (2, 2)).save(path, "WEBP"), "an image", "--input"),
-    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "no kind that hookscope", "FILE.py:NAME"),
+    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "a sound file", "--input"),
+    ("video", holding(b"\0\0\0\x1cftypisom"), "a video file", "--input"),
+    ("array", lambda path: path.write_bytes(npy(np.ones(3))), "saved by numpy (.npy)", "--input"),
+    ("arrays", zipped("x.npy", "y.npy"), "saved by numpy (.npz)", "--input"),
     ("text", holding(b"BMW and other words"), "a text file", "FILE.py:NAME"),
     ("long text", holding("né à la forêt ".encode() * 90), "a text file", "FILE.py:NAME"),
     ("bytes", holding(b"\1\2"), "no kind that hookscope knows", "FILE.py:NAME"),

@@ -16,7 +16,7 @@ import torch
 from torchvision import models
 
 from hookscope.errors import ModelError, RequestError, WeightsError
-from hookscope.sources import pretrained
+from hookscope.sources import network
 from hookscope.sources.loading import load
 
 
@@ -173,12 +173,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
-def entry_at(url: str) -> object:
-    """Weights as torchvision describes them, at an address of our own."""
-    weights = models.Weights(url=url, transforms=None, meta={})
-    return models.WeightsEnum("Ours", {"V1": weights}).V1
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_a_download_is_kept_only_if_its_hash_is_right(
     cache: Path, server: str, tmp_path: Path, right: bool, capsys: pytest.CaptureFixture[str]
@@ -186,12 +180,12 @@ def test_a_download_is_kept_only_if_its_hash_is_right(
     torch.save({"x": torch.ones(2)}, tmp_path / "w.pth")
     Served.body = (tmp_path / "w.pth").read_bytes()
     digest = hashlib.sha256(Served.body).hexdigest()[:8] if right else "00000000"
-    entry = entry_at(f"{server}/w-{digest}.pth")
+    url = f"{server}/w-{digest}.pth"
     if right:
-        assert Path(pretrained.fetch(entry)).read_bytes() == Served.body
+        assert Path(network.fetch(url)).read_bytes() == Served.body
     else:
         with pytest.raises(WeightsError, match="invalid hash value"):
-            pretrained.fetch(entry)
+            network.fetch(url)
         assert not list(cache.iterdir())
     assert capsys.readouterr().out == ""
 
@@ -202,13 +196,13 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
     import socket
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(pretrained, "_PATIENCE", 0.3)
+    monkeypatch.setattr(network, "_PATIENCE", 0.3)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/w-00000000.pth"
         with pytest.raises(WeightsError, match=r"did not answer within|timed out"):
-            pretrained.fetch(entry_at(url))
+            network.fetch(url)
 
 
 def test_random_weights_ask_nobody(tmp_path: Path) -> None:

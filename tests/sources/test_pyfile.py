@@ -46,7 +46,7 @@ def test_the_only_model_of_a_file_needs_no_name(write) -> None:
 @pytest.mark.parametrize(
     ("code", "word", "message", "hint"),
     [
-        (NET + "model = Net()", "", "holds 2 models", "net.py:Net, "),
+        (NET + "model = Net()", "", "holds 2 models", "net.py:Net (class), "),
         ("def build(): return nn.ReLU()", "", "holds no nn.Module", "net.py:build"),
         ("x = 3", "", "holds no nn.Module", "no class or function"),
         (NET, ":Nett", "defines no 'Nett'", "Did you mean Net?"),
@@ -157,6 +157,26 @@ def test_what_is_offered_may_fail_with_its_line(write) -> None:
     assert loaded.preprocess is not None
     with pytest.raises(ModelError, match="gave list"):
         loaded.preprocess(Image.new("RGB", (2, 2)))
+
+
+def test_a_module_is_imported_from_the_current_folder(tmp_path, monkeypatch) -> None:
+    package = tmp_path / "nets_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .parts import Net\n")
+    (package / "parts.py").write_text(HEAD + "from .sizes import WIDTH\n" + NET + "1\n")
+    (package / "sizes.py").write_text("WIDTH = 5\n")
+    (package / "broken.py").write_text("x = 1\nx / 0\n")
+    monkeypatch.chdir(tmp_path)
+    loaded = load("nets_of_a_test.parts:Net", model_args={"width": Typed("5")})
+    assert (loaded.module.in_features, loaded.source) == (5, "module")
+    assert load("nets_of_a_test:").name == "Net"
+    with pytest.raises(ModelError, match=r"broken.py, line 2, raised ZeroDivisionError"):
+        load("nets_of_a_test.broken:Net")
+    with pytest.raises(ModelError, match=r"No module named 'nets_of_a_test\.none'"):
+        load("nets_of_a_test.none:Net")
+    with pytest.raises(ModelError, match="defines no 'Nets'") as caught:
+        load("nets_of_a_test:Nets")
+    assert "Did you mean Net?" in caught.value.hint
 
 
 def test_named_weights_are_for_torchvision_alone(write) -> None:

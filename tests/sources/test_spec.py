@@ -47,7 +47,13 @@ def test_a_python_file_may_name_its_model(tmp_path: Path, name: str) -> None:
         (".", "is a folder"),
         ("runs/last.pth", "There is no file 'runs/last.pth'"),
         ("last.safetensors", "There is no file"),
-        ("timm:resnet18", "no source of models called 'timm'"),
+        ("tim:resnet18", "no source of models called 'tim', and no module of that name"),
+        ("timm:a/b", "no name of timm's"),
+        ("hub:pytorch/vision", "runs whatever Python"),
+        ("hf:", "no folder or file"),
+        ("hf:./nets", "no folder or file './nets'"),
+        ("hf:nets/config.json", "no folder or file"),
+        ("hf:.", "has no config.json"),
         ("C:\\nets\\net.py:Net", "There is no file 'C:\\\\nets\\\\net.py'"),
         ("C:\\nets\\last.pth", "There is no file"),
     ],
@@ -111,6 +117,26 @@ def test_a_file_that_holds_no_model_is_refused_with_what_it_is(tmp_path: Path) -
     with pytest.raises(ModelError, match="is a pickled checkpoint, not a model") as caught:
         parse_model(str(path))
     assert f"--weights {path}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("timm:resnet18.a1_in1k", ("timm", "", "resnet18.a1_in1k", "resnet18.a1_in1k")),
+        ("hf:org/name", ("hf", "org/name", "name", "name")),
+        ("torch.nn:ReLU", ("module", "torch.nn", "ReLU", "ReLU")),
+        ("json:", ("module", "json", "", "json")),
+        ("here.nets:", ("module", "here.nets", "", "nets")),
+        ("beside:Net", ("module", "beside", "Net", "Net")),
+    ],
+)
+def test_a_prefix_or_a_module_names_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("beside.py").touch()
+    spec = parse_model(word)
+    assert (spec.source, spec.path, spec.name, spec.stem) == expected
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=6), st.sampled_from("xX,×"))

@@ -169,9 +169,96 @@ def test_a_missing_file_is_a_wrong_request(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_folder_is_a_wrong_request(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="is a folder"):
-        load_file_into(net(), WeightsWord(str(tmp_path)))
+def two(first: str, second: str, seed: int = 0) -> nn.ModuleDict:
+    return nn.ModuleDict({first: net(seed), second: nn.ModuleDict({"in": net(seed + 5)})})
+
+
+@pytest.mark.parametrize(
+    ("stored", "rename"),
+    [
+        (lambda name: name, {"backbone": "body", "head": "neck"}),
+        (lambda name: f"module.{name}", {"backbone": "body", "head": "neck"}),
+        (lambda name: f"module.{name}", {"module.backbone": "body", "head": "neck"}),
+        (lambda name: f"module.{name}", {"module.backbone": "body", "module.head": "neck"}),
+        (lambda name: f"_orig_mod.{name}", {"backbone": "body", "head": "neck"}),
+        (lambda name: f"net.{name}", {"net.backbone": "body", "net.head": "neck"}),
+        (lambda name: f"net.{name}", {"net": "", "net.backbone": "body", "net.head": "neck"}),
+        (lambda name: name.replace("head.in", "in"), {"backbone": "body", "in": "neck.in"}),
+        (lambda name: name.replace("head.in.", ""), {"": "neck.in", "backbone": "body"}),
+    ],
+)
+def test_prefixes_are_replaced_as_they_stand_or_without_wrappers(
+    tmp_path: Path, stored, rename: dict[str, str]
+) -> None:
+    path, source, target = tmp_path / "w.pth", two("backbone", "head", 1), two("body", "neck")
+    torch.save({stored(name): value for name, value in source.state_dict().items()}, path)
+    info = load_file_into(target, WeightsWord(str(path), tuple(rename.items())))
+    assert same(target, two("body", "neck", 1))
+    assert (info.missing, info.unexpected) == ((), ())
+
+
+def test_the_longest_prefix_counts_and_only_whole_parts_of_names(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save({"a.w": torch.ones(1), "ab.w": torch.ones(2), "a.b.w": torch.ones(3)}, path)
+    target = nn.Module()
+    for name, length in (("x", 1), ("ab", 2), ("y", 3)):
+        target.add_module(name, nn.Module())
+        target.get_submodule(name).w = nn.Parameter(torch.zeros(length))
+    info = load_file_into(target, WeightsWord(str(path), (("a", "x"), ("a.b", "y"))))
+    assert (info.missing, info.unexpected) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("rename", "message", "hint"),
+    [
+        ((("bakbone", "body"),), "begins with 'bakbone'", "backbone"),
+        ((("back", "body"),), "begins with 'back'", "backbone"),
+        ((("zzz", "body"),), "begins with 'zzz'", "Whole parts"),
+        ((("backbone.0", "same"), ("backbone.1", "same")), "would both be 'same.", "Give each"),
+        ((("backbone", "elsewhere"),), "No name in", "--rename"),
+    ],
+)
+def test_a_prefix_that_cannot_be_replaced_is_a_wrong_request(
+    tmp_path: Path, rename: tuple[tuple[str, str], ...], message: str, hint: str
+) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(nn.ModuleDict({"backbone": net()}).state_dict(), path)
+    with pytest.raises(WeightsError) as caught:
+        load_file_into(net(), WeightsWord(str(path), rename))
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, target = tmp_path / "w.pth", net()
+    kept = target[0].weight.clone()
+    state = net(1).state_dict()
+    torch.save({**state, "0.weight": torch.ones(7, 3)}, path)
+    with caplog.at_level(logging.WARNING, "hookscope"):
+        info = load_file_into(target, WeightsWord(str(path), partial=True))
+    assert torch.equal(target[0].weight, kept)
+    assert torch.equal(target[0].bias, state["0.bias"])
+    told = f"weights: left out for their shape (in {path}): 0.weight (7x3 for 4x3)"
+    assert caplog.messages == [told]
+    assert info.missing == ("0.weight",)
+
+
+def test_partial_with_nothing_that_fits_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save({"0.weight": torch.ones(7, 3), "0.bias": torch.tensor(3.0)}, path)
+    with pytest.raises(WeightsError, match=r"Nothing in .*7x3 for 4x3.*one number for 4"):
+        load_file_into(net(), WeightsWord(str(path), partial=True))
+
+
+def test_a_bad_file_of_weights_is_a_wrong_request(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    path.write_bytes(b"PK")
+    with pytest.raises(WeightsError) as caught:
+        load_file_into(net(), WeightsWord(str(path)))
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("file", ["photo.png", "photo.pth", "photo.safetensors"])

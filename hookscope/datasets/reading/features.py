@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hookscope.datasets.folder import MANIFEST, PARTS, PLAN, read_json
 from hookscope.datasets.manifest import SCHEMA, parts_of
-from hookscope.datasets.place import ADDRESS, Place, place_of
+from hookscope.datasets.place import Place, place_of
 from hookscope.datasets.reading.lazy import SCALE, Rows
 from hookscope.datasets.reading.shards import Shards
 from hookscope.datasets.reading.table import Inputs
 from hookscope.errors import RequestError, StoreError
 from hookscope.keys import WHOLE, choose_keys
+from hookscope.outputs import ADDRESS
 
 if TYPE_CHECKING:
     from hookscope.datasets.serving import RowsDataset

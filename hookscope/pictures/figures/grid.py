@@ -110,6 +110,9 @@ def draw_grid(
     wide, _ = grid.cell
     for i, (panel, image, label) in enumerate(zip(panels, images, labels, strict=True)):
         shown = draw_image(panel, image, scale_of(image) if grid.each else common)
+        # Entries are squares, unless that left a thread of the panel.
+        if not 0.4 < image.shape[1] / image.shape[0] / (grid.width / grid.height) < 2.5:
+            panel.set_aspect("auto")
         panel.set_title(label, pad=2)
         if grid.each:
             row, column = divmod(i, grid.columns)

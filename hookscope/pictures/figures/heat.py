@@ -36,16 +36,15 @@ def draw(tensors: Sequence[Tokens], title: str, about: str) -> Figure:
     figure, _ = new_figure(_WIDTH, _HEIGHT * len(tensors) + 0.3, title, about)
     panels = figure.subplots(len(tensors), 1, squeeze=False).flat
     for axes, tokens in zip(panels, tensors, strict=True):
+        names = len(tokens.channels)
         shown = draw_image(axes, tokens.values, scale_of(tokens.values), aspect="auto")
         figure.colorbar(shown, ax=axes, label=tokens.quantity, pad=0.02)
         axes.set_title(plain(tokens.name))
         axes.set_ylabel("position")
         axes.set_xlabel("channel")
-        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if len(tokens.channels) <= 24:
-            axes.xaxis.set_major_locator(FixedLocator(list(range(len(tokens.channels)))))
-        else:
-            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        for axis, size, few in ((axes.yaxis, len(tokens.values), 6), (axes.xaxis, names, 24)):
+            each = FixedLocator(list(range(size))) if size <= few else None
+            axis.set_major_locator(each or MaxNLocator(min(few, 8), integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(_Names(tokens.channels)))
     return finish(figure)
 

@@ -55,7 +55,7 @@ def draw(blocks: Sequence[Maps], title: str, about: str, each: bool = False) -> 
             ha="center",
             va="top",
         )
-        labels = [f"channel {channel}" for channel in block.channels] or [""]
+        labels = [f"{block.noun[:-1]} {channel}" for channel in block.channels] or [""]
         quantity = quantity_of(block.record.kind)
         draw_grid(figure, grid, list(block.values), labels, quantity, left, top - head)
         left += width + _BETWEEN
@@ -75,7 +75,6 @@ def _grid(block: Maps, each: bool) -> Grid:
 
 def _head(block: Maps) -> list[str]:
     shape = shape_text(block.record.shape)
-    some = f"{len(block.channels)} of {block.total} channels" if block.channels else "one map"
-    first = ", first of the batch" if block.samples > 1 else ""
-    odd = odd_entries(block.values)
-    return [f"{block.record.what}{block.part}, {shape}", f"{some}{first}", *filter(None, [odd])]
+    some = f"{len(block.channels)} of {block.total} {block.noun}" if block.channels else "one map"
+    told = [", ".join((some, *block.single)), block.note, odd_entries(block.values)]
+    return [f"{block.record.what}{block.part}, {shape}", *filter(None, told)]

@@ -53,8 +53,8 @@ def _maps(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
         last = part is parts[-1]
         key, index, named = part.record.key, part.index, wishes.channels
         if named and not last:
-            size = capture.shape(key, index)
-            named = [c for c in named if c < size[wishes.dim if wishes.dim is not None else 1]]
+            total = feature_maps(capture, key, index, dim=wishes.dim, count=1).total
+            named = [c for c in named if c < total]
             if not named:
                 continue
         blocks.append(
@@ -71,7 +71,8 @@ def _maps(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
         )
     shows = [
         f"{_told(block.record.key + block.part, block.record.shape)}"
-        + (f": channels {numbers_text(block.channels)} of {block.total}" if block.channels else "")
+        + (f": {block.noun} {numbers_text(block.channels)} of {block.total}" * bool(block.channels))
+        + (f"; {block.note}" * bool(block.note))
         for block in blocks
     ]
     record = parts[-1].record
@@ -93,7 +94,7 @@ def _hist(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
 
 def _flow(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
     flows = flows_of([part.record for part in parts], len(parts) < len(capture.records))
-    shows = [f"{one.quantity}, {len(one.rows)} layers" for one in flows]
+    shows = [f"{x.quantity}, {len(x.rows)} layer{'s' * (len(x.rows) != 1)}" for x in flows]
     title = f"{os.path.basename(str(capture.path))}: layer by layer"
     return flow.draw(flows, title, about(capture.metadata)), shows
 
@@ -102,7 +103,11 @@ def _heat(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:
     demand_room(len(parts))
     tensors = [tokens_of(capture, part, wishes.dim, wishes.channels) for part in parts]
     title = "Channels by position"
-    return heat.draw(tensors, title, about(capture.metadata)), _lines(capture, parts)
+    shows = [
+        f"{line}; {tokens.note}" if tokens.note else line
+        for line, tokens in zip(_lines(capture, parts), tensors, strict=True)
+    ]
+    return heat.draw(tensors, title, about(capture.metadata)), shows
 
 
 def _attention(capture: OpenCapture, parts: Sequence[Part], wishes: Wishes) -> Drawn:

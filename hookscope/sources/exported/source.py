@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.filehash import sha256_of
+from hookscope.shards import sha256_of
 from hookscope.sources.exported.archive import demand_operators, refuse_code, refuse_damage
 from hookscope.sources.exported.layers import build
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError
-from hookscope.filehash import sha256_of
+from hookscope.shards import sha256_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.catalog import no_weights_by_name
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord

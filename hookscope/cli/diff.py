@@ -1,0 +1,232 @@
+"""``hookscope diff``: two captures, or two models on one input, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from hookscope.choices import DEVICES, DTYPES
+from hookscope.cli import candidates, options
+from hookscope.cli.command import Example, command, flag, option, together
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+from hookscope.cli.values import FileName, Several
+
+DIFFERS, TROUBLE = 1, 2
+
+EXAMPLES = (
+    Example(
+        "hookscope diff sample_models/digits.py:trained sample_models/digits_scripted.pt",
+        "A model and its scripted file, on the input that the first one offers.",
+    ),
+    Example(
+        "hookscope diff sample_models/digits_traced.pt sample_models/digits_exported.pt2"
+        " --input sample_models/five.png --json",
+        "A traced and an exported file on an image, for a program to read.",
+    ),
+    Example(
+        "hookscope diff resnet18 resnet18 --dtype float32 --dtype float64 --shape 1x3x64x64"
+        " --rtol 0.001 --atol 0.001",
+        "One model in two precisions; what is given twice is A's and B's.",
+    ),
+    Example(
+        "hookscope diff sample_models/five.safetensors sample_models/five.safetensors"
+        ' --layer "conv*"',
+        "Two captures, read without torch.",
+    ),
+)
+
+
+def _read_each(
+    read_name: str,
+) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], Any]:
+    def read(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Any:
+        if not value or ctx.resilient_parsing:
+            return None
+        from hookscope import spec
+        from hookscope.diffing.words import each_key
+
+        return each_key(value, getattr(spec, read_name))
+
+    return read
+
+
+matching = together(
+    option(
+        "--map",
+        section="Comparing",
+        multiple=True,
+        metavar="OLD=NEW",
+        callback=options.read_prefixes,
+        help="What begins with OLD in A begins with NEW in B. Repeatable.",
+    ),
+    option(
+        "--atol",
+        section="Comparing",
+        type=float,
+        metavar="X",
+        help="A difference up to atol + rtol * |A| is none; torch.testing's for the dtype if not"
+        " given.",
+    ),
+    option(
+        "--rtol",
+        section="Comparing",
+        type=float,
+        metavar="X",
+        help="The relative part of it; torch.testing's for the dtype if not given.",
+    ),
+    flag("equal-nan", section="Comparing", help="Take NaN in both as equal."),
+    flag(
+        "strict",
+        section="Comparing",
+        help="Take a tensor that has no partner as a difference too (exit 1).",
+    ),
+)
+
+what = option(
+    "--what",
+    section="Layers",
+    type=Several("output", "input"),
+    help="What to compare of each layer; several with commas between. If not given, outputs of"
+    " models, and all that files hold.",
+)
+
+models = together(
+    option(
+        "--model-arg",
+        "model_args",
+        section="Model",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_read_each("parse_assignments"),
+        help="An argument for the class or factory of a FILE.py model; a KEY that comes twice is"
+        " A's and B's. Repeatable.",
+    ),
+    option(
+        "--method",
+        section="Model",
+        multiple=True,
+        metavar="NAME",
+        help="Run this method in place of forward.",
+    ),
+    option(
+        "--attn",
+        section="Model",
+        multiple=True,
+        metavar="KIND",
+        help="How a hf: model computes attention, such as eager.",
+    ),
+    options.trust,
+)
+
+runs = together(
+    option(
+        "--weights",
+        section="Run",
+        multiple=True,
+        type=FileName("weights"),
+        shell_complete=candidates.weights,
+        help="random (from the seed, if not given), default, a name, or a .safetensors or .pth"
+        " FILE.",
+    ),
+    option(
+        "--rename",
+        section="Run",
+        multiple=True,
+        metavar="OLD=NEW",
+        callback=_read_each("parse_prefixes"),
+        help="What begins with OLD in the file of weights begins with NEW in the model; an OLD that"
+        " comes twice is A's and B's. Repeatable.",
+    ),
+    options.partial,
+    options.seed,
+    option(
+        "--dtype",
+        section="Run",
+        multiple=True,
+        type=click.Choice(DTYPES),
+        metavar="DTYPE",
+        help=f"Type of the weights and the input ({', '.join(DTYPES)}); the model's if not given.",
+    ),
+    option(
+        "--device",
+        section="Run",
+        shared_env="HOOKSCOPE_DEVICE",
+        multiple=True,
+        type=click.Choice(DEVICES),
+        help="Where the models run: cpu if not given; auto takes a GPU if there is one.",
+    ),
+    options.train,
+)
+
+
+@command(
+    "diff",
+    click.argument("a", help="A capture, or a model: whatever 'hookscope capture' takes."),
+    click.argument("b", help="What is held against it, of the same kind."),
+    matching,
+    options.layers,
+    what,
+    models,
+    options.inputs,
+    runs,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def diff(ctx: click.Context, **values: Any) -> None:
+    """Compare two captures, or two models on one input.
+
+    One row for each tensor of A that has a partner in B, in A's order of execution: largest
+    absolute and relative difference, cosine, signal-to-noise ratio in decibels, and the entries
+    beyond tolerance; then what has no partner. Partners bear the same name, or the one that --map
+    makes of it, or follow in the same order with the same module type and shape. Of two models an
+    option given once counts for both; --weights, --dtype, --device, --method and --attn given twice
+    are A's and B's. Exit status: 0 the same within tolerance, 1 different, 2 trouble.
+    """
+    out: Out = ctx.obj
+    out.failed = TROUBLE
+    from hookscope.diffing.words import OF_MODELS, are_captures
+
+    captures = are_captures(values["a"], values["b"])
+    _refuse_misfits(ctx, values, captures)
+    if captures:  # of settings that hold for all commands, such as a seed, files need none
+        values = {name: value for name, value in values.items() if name not in OF_MODELS}
+    with out.status("Comparing ..." if captures else "Loading torch ..."):
+        if not captures:
+            from hookscope.cli.log import listen
+
+            listen(out)
+        from hookscope.verbs.diff import diff as verb
+
+        out.step(f"Comparing {values['a']} with {values['b']} ...")
+        result = verb(**values)
+    if out.json:
+        from hookscope.render.json import document
+
+        out.document(document("diff", result.to_json()))
+    else:
+        from hookscope.render.diff import diff_lines
+
+        out.result(diff_lines(result, out.width, out.ascii))
+    if not result.same:
+        ctx.exit(DIFFERS)
+
+
+def _refuse_misfits(ctx: click.Context, values: dict[str, Any], captures: bool) -> None:
+    """Refuse what does not go together, before anything heavy is imported to use it."""
+    from hookscope.diffing.tolerances import check_tolerances
+    from hookscope.diffing.words import check_models, refuse_for_captures
+    from hookscope.inputs.words import NO_IMAGE, refuse_unused
+
+    check_tolerances(values["atol"], values["rtol"])
+    if captures:
+        line = ParameterSource.COMMANDLINE
+        refuse_for_captures([name for name in values if ctx.get_parameter_source(name) is line])
+        return
+    if not values["input"]:
+        refuse_unused(values, NO_IMAGE)
+    check_models(values)

@@ -1,0 +1,49 @@
+"""How far two tensors may lie apart and still count as the same, by dtype.
+
+The numbers are those of ``torch.testing.assert_close``, whose documentation has the table. They
+stand here so that two files are compared without torch; a test holds them against torch's own.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hookscope.errors import RequestError
+
+# By dtype, rtol and atol. Whatever is not listed (integers, bools, float8) must be equal.
+DEFAULTS = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex32": (1e-3, 1e-5),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+    **dict.fromkeys(("quint8", "quint2x4", "quint4x2", "qint8", "qint32"), (1.3e-6, 1e-5)),
+}
+
+
+def tolerances(
+    a: str, b: str, atol: float | None = None, rtol: float | None = None
+) -> tuple[float, float]:
+    """Return ``(atol, rtol)`` for tensors of two dtypes: those given, else the looser default.
+
+    >>> tolerances("float32", "bfloat16"), tolerances("float32", "float32", atol=0)
+    ((1e-05, 0.016), (0, 1.3e-06))
+    """
+    known = [DEFAULTS.get(dtype, (0.0, 0.0)) for dtype in (a, b)]
+    loose_rtol, loose_atol = (max(numbers) for numbers in zip(*known, strict=True))
+    return (loose_atol if atol is None else atol, loose_rtol if rtol is None else rtol)
+
+
+def check_tolerances(atol: float | None, rtol: float | None) -> None:
+    """Refuse a tolerance that is negative or not a finite number.
+
+    Raises:
+        RequestError: one is.
+    """
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not 0 <= value < math.inf:
+            raise RequestError(
+                f"--{name} {value} is no tolerance.", "Give a finite number that is 0 or more."
+            )

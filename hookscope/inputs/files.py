@@ -1,0 +1,85 @@
+"""The files that a word behind ``--input`` stands for: itself, those of a folder or of a glob.
+
+Torch-free, so that a wrong word is reported before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from hookscope.errors import InputError
+from hookscope.filekinds import AGAIN
+from hookscope.suggest import did_you_mean
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def files_of(word: str, hint: str = "") -> Sequence[str]:
+    """Return the files of one word, each there and readable.
+
+    A folder stands for the images in it (by their suffix, in order of name, not in its folders). A
+    word that exists is taken as it is even if it contains ``*``, ``?`` or ``[``; otherwise these
+    make it a glob, whose matches come in order of name and where ``**`` crosses folders.
+
+    Args:
+        word: a path or a glob.
+        hint: what to say where nothing of a like name exists.
+
+    Raises:
+        InputError: a file is missing, empty or unreadable, a folder holds no image, or a glob
+            matches nothing.
+    """
+    path = os.path.expanduser(word)
+    if os.path.isdir(path):
+        return _images_in(path)
+    if os.path.lexists(path) or not has_magic(path):
+        return [_check(path, hint)]
+    found = matches(path)
+    if not found:
+        raise InputError(f"No file matches {word!r}.", "Check the folder and the pattern.")
+    return [_check(file, hint) for file in found]
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the files that a glob matches, in order of name; nothing if it is no glob."""
+    if not has_magic(pattern):
+        return []
+    return sorted(file for file in glob(pattern, recursive=True) if os.path.isfile(file))
+
+
+def _images_in(folder: str) -> Sequence[str]:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as exc:
+        raise InputError(f"The folder {folder!r} cannot be read: {exc.strerror}.") from exc
+    found = [os.path.join(folder, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    images = [file for file in found if os.path.isfile(file)]
+    if not images:
+        known = " ".join(IMAGE_SUFFIXES)
+        raise InputError(
+            f"The folder {folder!r} holds no image.",
+            f"Looked for {known} in it; name other files one by one, or by a glob.",
+        )
+    return [_check(file, "") for file in images]
+
+
+def _check(file: str, hint: str) -> str:
+    path = Path(file)
+    if not os.path.exists(file):
+        raise InputError(f"There is no file {file!r}.", _near_file(path, hint))
+    if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read
+        raise InputError(f"The file {file!r} is empty.", AGAIN)
+    if not os.access(file, os.R_OK):
+        raise InputError(f"The file {file!r} may not be read.", "Check its permissions.")
+    return file
+
+
+def _near_file(path: Path, hint: str) -> str:
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return hint or f"There is no folder {str(path.parent)!r} either."
+    return did_you_mean(path.name, names) or hint or "Check the name and the folder."

@@ -1,0 +1,75 @@
+"""Nested arguments in JSON: an object holds arguments by name, a list by position."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hookscope.errors import InputError
+from hookscope.inputs.reading import Asked, blaming, called, read_bytes, sha256
+from hookscope.inputs.words import JSON, TENSORS, InputWord, parse
+from hookscope.spec import ended
+
+_FORMS = 'A tensor is {"file": "a.npy"} or {"tensor": [[1, 2]]}; other values stay as they are.'
+_DEPTH = 100
+
+
+def open_one(asked: Asked, word: InputWord, open_kind: Callable[[str], Any]) -> tuple[Any, str]:
+    """Return what a JSON file says, with the tensors that it names.
+
+    Args:
+        asked: the model and the choices.
+        word: the file.
+        open_kind: gives the reader of a kind of tensors.
+
+    Raises:
+        InputError: it is no JSON, or a tensor in it cannot be made.
+    """
+    data = read_bytes(word.path)
+    with blaming(word.path, "JSON"):
+        told = json.loads(data.decode("utf-8-sig"))
+    folder = os.path.dirname(word.path)
+
+    def build(value: Any, depth: int) -> Any:
+        if depth > _DEPTH:
+            raise InputError(f"{called(word.path)} is nested too deep.", _FORMS)
+        if isinstance(value, list):
+            return [build(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if set(value) == {"file"}:
+            return _from_file(value["file"])
+        if set(value) == {"tensor"}:
+            return _inline(value["tensor"], word)
+        return {key: build(item, depth + 1) for key, item in value.items()}
+
+    def _from_file(name: Any) -> Any:
+        try:
+            if not isinstance(name, str):
+                raise InputError(f"{name!r} names no file.", _FORMS)
+            near = os.path.join(folder, name)
+            [one] = parse([near if os.path.exists(near.partition(":")[0]) else name])
+            if one.kind not in TENSORS or one.kind == JSON:
+                raise InputError(f"{name!r} is {one.kind}, and no file of tensors.", _FORMS)
+            return open_kind(one.kind)(asked, one)[0]
+        except (InputError, ValueError) as exc:
+            raise InputError(
+                f"{called(word.path)}: {ended(getattr(exc, 'message', str(exc)))}",
+                getattr(exc, "hint", ""),
+            ) from exc
+
+    made = build(told, 0)
+    return (tuple(made) if isinstance(made, list) and word.place is None else made), sha256(data)
+
+
+def _inline(value: Any, word: InputWord) -> torch.Tensor:
+    try:
+        return torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as exc:
+        raise InputError(
+            f"{called(word.path)} holds a tensor that cannot be made: {ended(str(exc))}", _FORMS
+        ) from exc

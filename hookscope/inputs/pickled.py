@@ -1,0 +1,41 @@
+"""Tensors saved by ``torch.save``, read with ``weights_only=True``: no code is run."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hookscope import filekinds
+from hookscope.errors import InputError
+from hookscope.inputs.keys import one_of
+from hookscope.inputs.reading import Asked, blaming, read_bytes, sha256
+from hookscope.inputs.words import InputWord
+from hookscope.tensors import walk
+
+
+def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:
+    """Return what was saved: a tensor, or a tuple, list or dict that holds some.
+
+    Raises:
+        InputError: the file is damaged, would run code, holds no tensor, or none of the key wanted.
+    """
+    data = read_bytes(word.path)
+    kind, repair = filekinds.describe_file(word.path)
+    if kind in (filekinds.SCRIPT_ARCHIVE, filekinds.EXPORT_ARCHIVE) or "pickled Python" in kind:
+        raise InputError(f"The file {word.path!r} is {kind}, not tensors.", repair)
+    with blaming(word.path, "tensors saved by torch.save"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    if word.rest:
+        if not isinstance(value, Mapping):
+            raise InputError(f"{word.path!r} holds no names, so no {word.rest!r}.", "Leave it out.")
+        value = value[one_of(word, [str(name) for name in value])]
+    if isinstance(value, Mapping):
+        value = dict(value)
+    if not any(True for _ in walk(value)):
+        raise InputError(f"The file {word.path!r} holds no tensor.", "Save one by torch.save.")
+    return value, sha256(data)

@@ -1,0 +1,92 @@
+"""Short video files, of which as many frames are taken as the model's clips have."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hookscope.errors import EnvironmentFault, InputError
+from hookscope.filekinds import VIDEO
+from hookscope.inputs import photos
+from hookscope.inputs.reading import Asked, Piece, blaming, called, described, read_bytes, sha256
+from hookscope.inputs.words import InputWord
+from hookscope.sources.layouts import Layout, clip
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_MOST = 10_000  # frames of a file: some minutes
+
+
+def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
+    """Read videos to clips (N, C, T, H, W), each frame made a tensor as an image would be.
+
+    Taken are T frames: of T equal parts of the video the frame in the middle of each.
+
+    Raises:
+        EnvironmentFault: PyAV is not installed.
+        InputError: the model takes no clips, or a file is damaged, too long or without pictures.
+    """
+    layout = _layout(asked)
+    assert layout.frames is not None
+    channels, recipe = photos.recipe_for(asked)
+    tensors, entries, notes = [], [], []
+    for word in words:
+        data = read_bytes(word.path)
+        frames, count = sampled(data, word.path, layout.frames)
+        made = [recipe.run(frame.convert("RGB" if channels == 3 else "L")) for frame in frames]
+        tensors += made
+        shown = layout.arrange(made)[0]
+        entries.append(described(shown, word.word, sha256(data)))
+        notes.append(f"{layout.frames} of {count} frames of {word.word}")
+    note = f"{', '.join(notes)}; {recipe.text}"
+    return Piece(layout.arrange(tensors), tuple(entries), note, recipe)
+
+
+def _layout(asked: Asked) -> Layout:
+    """The clips that the model takes: as it says, or as its own example is shaped."""
+    layout = asked.loaded.layout
+    if layout.frames is not None:
+        return layout
+    expected = photos.expected_shape(asked.loaded)
+    if expected is not None and len(expected) == 5:
+        return clip(expected[2])
+    raise InputError(
+        f"{asked.loaded.word} takes no video clips (N, C, T, H, W).",
+        "Take out a frame and give it as an image; or offer example_input() of a clip's shape in"
+        " the model's file.",
+    )
+
+
+def sampled(data: bytes, path: str, wanted: int) -> tuple[list[Image], int]:
+    """Return ``wanted`` frames of a video, evenly spread, and how many it has."""
+    count = sum(1 for _ in _frames(data, path))
+    if not count:
+        raise InputError(f"{called(path)} holds no picture.", "Give a video with pictures in it.")
+    places = [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)]
+    chosen, kept = set(places), {}
+    for place, frame in enumerate(_frames(data, path)):
+        if place in chosen:
+            kept[place] = frame.to_image()
+    return [kept[place] for place in places], count
+
+
+def _frames(data: bytes, path: str) -> Iterator[Any]:
+    try:
+        import av
+    except ImportError as exc:
+        raise EnvironmentFault(
+            "Reading a video needs PyAV, which is not installed.",
+            'Install it: pip install "hookscope[video]"',
+        ) from exc
+    with blaming(path, VIDEO), av.open(io.BytesIO(data), "r") as file:
+        if not file.streams.video:
+            return
+        for count, frame in enumerate(file.decode(video=0)):
+            if count >= _MOST:
+                raise InputError(
+                    f"{called(path)} has more than {_MOST:,} frames.",
+                    "Cut out the part that the model is to see.",
+                )
+            yield frame

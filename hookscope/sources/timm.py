@@ -1,0 +1,176 @@
+"""Models by their name in timm, with its own preprocessing and its pretrained weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
+from hookscope.shards import sha256_of
+from hookscope.sources import arguments, network, weights
+from hookscope.sources.catalog import ModelInfo, check_name
+from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsWord
+from hookscope.sources.meta import ParametersOnMeta, build
+from hookscope.sources.pretrained import only_tensors
+from hookscope.spec import TIMM, ModelSpec, is_weights_file
+
+try:
+    import timm
+    import timm.data
+except ModuleNotFoundError as exc:
+    if exc.name != "timm":
+        raise
+    raise EnvironmentFault(
+        "timm: names need the package timm, which is not installed.",
+        'Install it: python -m pip install "hookscope[timm]"',
+    ) from exc
+
+log = logging.getLogger("hookscope")
+data: Any = timm.data  # whose functions have no types
+
+_WEIGHTS = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"}
+_WEIGHTS |= {"cache_dir"}
+_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def load(
+    spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
+) -> LoadedModel:
+    """Build the timm model that ``spec`` names; see ``hookscope.sources.loading.load``."""
+    name = spec.name
+    if not timm.is_model(name.partition(".")[0]):
+        check_name(name, timm.list_models(), "hookscope models 'timm:*' lists all names.")
+    elif "." in name:
+        check_name(name, timm.list_pretrained(), "Without a tag, the default one is taken.")
+    given = arguments.settle(timm.create_model, model_args)
+    for reserved in given.keys() & _WEIGHTS:
+        raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
+    module, info = _build(name, weights, given, seed, meta)
+    config = _data_config(module, given)
+    classes = getattr(module, "num_classes", 0)
+    colour = config["input_size"][0] == 3
+    return LoadedModel(
+        module=module,
+        word=spec.word,
+        name=name,
+        source=TIMM,
+        task="classification" if classes and colour else "",
+        categories=_categories(module, classes),
+        weights=info,
+        own_recipe=_recipe(config),
+        shape=(1, *config["input_size"]),
+    )
+
+
+def live() -> tuple[ModelInfo, ...]:
+    """Describe every model of the installed timm as far as that goes without building it."""
+    tags: dict[str, list[str]] = {}
+    for full in timm.list_pretrained():
+        name, _, tag = full.partition(".")
+        tags.setdefault(name, []).append(tag or "default")
+    return tuple(_describe(name, tags.get(name, [])) for name in timm.list_models())
+
+
+def _describe(name: str, tags: list[str]) -> ModelInfo:
+    known = timm.models.get_pretrained_cfg(name)
+    shape = "x".join(map(str, (1, *known.input_size))) if known else ""
+    task = "classification" if known is None or known.num_classes else ""
+    return ModelInfo(f"{TIMM}:{name}", task, None, tuple(tags), shape)
+
+
+def _build(
+    name: str, wanted: WeightsWord, given: dict[str, Any], seed: int, meta: bool
+) -> tuple[nn.Module, WeightsInfo]:
+    if meta:
+        return _create(name, given, seed, ParametersOnMeta()).to("meta"), WeightsInfo("none")
+    if wanted.word.lower() == "default":
+        return _pretrained(name, given, seed)
+    if is_weights_file(wanted.word):
+        return weights.build_from_file(partial(_create, name, given, seed), wanted)
+    log.info("weights: random from seed %d, so untrained (--weights default has the trained)", seed)
+    return _create(name, given, seed), WeightsInfo("random")
+
+
+def _pretrained(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module, WeightsInfo]:
+    known = timm.models.get_pretrained_cfg(name)
+    if known is None or not (known.hf_hub_id or known.url):
+        raise WeightsError(
+            f"timm has no pretrained weights for {name}.", "Give --weights FILE, or random."
+        )
+    if known.hf_hub_id:
+        from hookscope.sources.huggingface import fetch_file
+
+        path = fetch_file(known.hf_hub_id, _FILES)
+    else:
+        path = network.fetch(str(known.url))
+    # What is read by a model's own loader is the file at the other address.
+    custom = known.custom_load and not known.hf_hub_id
+    with only_tensors(path):
+        overlay = {"file": path, "custom_load": custom}
+        module = _create(name, given, seed, pretrained=True, pretrained_cfg_overlay=overlay)
+    return module, WeightsInfo(known.tag or "default", sha256_of(path))
+
+
+def _create(
+    name: str,
+    given: Mapping[str, Any],
+    seed: int,
+    context: AbstractContextManager[Any] | None = None,
+    **more: Any,
+) -> nn.Module:
+    try:
+        return build(lambda: timm.create_model(name, **given, **more), seed=seed, context=context)
+    except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as exc:
+        if given and not more:
+            raise ModelError(
+                f"{name} cannot be built with {arguments.show(given)}: {exc}",
+                "Correct --model-arg.",
+            ) from exc
+        raise
+
+
+def _data_config(module: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What timm says of the images that ``module`` is made for, as it was built."""
+    config: dict[str, Any] = data.resolve_model_data_config(module)
+    channels, height, width = config["input_size"]
+    size = given.get("img_size", (height, width))
+    channels = given.get("in_chans", channels)
+    for name in ("mean", "std"):
+        config[name] = tuple(config[name])[:channels]
+    return {**config, "input_size": (channels, *_pair(size))}
+
+
+def _recipe(config: Mapping[str, Any]) -> Recipe:
+    transform = data.create_transform(**config, is_training=False)
+    _, height, width = config["input_size"]
+    scaled = f"shorter side to {math.floor(min(height, width) / config['crop_pct'])}"
+    if config["crop_mode"] != "center":
+        scaled = f"crop mode {config['crop_mode']}"
+    mean, std = (" ".join(f"{v:g}" for v in config[name]) for name in ("mean", "std"))
+    how = f"{scaled} ({config['interpolation']}), centre crop {height}x{width}"
+
+    def tuned(size: Size | None, mean: Any, std: Any) -> Recipe:
+        new = {"input_size": (config["input_size"][0], *_pair(size))} if size else {}
+        for name, values in (("mean", mean), ("std", std)):
+            new |= {name: tuple(values)} if values is not None else {}
+        return _recipe({**config, **new})
+
+    return Recipe(transform, f"timm: {how}, mean {mean}, std {std}", tuned)
+
+
+def _categories(module: nn.Module, classes: int) -> tuple[str, ...]:
+    subset = data.infer_imagenet_subset(module)
+    info = data.ImageNetInfo(subset) if subset else None
+    if info is None or info.num_classes() != classes:
+        return ()
+    return tuple(info.index_to_description(i).partition(",")[0] for i in range(classes))
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -1,0 +1,1 @@
+"""Models of transformers: a folder, a configuration alone, or a name in the hub's cache."""

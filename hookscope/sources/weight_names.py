@@ -1,0 +1,89 @@
+"""What tensors in a file are called in the model: prefixes of names taken off and replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from hookscope.errors import WeightsFileError
+from hookscope.suggest import did_you_mean
+
+_WRAPPERS = re.compile(
+    r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+
+Names = dict[str, str]  # from the name in the file to that in the model
+
+
+def settle_names(
+    stored: Iterable[str], own: Collection[str], rename: Iterable[tuple[str, str]], path: str
+) -> tuple[Names, tuple[str, ...]]:
+    """Return what each name in the file is called in the model, and the wrappers' prefixes found.
+
+    Args:
+        stored: the names in the file.
+        own: the names of the model's tensors.
+        rename: prefixes and what stands for each; whole parts of names count, and for each name
+            the longest that it begins with, as it stands in the file or else as it is without the
+            prefixes of wrappers.
+        path: the file, for the errors' sentences.
+
+    Raises:
+        WeightsFileError: no name has a prefix that is to be replaced, or two names become one.
+    """
+    plain, stripped = _unwrapped(list(stored), own)
+    pairs = dict(sorted(rename, key=lambda pair: len(pair[0]), reverse=True))
+    names: Names = {}
+    owners: Names = {}
+    for name, short in plain.items():
+        old = next((old for old in pairs if old and _begins(name, old)), None)
+        start = short if old is None else name
+        if old is None:
+            old = next((old for old in pairs if _begins(short, old)), None)
+        names[name] = short
+        if old is not None:
+            rest = _WRAPPERS.sub("", start.removeprefix(old).removeprefix("."))
+            names[name] = ".".join(part for part in (pairs[old], rest) if part)
+        first = owners.setdefault(names[name], name)
+        if first != name:
+            raise WeightsFileError(
+                f"{first!r} and {name!r} in {path!r} would both be {names[name]!r} in the model.",
+                "Give each prefix a name of its own: --rename OLD=NEW.",
+            )
+    for old in pairs:
+        if not any(_begins(name, old) for pair in plain.items() for name in pair):
+            raise WeightsFileError(
+                f"No name in {path!r} begins with {old!r}: it holds {some(plain)}.",
+                did_you_mean(old, {short.partition(".")[0] for short in plain.values()})
+                or "Whole parts of names count, as in --rename backbone=features.",
+            )
+    return names, stripped
+
+
+def some(names: Iterable[str], count: int = 3) -> str:
+    """The first few of many names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
+
+
+def _begins(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(f"{prefix}.")
+
+
+def _unwrapped(names: list[str], known: Collection[str]) -> tuple[Names, tuple[str, ...]]:
+    """The names without the prefixes of wrappers, and which those were."""
+    own = set(known)
+    stripped: dict[str, None] = {}
+    plain = {name: name for name in names}
+    for name in names:
+        if name not in own:
+            stripped.update(dict.fromkeys(f"{found}." for found in _WRAPPERS.findall(name)))
+            plain[name] = _WRAPPERS.sub("", name)
+    # A data-parallel wrapper stands before every name; a model may have a module of that name too.
+    while all(short.startswith("module.") for short in plain.values()) and own.isdisjoint(
+        plain.values()
+    ):
+        stripped["module."] = None
+        plain = {name: short.removeprefix("module.") for name, short in plain.items()}
+    return plain, tuple(stripped)

@@ -1,0 +1,122 @@
+"""Hold two captures, or two models on one input, against each other."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hookscope.demands import demand_word
+from hookscope.diffing.choosing import Choice
+from hookscope.diffing.files import compare_captures
+from hookscope.diffing.judging import Judge
+from hookscope.diffing.result import Diff
+from hookscope.diffing.tolerances import check_tolerances
+from hookscope.diffing.words import are_captures, refuse_for_captures
+from hookscope.kinds import VALUES
+
+if TYPE_CHECKING:
+    import torch
+
+    Side = str | os.PathLike[str] | torch.nn.Module | torch.export.ExportedProgram
+
+
+def diff(
+    a: Side,
+    b: Side,
+    *,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: str | Iterable[str] | None = None,
+    map: Mapping[str, str] | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    equal_nan: bool = False,
+    strict: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    method: str | Sequence[str] = (),
+    attn: str | Sequence[str] = (),
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | Sequence[str] = (),
+    device: str | Sequence[str] = (),
+    train: bool = False,
+) -> Diff:
+    """Compare two captures, or two models on one input, tensor by tensor.
+
+    Two files are read without torch, a block of each tensor at a time. Two models run once each on
+    their own and then in step, each in its own thread and one of the two at a time, so that memory
+    holds about one tensor of each. The input is built once, as A takes it. Tensors are matched by
+    their keys, then by ``map``, then by order, module type and shape. A is the reference.
+
+    Args:
+        a: a capture's file, a model's word or a live module.
+        b: what is held against it, of the same kind.
+        layers: layer patterns, of names in A or in B; none means all.
+        types: class names or globs of them.
+        depth: names of at most so many parts.
+        leaves: of models, modules without children only.
+        what: ``output``, ``input`` or both. None: outputs of models, all that files hold.
+        map: prefixes of names in A and what stands for them in B.
+        atol: differences up to ``atol + rtol * |a|`` are none. Each of the two that is None is the
+            default of ``torch.testing.assert_close`` for the looser of both dtypes.
+        rtol: the relative part of it.
+        equal_nan: take NaN in both as equal.
+        strict: take what has no partner as a difference.
+        input: as for ``capture``.
+        shape: as for ``capture``; so are preprocess, size, mean, std, partial, trust and train.
+        weights: as for ``capture``, for both models, or a pair of them for A and B. So are rename,
+            model_args, method, attn, dtype and device.
+        seed: of random weights, noise and dropout, in both models.
+
+    Raises:
+        RequestError: one is a file and the other a model, nothing of A has a partner in B, or a
+            word, a pattern or a file is wrong.
+        StoreError: a file cannot be read.
+        ForwardError: a model raised; says which, and the layer.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.diff(
+        ...     "resnet18", "resnet18", dtype=["float32", "float64"], shape=(1, 3, 64, 64)
+        ... )
+        >>> len(found.rows), found.same, found.rows[0].dtypes
+        (76, True, ('float32', 'float64'))
+    """
+    given = locals()
+    check_tolerances(atol, rtol)
+    judge = Judge(atol, rtol, equal_nan)
+    if not are_captures(a, b):
+        from hookscope.diffing.models import compare_models
+        from hookscope.keywords import options_of
+
+        options = {k: v for k, v in options_of(given, diff).items() if k not in ("a", "b")}
+        return compare_models(given, map or {}, judge, options)
+    defaults = {n: p.default for n, p in inspect.signature(diff).parameters.items()}
+    refuse_for_captures([n for n, value in given.items() if value not in (defaults[n], ())])
+    choice = Choice(_several(layers), _several(types), depth)
+    words: Any = (a, b)
+    return compare_captures(words, map or {}, judge, choice, _kinds(what), strict)
+
+
+def _several(words: str | Iterable[str]) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
+
+
+def _kinds(what: str | Iterable[str] | None) -> tuple[str, ...]:
+    words = what.split(",") if isinstance(what, str) else list(what or ())
+    for word in words:
+        demand_word("what", word, VALUES)
+    return tuple(words)

@@ -1,0 +1,68 @@
+"""Modules that stand around another one and run it, and modules that were changed in place.
+
+What a wrapper holds bears the wrapper's own name: layers are called the same with and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+# By name, since most of these classes lie in packages that take a second to import.
+_HOLDS = {
+    "OptimizedModule": "_orig_mod",
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+
+
+def inner_name(module: nn.Module) -> str:
+    """Return under which name a wrapper holds what it wraps; empty for any other module.
+
+    >>> inner_name(nn.DataParallel(nn.Linear(2, 2))), inner_name(nn.Linear(2, 2))
+    ('module', '')
+    """
+    ours = (kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch."))
+    return next((_HOLDS[name] for name in ours if name in _HOLDS), "")
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return what stands inside all wrappers."""
+    while name := inner_name(module):
+        module = module.get_submodule(name)
+    return module
+
+
+def types_of(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of a module's class: its own, and the one it had before it was parametrized.
+
+    >>> types_of(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+    ('ParametrizedLinear', 'Linear')
+    """
+    own = type(module).__name__
+    if not parametrize.is_parametrized(module):
+        return (own,)
+    return own, parametrize.type_before_parametrizations(module).__name__
+
+
+def dispatched_to(model: nn.Module) -> torch.device | None:
+    """Return where a model takes its input whose weights accelerate brings to it as it runs.
+
+    None for a model that holds its weights itself.
+    """
+    for module in model.modules():
+        for hook in _dispatchers(getattr(module, "_hf_hook", None)):
+            place = getattr(hook, "execution_device", None)
+            if place is not None:
+                return torch.device(place)
+    return None
+
+
+def _dispatchers(hook: object) -> Iterator[object]:
+    yield hook
+    for part in getattr(hook, "hooks", ()):  # several in a row
+        yield from _dispatchers(part)

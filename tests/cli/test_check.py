@@ -1,0 +1,198 @@
+"""``hookscope check`` as a command: exit status, sentences, JSON, SARIF, JUnit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import pytest
+
+from hookscope.health.checks import CHECKS
+from tests.conftest import Finished
+from tests.health.faulty import FOUND
+
+LEVELS = {"error", "warning", "note", "none"}
+
+# The real command, for each line in turn; one process, as each would spend seconds importing torch.
+DRIVER = """
+import contextlib, io, json, shlex, sys
+from hookscope.cli.main import main
+
+for line in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(shlex.split(line))
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+TEXTS = {
+    "log_of_negative": (1, "2: NaN arises here, in log(): "),
+    "dead_relu": (1, "2.1: 16 of 16 units are zero everywhere. [warning dead, "),
+    "frozen": (1, "2: all its parameters (2) are frozen"),
+    "tied": (0, "2.0: its parameter is also 2.2: one tensor"),
+    "sound": (0, "Loss projection = "),
+}
+LINES = {
+    **{name: f"check FILE:{name}" for name in TEXTS},
+    **{f"{name} json": f"check FILE:{name} --json" for name in FOUND},
+    "sarif": "check FILE:side --json -o found.sarif",
+    "sarif again": "check FILE:dead_relu --forward-only -o found.sarif",
+    "sarif failed": "check FILE:clash -o failed.sarif",
+    "junit": "check FILE:side -o found.xml --forward-only --skip tied",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("check")
+
+
+@pytest.fixture(scope="module")
+def answers(repo: Path, folder: Path) -> dict[str, Finished]:
+    lines = [line.replace("FILE", f"{repo}/tests/health/faulty.py") for line in LINES.values()]
+    home = {"HOME": str(folder), "PYTHONPATH": str(repo), "COLUMNS": "200"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOOKSCOPE")} | home
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input=json.dumps(lines),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    found = [Finished(*json.loads(line)) for line in done.stdout.splitlines()]
+    return dict(zip(LINES, found, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_layer_comes_first_and_the_status_tells(answers, name) -> None:
+    status, begins = TEXTS[name]
+    done = answers[name]
+    assert done.rc == status, done.stderr
+    assert done.stdout.startswith(begins)
+    assert done.stdout.splitlines()[-1].startswith("14 checks: ")
+    assert "Error" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "found"), FOUND.items())
+def test_the_command_finds_each_planted_fault(answers, name, found) -> None:
+    done = answers[f"{name} json"]
+    told = json.loads(done.stdout)
+    assert (told["schema"], told["command"]) == (1, "check")
+    seen = [(f["level"], f["check"], f["layer"]) for f in told["findings"]]
+    assert [one[:2] for one in seen] == [one[:2] for one in found]
+    if name != "sigmoids":  # which of the twenty comes first depends on the seed of the weights
+        assert seen == found
+    assert told["ok"] is (done.rc == 0) is all(level == "note" for level, _, _ in found)
+    assert told["thresholds"]["dead"] == 0.95
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_failed_run_leaves_unchecked_is_told(answers, folder) -> None:
+    unmade = json.loads(answers["clash json"].stdout)["unmade"]
+    assert set(unmade) == {"vanishing", "exploding", "unused", "uncalled"}
+    log = json.loads((folder / "failed.sarif").read_text())
+    validate_sarif(log)
+    [invocation] = log["runs"][0]["invocations"]
+    assert invocation["executionSuccessful"] is False
+    assert len(invocation["toolExecutionNotifications"]) == 4
+
+
+def validate_sarif(log: dict) -> None:
+    """What SARIF 2.1.0 requires of what we write: its required properties, ranges and indices."""
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].startswith("https://")
+    for run in log["runs"]:
+        rules = run["tool"]["driver"]["rules"]
+        assert isinstance(run["tool"]["driver"]["name"], str)
+        assert len({rule["id"] for rule in rules}) == len(rules)
+        assert all(isinstance(rule["shortDescription"]["text"], str) for rule in rules)
+        for invocation in run["invocations"]:
+            assert isinstance(invocation["executionSuccessful"], bool)
+            for told in invocation["toolExecutionNotifications"]:
+                assert told["message"]["text"] and told["level"] in LEVELS
+        for result in run["results"]:
+            assert result["message"]["text"]
+            assert result["level"] in LEVELS
+            assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+            for place in result["locations"]:
+                assert all(one["fullyQualifiedName"] for one in place["logicalLocations"])
+                uri = place["physicalLocation"]["artifactLocation"]["uri"]
+                assert uri and " " not in uri and "\\" not in uri
+
+
+@pytest.mark.slow
+def test_sarif_has_a_rule_for_each_check_and_a_result_for_each_finding(repo, answers, folder):
+    findings = json.loads(answers["sarif"].stdout)["findings"]
+    assert "wrote found.sarif" in answers["sarif"].stderr
+    assert "replacing an earlier file" in answers["sarif again"].stderr
+    log = json.loads((folder / "found.sarif").read_text())
+    validate_sarif(log)
+    [only] = log["runs"]
+    assert [r["ruleId"] for r in only["results"]] == ["dead"]
+    [place] = only["results"][0]["locations"]
+    assert place["logicalLocations"] == [{"fullyQualifiedName": "2.1", "kind": "module"}]
+    uri = place["physicalLocation"]["artifactLocation"]["uri"]
+    assert unquote(uri) == f"{repo}/tests/health/faulty.py"
+    assert {rule["id"] for rule in only["tool"]["driver"]["rules"]} == {*CHECKS, "run"}
+    assert {f["check"] for f in findings} == {"unused", "uncalled"}
+
+
+@pytest.mark.slow
+def test_junit_has_a_case_for_each_check(answers, folder) -> None:
+    assert answers["junit"].rc == 1
+    suite = ElementTree.parse(folder / "found.xml").getroot()
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert suite.tag == "testsuite"
+    assert int(suite.get("tests")) == len(cases) == 13
+    failed = [name for name, case in cases.items() if case.find("failure") is not None]
+    assert failed == ["uncalled"]
+    assert suite.get("failures") == "1"
+    skipped = [name for name, case in cases.items() if case.find("skipped") is not None]
+    assert skipped == ["vanishing", "exploding", "unused"]
+    assert suite.get("skipped") == "3"
+    assert cases["uncalled"].find("failure").get("message").startswith("2.never: ")
+    assert "2.idle" in cases["uncalled"].find("system-out").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--only", "nana"], "'nana' is none of nan, inf"),
+        (["--only", "nan", "--skip", "nan"], "No check is left."),
+        (["--dead", "1.5"], "it is a share"),
+        (["--floor", "-1"], "floor cannot be -1"),
+        (["--exploding", "nan"], "exploding cannot be nan"),
+        (["-o", "found.txt"], "is no report by its name"),
+        (["-o", "no/folder/found.xml"], "does not exist"),
+        (["--forward-only", "--loss", "ce"], "--forward-only leaves that out"),
+        (["--forse"], "No such option"),
+        (["resnt18"], "resnet18"),
+    ],
+)
+def test_wrong_usage_is_told_before_torch_is_imported(run, arguments, said) -> None:
+    done = run("check", *arguments, env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert (done.rc, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "| torch\n" not in done.stderr
+
+
+def test_a_file_that_is_not_ours_stays(run, tmp_path) -> None:
+    (tmp_path / "work").mkdir(exist_ok=True)
+    for name in ("found.xml", "found.sarif"):
+        (tmp_path / "work" / name).write_text("<mine/>")
+        done = run("check", "-o", name)
+        assert done.rc == 2
+        assert "was not written by hookscope" in done.stderr

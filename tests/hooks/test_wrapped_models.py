@@ -1,0 +1,380 @@
+"""Wrapped and changed modules, against hooks by hand on the plain model or straight computation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import accelerate
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.ao import quantization
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.utils import parametrizations, prune
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import hookscope
+from hookscope.errors import ForwardError, RequestError
+from hookscope.execute import same_bits
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def net() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.Sequential(nn.Flatten(), nn.Linear(144, 5)),
+        ).eval()
+
+
+def by_hand(model: nn.Module, x: Tensor = X) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs of every module and gradients of every parameter, for the sum of the output."""
+    outputs: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        return lambda _, __, out: outputs.update({name or ".": out.detach().clone()})
+
+    handles = [m.register_forward_hook(keep(name)) for name, m in model.named_modules()]
+    model(x).sum().backward()
+    for handle in handles:
+        handle.remove()
+    return outputs, {name: p.grad for name, p in model.named_parameters()}
+
+
+def demand_like_plain(capture: hookscope.Capture, plain: nn.Module) -> None:
+    outputs, grads = by_hand(plain)
+    assert {key for key in capture if key.endswith("/output")} == {f"{n}/output" for n in outputs}
+    for name, tensor in outputs.items():
+        assert same_bits(capture[f"{name}/output"], tensor)
+    found = {r.key: capture[r.key] for r in capture.records if r.kind == "param.grad"}
+    expected = {f"{'/'.join(n.rsplit('.', 1))}.grad": g for n, g in grads.items()}
+    assert found.keys() == expected.keys()
+    assert all(same_bits(found[key], grad) for key, grad in expected.items())
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def compiled_before(model: nn.Module) -> nn.Module:
+    wrapped = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        wrapped(X)  # hooks that are added now would never fire in what it made
+    return wrapped
+
+
+def compiled_in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_part(model: nn.Module) -> nn.Module:
+    model[3] = torch.compile(model[3], backend="eager")
+    return model
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compile": lambda model: torch.compile(model, backend="eager"),
+    "compile, run before": compiled_before,
+    "compile in place": compiled_in_place,
+    "compile of a part": compiled_part,
+    "DataParallel": nn.DataParallel,
+    "DistributedDataParallel": nn.parallel.DistributedDataParallel,
+    "DataParallel of compile": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
+    "checkpoint_wrapper": checkpoint_wrapper,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrapped_model_is_recorded_under_the_names_of_the_plain_one(
+    group: None, wrapper: str
+) -> None:
+    wrapped = WRAPPERS[wrapper](net())
+    with hookscope.record(wrapped, grads=True) as capture:
+        wrapped(X).sum().backward()
+    demand_like_plain(capture, net())
+    assert capture.coverage.silent == ()
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_verbs_take_a_wrapped_model(group: None, wrapper: str) -> None:
+    wrapped = WRAPPERS[wrapper](net())
+    with torch.no_grad():
+        before = wrapped(X)
+    capture = hookscope.capture(wrapped, input=X, verify=True)
+    outputs, _ = by_hand(net())
+    assert list(capture) == [f"{name}/output" for name in outputs]
+    assert all(same_bits(capture[f"{name}/output"], outputs[name]) for name in outputs)
+    assert capture.metadata["model"]["word"] == "Sequential"
+    assert "3.1/weight.grad" in hookscope.grads(wrapped, input=X, loss="sum")
+    assert [n.name for n in hookscope.tree(wrapped).nodes] == [
+        ".",
+        "0",
+        "1",
+        "2",
+        "3",
+        "3.0",
+        "3.1",
+    ]
+    assert "3.1/weight.update" in hookscope.step(wrapped, input=X, loss="sum")
+    with torch.no_grad():
+        assert same_bits(wrapped(X), before)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_of_a_file_is_captured_by_the_command(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def make(): return torch.compile(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))\n"
+    )
+    command = ["capture", "net.py:make", "--shape", "1x3", "--layer", "0", "--verify"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hookscope", *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].split()[:2] == ["0", "Linear"]
+
+
+def test_a_failure_in_a_wrapped_model_names_the_plain_layer() -> None:
+    with pytest.raises(ForwardError, match=r"layer 3\.1 \(Linear\)"):
+        hookscope.capture(nn.DataParallel(net()), input=torch.ones(1, 3, 9, 9))
+
+
+# Changed in place
+
+
+def weight_normed(model: nn.Sequential) -> nn.Module:
+    parametrizations.weight_norm(model[0])
+    return model
+
+
+def orthogonal(model: nn.Sequential) -> nn.Module:
+    parametrizations.orthogonal(model[3][1])
+    return model
+
+
+def old_weight_norm(model: nn.Sequential) -> nn.Module:
+    nn.utils.weight_norm(model[0])
+    return model
+
+
+def old_spectral_norm(model: nn.Sequential) -> nn.Module:
+    nn.utils.spectral_norm(model[0])
+    return model
+
+
+def pruned(model: nn.Sequential) -> nn.Module:
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    return model
+
+
+CHANGED = (weight_normed, orthogonal, old_weight_norm, old_spectral_norm, pruned)
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_parametrized_normed_and_pruned_modules_give_their_values_and_gradients(
+    change: Callable[[nn.Sequential], nn.Module],
+) -> None:
+    def made() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            return change(net())
+
+    model = made()
+    with hookscope.record(model, grads=True) as capture:
+        model(X).sum().backward()
+    demand_like_plain(capture, made())
+    capture = hookscope.capture(made(), input=X, verify=True)
+    assert same_bits(capture["./output"], made()(X).detach())
+
+
+@pytest.mark.parametrize("kind", ["Conv2d", "ParametrizedConv2d", "Conv*"])
+def test_a_parametrized_module_is_found_by_both_names_of_its_class(kind: str) -> None:
+    capture = hookscope.capture(weight_normed(net()), input=X, types=[kind])
+    assert list(capture) == ["0/output"]
+    assert capture.records[0].type == "ParametrizedConv2d"
+
+
+@pytest.mark.parametrize("change", [old_weight_norm, pruned])
+def test_a_module_that_cannot_be_copied_is_not_moved(
+    change: Callable[[nn.Sequential], nn.Module],
+) -> None:
+    with pytest.raises(RequestError, match="cannot be copied to be moved") as caught:
+        hookscope.capture(change(net()), input=X, dtype="float64")
+    assert "model.to(" in caught.value.hint
+
+
+# Quantized
+
+
+class Framed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.net, self.dequant = (
+            quantization.QuantStub(),
+            net(),
+            quantization.DeQuantStub(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dequant(self.net(self.quant(x)))
+
+
+def quantized() -> nn.Module:
+    torch.backends.quantized.engine = "fbgemm"
+    model = Framed().eval()
+    model.qconfig = quantization.get_default_qconfig("fbgemm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantization.prepare(model, inplace=True)
+        model(X)
+        return quantization.convert(model, inplace=True)
+
+
+needs_fbgemm = pytest.mark.skipif(
+    "fbgemm" not in torch.backends.quantized.supported_engines, reason="no engine to quantize with"
+)
+
+
+@needs_fbgemm
+def test_quantized_values_are_kept_and_stored_dequantized(tmp_path: Path) -> None:
+    model = quantized()
+    seen: dict[str, Tensor] = {}
+    handle = model.net[0].register_forward_hook(lambda _, __, out: seen.update(out=out.clone()))
+    output = model(X)
+    handle.remove()
+    capture = hookscope.capture(model, input=X, verify=True)
+    record = next(r for r in capture.records if r.key == "net.0/output")
+    assert (record.dtype, record.type) == ("quint8", "Conv2d")
+    assert torch.equal(capture["net.0/output"].int_repr(), seen["out"].int_repr())
+    assert same_bits(capture["./output"], output)
+    assert record.stats.mean == pytest.approx(float(seen["out"].dequantize().mean()))
+    capture.save(tmp_path / "c.safetensors")
+    again = hookscope.load(tmp_path / "c.safetensors")
+    assert same_bits(again["net.0/output"], seen["out"].dequantize())
+
+
+@needs_fbgemm
+def test_dynamically_quantized_layers_are_recorded() -> None:
+    torch.backends.quantized.engine = "fbgemm"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = quantization.quantize_dynamic(net(), {nn.Linear})
+    capture = hookscope.capture(model, input=X, types=["Linear"])
+    assert same_bits(capture["3.1/output"], model(X))
+
+
+# Lazy
+
+
+def test_a_lazy_module_is_refused_by_the_verbs_and_recorded_as_it_gets_its_shape() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lazy = nn.Sequential(nn.LazyLinear(3))
+    with pytest.raises(RequestError, match=r"0 \(LazyLinear\) has no shape yet"):
+        hookscope.capture(lazy, input=torch.ones(2, 5))
+    with hookscope.record(lazy) as capture:
+        output = lazy(torch.ones(2, 5))
+    assert same_bits(capture["0/output"], output.detach())
+    assert isinstance(lazy[0].weight, nn.Parameter)
+
+
+# Checkpointing
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool, sequential: bool) -> None:
+        super().__init__()
+        self.net, self.reentrant, self.sequential = net(), reentrant, sequential
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.sequential:
+            return checkpoint_sequential(self.net, 2, x, use_reentrant=self.reentrant)
+        return checkpoint(self.net, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_values_are_recorded_once(reentrant: bool, sequential: bool) -> None:
+    model = Checkpointed(reentrant, sequential)
+    x = X.clone().requires_grad_()
+    with hookscope.record(model, grads=True) as capture:
+        model(x).sum().backward()
+    outputs, grads = by_hand(net())
+    kept = {r.key for r in capture.records if r.kind == "output"}
+    leaves = {n for n in outputs if n not in (".", "3")} if sequential else set(outputs)
+    names = {f"net.{n}" if n != "." else "net" for n in leaves}
+    assert {f"{name}/output" for name in names} <= kept
+    assert all(r.call == 1 for r in capture.records)
+    for name in leaves:
+        key = f"net.{name}/output" if name != "." else "net/output"
+        assert same_bits(capture[key], outputs[name])
+    assert same_bits(capture["net.0/weight.grad"], grads["0.weight"])
+    inner = {r.key for r in capture.records if r.kind == "output.grad"}
+    assert ("net.1/output.grad" in inner) != reentrant
+    told = {a.reason for a in capture.absent if a.module == "net.0" and a.kind == "output.grad"}
+    assert told == ({"computed without autograd"} if reentrant else set())
+
+
+# Dispatched by accelerate
+
+
+def offloaded(folder: Path) -> nn.Module:
+    return accelerate.cpu_offload(net(), execution_device=torch.device("cpu"))
+
+
+def on_disk(folder: Path) -> nn.Module:
+    return accelerate.disk_offload(net(), str(folder), execution_device=torch.device("cpu"))
+
+
+def dispatched(folder: Path) -> nn.Module:
+    places = {"0": "cpu", "1": "cpu", "2": "cpu", "3": "disk"}
+    return accelerate.dispatch_model(net(), places, main_device="cpu", offload_dir=str(folder))
+
+
+@pytest.mark.parametrize("dispatch", [offloaded, on_disk, dispatched])
+def test_a_model_whose_weights_come_and_go_gives_the_same_values(
+    tmp_path: Path, dispatch: Callable[[Path], nn.Module]
+) -> None:
+    model = dispatch(tmp_path)
+    where = [p.device.type for p in model.parameters()]
+    assert "meta" in where
+    outputs, _ = by_hand(net())
+    with hookscope.record(model) as recorded:
+        model(X)
+    captured = hookscope.capture(model, input=X, verify=True)
+    for capture in (recorded, captured):
+        assert list(capture) == [f"{name}/output" for name in outputs]
+        assert all(same_bits(capture[f"{name}/output"], outputs[name]) for name in outputs)
+        assert {r.device for r in capture.records} == {"cpu"}
+    assert [p.device.type for p in model.parameters()] == where
+
+
+def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> None:
+    capture = hookscope.grads(dispatched(tmp_path), input=X, loss="sum")
+    plain = hookscope.grads(net(), input=X, loss="sum")
+    told = {f"{a.module}/{a.what}": a.reason for a in capture.absent}
+    assert "offloaded" in told["3.1/weight.grad"]
+    kept = [key for key in plain if not key.startswith("3.1/") or "output" in key]
+    assert list(capture) == kept
+    assert all(same_bits(capture[key], plain[key]) for key in kept)
+
+
+@pytest.mark.parametrize("given", [{"device": "cpu"}, {"dtype": "float64"}])
+def test_a_dispatched_model_is_not_moved(tmp_path: Path, given: dict[str, str]) -> None:
+    with pytest.raises(RequestError, match="spread over devices by accelerate"):
+        hookscope.capture(dispatched(tmp_path), input=X, **given)

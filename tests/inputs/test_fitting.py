@@ -1,0 +1,128 @@
+"""What does not fit the model is noticed, and said with the repair; what fits raises no alarm."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hookscope
+from hookscope.errors import ForwardError, InputError
+from hookscope.inputs.batch import build
+from hookscope.inputs.fitting import refuse_misfits
+from hookscope.sources.loading import load
+
+Arrays = dict[str, np.ndarray]
+RESNET = load("resnet18", meta=True)
+SOME = (
+    "resnet18",
+    "vit_b_16",
+    "r3d_18",
+    "raft_small",
+    "fcn_resnet50",
+    "ssdlite320_mobilenet_v3_large",
+)
+
+
+@pytest.fixture
+def saved(tmp_path: Path):
+    def save(array: np.ndarray) -> str:
+        np.save(tmp_path / "a.npy", array)
+        return str(tmp_path / "a.npy")
+
+    return save
+
+
+NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
+
+
+@pytest.mark.parametrize(
+    ("array", "hint"),
+    [
+        (NOISE[0], "The dimension of the batch is missing: array[None]"),
+        (
+            NOISE[0].transpose(1, 2, 0),
+            "the channels come last: write array.transpose(2, 0, 1)[None].",
+        ),
+        (NOISE.transpose(0, 2, 3, 1), "The channels come last"),
+        (NOISE[:, :1], "3 channels are needed in dimension 1, and it has 1"),
+        (NOISE[0, 0, 0], "4 dimensions are needed, and it has 1"),
+        (NOISE.astype("u1"), "astype('float32')"),
+    ],
+)
+def test_a_shape_that_cannot_run_is_refused_with_the_repair(saved, array, hint: str) -> None:
+    with pytest.raises(InputError, match="resnet18 takes") as caught:
+        build(RESNET, saved(array))
+    assert hint in caught.value.hint
+
+
+def test_bytes_as_floats_are_warned_of(saved, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookscope"):
+        build(RESNET, saved(np.abs(NOISE)))
+        assert caplog.text == ""
+        build(RESNET, saved(np.clip(np.abs(NOISE) * 100, 0, 255)))
+    assert "Divide by 255" in caplog.text
+
+
+def alarms(name: str, caplog: pytest.LogCaptureFixture) -> str:
+    """What is said of a model's own noise, and of what its recipe makes of a photo."""
+    model = load(name, meta=True)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "hookscope"):
+        refuse_misfits(model, model.example(0))
+        refuse_misfits(model, build(model, "img.png").value)
+    return caplog.text
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_what_a_model_is_made_for_raises_no_alarm(name: str, caplog) -> None:
+    assert alarms(name, caplog) == ""
+
+
+@pytest.mark.exhaustive
+def test_no_torchvision_model_raises_a_false_alarm(caplog) -> None:
+    from torchvision.models import list_models
+
+    assert {name: said for name in list_models() if (said := alarms(name, caplog))} == {}
+
+
+def test_a_shape_of_noise_does_not_count_as_a_file() -> None:
+    assert build(RESNET, shape=(3, 32, 32)).value.shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("module", "word", "said"),
+    [
+        (nn.Embedding(10, 4), "random:1x4", "An embedding takes whole numbers"),
+        (nn.Embedding(10, 4), "ints:1x50:0-30", "The embedding has 10 rows, and the input holds 2"),
+        (nn.Conv2d(3, 4, 3), "random:1x8x8x3", "array.transpose(0, 3, 1, 2)"),
+        (nn.Conv1d(5, 4, 3), "random:1x9x5", "array.transpose(0, 2, 1)"),
+        (nn.Conv2d(3, 4, 3), "random:1x1x8x8", "3 channels are needed in dimension 1"),
+        (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "The layer takes floating numbers"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "random:3x8x8", ""),
+        (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
+        (nn.Linear(4, 2), "random:3x5", "one more: a column of labels"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", ""),
+    ],
+)
+def test_a_run_that_fails_at_the_input_is_explained_by_the_layer(
+    module: nn.Module, word: str, said: str
+) -> None:
+    with pytest.raises(ForwardError) as caught:
+        hookscope.capture(module, input=word)
+    assert said in caught.value.hint
+    if not said:  # the layer got something else than the input, of which nothing is known
+        assert caught.value.hint.startswith(("Nothing had been recorded", "Recorded before it"))
+
+
+def test_an_input_that_fits_stays_without_remark(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hookscope"):
+        hookscope.capture(nn.Linear(4, 2), input="random:3x4")
+        hookscope.capture(nn.Embedding(10, 4), input="ints:1x4:0-10")
+        hookscope.capture("sample_models/digits.py:trained", input="random:1x1x8x8")
+    assert caplog.text == ""
+    assert torch.is_grad_enabled()

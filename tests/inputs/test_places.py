@@ -1,0 +1,268 @@
+"""Several inputs: by name, by position, nested in JSON, and from Python code."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import InputError, ModelError, RequestError
+from hookscope.inputs.batch import build
+from hookscope.inputs.words import expand, parse
+from hookscope.sources.loading import load, wrap
+
+
+class Pair(nn.Module):
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return ids
+
+
+class Open(nn.Module):
+    def forward(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+ONE, PAIR, OPEN = wrap(nn.Identity()), wrap(Pair()), wrap(Open())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", np.arange(4))
+    np.save("b.npy", np.ones(4))
+    return tmp_path
+
+
+def code(text: str, name: str = "data.py") -> None:
+    Path(name).write_text("import torch\nfrom torch.utils.data import *\n" + text)
+
+
+def test_inputs_by_name_come_in_any_order(folder: Path) -> None:
+    batch = build(PAIR, ["mask=b.npy", "ids=a.npy"])
+    assert batch.value["ids"].tolist() == [0, 1, 2, 3]
+    assert batch.value["mask"].tolist() == [1] * 4
+    assert [entry["word"] for entry in batch.sources] == ["mask=b.npy", "ids=a.npy"]
+
+
+def test_inputs_by_position_and_name_go_together(folder: Path) -> None:
+    args, kwargs = build(PAIR, ["1=b.npy", "0=a.npy"]).value
+    assert [t.tolist() for t in args] == [[0, 1, 2, 3], [1] * 4]
+    assert kwargs == {}
+    args, kwargs = build(PAIR, ["a.npy", "mask=b.npy"]).value
+    assert args[0].tolist() == [0, 1, 2, 3]
+    assert kwargs["mask"].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ids=a.npy", "msk=b.npy"], "no argument 'msk'"),
+        (["ids=a.npy"], "missing a required argument: 'mask'"),
+        (["1=b.npy"], "position 0 is not"),
+        (["a.npy", "0=b.npy", "mask=a.npy"], "Argument 0 is given twice"),
+        (["0=a.npy", "1=b.npy", "2=b.npy"], "too many positional arguments"),
+        (["a.npy", "mask=b.npy", "ids=b.npy"], "multiple values for argument 'ids'"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused(folder: Path, words: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        build(PAIR, words)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_with_an_equals_sign_in_its_name_is_a_file(folder: Path) -> None:
+    np.save("lr=1.npy", np.zeros(2))
+    assert build(ONE, "lr=1.npy").value.tolist() == [0, 0]
+    assert build(ONE, "input=lr=1.npy").value["input"].tolist() == [0, 0]
+    Path("run=2").mkdir()
+    np.save("run=2/x.npy", np.zeros(2))
+    assert expand(["run=2/*.npy"]) == ["run=2/x.npy"]
+    assert expand(["x=run=2/*.npy"]) == ["x=run=2/x.npy"]
+
+
+def test_words_keep_their_meaning_when_expanded(folder: Path) -> None:
+    words = ["ids=*.npy", "random:1x3", "0=a.npy", "x=text:a=b", "text:c:d"]
+    again = expand(words)
+    assert again[:2] == ["ids=a.npy", "ids=b.npy"]
+    assert parse(again) == parse(words)
+    assert [word.rest for word in parse(again)[-2:]] == ["a=b", "c:d"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ids=", "names no input after the ="),
+        ("text: ", "says nothing"),
+        ("random:3xx", "is no shape"),
+        ("random:0x3", "is no shape"),
+        ("ints:3", "which whole numbers"),
+        ("ints:3:5-5", "which whole numbers"),
+        ("rand:3x4", "There is no kind of input 'rand'"),
+        ("x=missing.npy", "There is no file 'missing.npy'"),
+        ("missing.npz:a", "There is no file 'missing.npz'"),
+        ("data.py", "names no function"),
+        ("nope.py:f", "There is no file 'nope.py'"),
+    ],
+)
+def test_a_word_without_meaning_is_refused(folder: Path, word: str, message: str) -> None:
+    code("", "data.py")
+    with pytest.raises(RequestError) as caught:
+        parse([word])
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_json_holds_arguments_with_tensors_by_file(folder: Path) -> None:
+    Path("sub").mkdir()
+    np.save("sub/c.npy", np.full(2, 7))
+    told = {
+        "ids": {"file": "c.npy"},
+        "mask": [{"tensor": [[1.5, 2]]}, {"scale": 3, "on": True, "none": None}],
+    }
+    Path("sub/args.json").write_text(json.dumps(told))
+    batch = build(PAIR, "sub/args.json")
+    assert batch.value["ids"].tolist() == [7, 7]
+    assert batch.value["mask"][0].tolist() == [[1.5, 2]]
+    assert batch.value["mask"][1] == {"scale": 3, "on": True, "none": None}
+    assert [entry["part"] for entry in batch.sources] == ["ids", "mask.0"]
+    nested = build(PAIR, ["ids=a.npy", "mask=sub/args.json"]).value["mask"]
+    assert nested["ids"].tolist() == [7, 7]
+
+
+def test_a_list_in_json_holds_arguments_by_position(folder: Path) -> None:
+    Path("args.json").write_text('[{"file": "a.npy"}, {"tensor": [1, 2]}]')
+    args, _ = build(PAIR, "args.json").value
+    assert args[1].dtype is torch.int64
+    Path("list.json").write_text("[1, 2]")
+    assert build(PAIR, ["a.npy", "mask=list.json"]).value[1]["mask"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[" * 5000, "cannot be read as JSON"),
+        ("[" * 300 + "]" * 300, "nested too deep"),
+        ('{"ids": {"file": "gone.npy"}}', "There is no file 'gone.npy'"),
+        ('{"ids": {"file": 3}}', "3 names no file"),
+        ('{"ids": {"file": "args.json"}}', "no file of tensors"),
+        ('{"ids": {"tensor": [[1], [1, 2]]}}', "a tensor that cannot be made"),
+        ('{"ids": {"tensor": "x"}}', "a tensor that cannot be made"),
+        ('{"ids": ' + "9" * 5000 + "}", "cannot be read as JSON"),
+        ('{"ids": {"tensor": ' + "9" * 50 + "}}", "a tensor that cannot be made"),
+    ],
+)
+def test_json_that_names_no_arguments_is_refused(folder: Path, text: str, message: str) -> None:
+    Path("args.json").write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        build(OPEN, "args.json")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def batches(): return torch.ones(1, 2)", [[1, 1]]),
+        ("def batches():\n    yield torch.ones(1)\n    raise ValueError", [1]),
+        ("import numpy\ndef batches(): return numpy.ones(2)", [1, 1]),
+        ("batches = torch.ones(1)", [1]),
+        ("batches = TensorDataset(torch.ones(3, 2))", [[1, 1]]),
+        ("batches = TensorDataset(torch.ones(3, 2), torch.zeros(3))", [[1, 1]]),
+        ("batches = DataLoader(torch.ones(4, 1), batch_size=2)", [[1], [1]]),
+        ("batches = DataLoader(TensorDataset(torch.ones(4), torch.ones(4)), 3)", [1, 1, 1]),
+        ("def batches(): return DataLoader(torch.ones(4), batch_size=2)", [1, 1]),
+        (
+            "class batches(Dataset):\n    def __len__(self): return 2\n"
+            "    def __getitem__(self, n): return torch.ones(2), 1",
+            [[1, 1]],
+        ),
+        (
+            "class batches(IterableDataset):\n    def __iter__(self):\n        yield torch.ones(2)",
+            [[1, 1]],
+        ),
+    ],
+)
+def test_python_code_offers_the_first_batch(folder: Path, text: str, expected: list) -> None:
+    code(text)
+    batch = build(ONE, "data.py:batches")
+    assert batch.value.tolist() == expected
+    assert batch.sources[0]["word"] == "data.py:batches"
+
+
+def test_a_pair_is_input_and_label_only_where_one_argument_is_needed(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code("batches = DataLoader(TensorDataset(torch.ones(4), torch.zeros(4)), 2)")
+    with caplog.at_level(logging.INFO, "hookscope"):
+        args, _ = build(PAIR, "data.py:batches").value
+        assert [t.tolist() for t in args] == [[1, 1], [0, 0]]
+        assert "label" not in caplog.text
+        build(ONE, "data.py:batches")
+    assert "the second of each pair is taken for a label and left out" in caplog.text
+    assert "gives the first batch of 2" in caplog.text
+
+
+def test_dicts_from_python_code_are_arguments_by_name(folder: Path) -> None:
+    code("def batches():\n    yield {'ids': torch.ones(2), 'mask': torch.zeros(2)}")
+    assert build(PAIR, "data.py:batches").value["mask"].tolist() == [0, 0]
+    with pytest.raises(InputError, match="no argument 'ids'"):
+        build(ONE, "data.py:batches")
+
+
+def test_images_of_a_dataset_go_through_the_models_recipe(folder: Path) -> None:
+    code(
+        "from torchvision.datasets import FakeData\n"
+        "photos = FakeData(size=2, image_size=(3, 40, 50), num_classes=4)"
+    )
+    resnet = load("resnet18", meta=True)
+    assert build(resnet, "data.py:photos").value.shape == (1, 3, 224, 224)
+    assert build(resnet, "data.py:photos", size=64).value.shape == (1, 3, 64, 64)
+
+
+def test_shuffling_follows_the_seed_and_leaves_the_global_state_alone(folder: Path) -> None:
+    code(
+        "import numpy, random\nbatches = DataLoader(torch.arange(90), batch_size=9, shuffle=True)\n"
+        "def drawn(): return torch.tensor([random.random(), numpy.random.rand()])"
+    )
+    state = torch.get_rng_state()
+    for word in ("data.py:batches", "data.py:drawn"):
+        first = build(ONE, word, seed=3).value
+        assert torch.equal(first, build(ONE, word, seed=3).value)
+        assert not torch.equal(first, build(ONE, word, seed=4).value)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("other = 1", InputError, "has no 'batches'"),
+        ("batches = 1", InputError, "gives no tensor but int"),
+        ("def batches(n): return n", InputError, "missing a required argument: 'n'"),
+        ("def batches(): raise OSError('gone')", ModelError, "line 3, raised OSError: gone"),
+        ("def batches():\n    yield from ()", InputError, "gives no batch: it is empty"),
+        ("batches = TensorDataset(torch.ones(0))", InputError, "it is empty"),
+        ("1/0", ModelError, "line 3, raised ZeroDivisionError"),
+        ("def batches(): return batches", InputError, "gives no tensor but function"),
+    ],
+)
+def test_python_code_that_offers_nothing_is_told(
+    folder: Path, text: str, error: type[RequestError], message: str
+) -> None:
+    code(text)
+    with pytest.raises(error, match=message) as caught:
+        build(ONE, "data.py:batches")
+    assert caught.value.exit_code == 2
+
+
+def test_a_module_that_can_be_imported_offers_batches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code("def batches(): return torch.ones(2)", "offering_for_tests.py")
+    monkeypatch.syspath_prepend(str(folder))
+    assert build(ONE, "offering_for_tests:batches").value.tolist() == [1, 1]

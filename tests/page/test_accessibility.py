@@ -1,0 +1,60 @@
+"""The page for everybody: contrast by WCAG, and all of it by keyboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hookscope
+
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> str:
+    return hookscope.report(folder / "values.safetensors").html
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_text_has_the_contrast_that_wcag_asks_for(opened, folder, dark) -> None:
+    files = [folder / f"{name}.safetensors" for name in ("values", "odd")]
+    page = opened(hookscope.report(*files).html, dark=dark)
+    for typed in ("", "stage2.0"):
+        page.fill("#filter", typed)
+        texts, faint = page.evaluate(CONTRAST)
+        assert texts > 100
+        assert faint == []
+
+
+def test_what_can_be_reached_by_tab_has_a_name_and_shows_its_focus(opened, html) -> None:
+    page = opened(html)
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        one = page.evaluate(
+            """() => { const e = document.activeElement; const s = getComputedStyle(e);
+            return e === document.body ? null : { name: (e.ariaLabel ?? e.labels?.[0]?.textContent
+            ?? e.textContent).trim(), is: e.getAttribute('role') || e.id || e.tagName,
+            focus: s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2 }; }"""
+        )
+        if one is None:
+            break
+        reached.append(one)
+    assert all(one["name"] and one["focus"] for one in reached), reached
+    order = [one["is"] for one in reached]
+    assert order[:4] == ["theme", "SUMMARY", "filter", "treeitem"]
+    assert order[4] == "region"  # the table, so that it can be scrolled by keyboard
+    assert set(order[5:19]) == {"BUTTON"}
+
+
+def test_the_table_sorts_by_keyboard_and_says_how(opened, html) -> None:
+    page = opened(html)
+    button = page.locator("#table thead button:text-is('norm')")
+    button.focus()
+    for key, said in (("Enter", "ascending"), (" ", "descending")):
+        page.keyboard.press(key)
+        assert (
+            page.locator("#table th:has(button:text-is('norm'))").get_attribute("aria-sort") == said
+        )
+        assert page.evaluate("document.activeElement.textContent") == "norm"

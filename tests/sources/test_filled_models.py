@@ -1,0 +1,271 @@
+"""Models built without values and filled from a file: those built with them, bit for bit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torchvision import models
+
+import hookscope
+from hookscope.sources import weights
+from hookscope.sources.catalog import bundled
+from hookscope.sources.loaded import WeightsWord
+from hookscope.sources.meta import ParametersOnMeta
+from hookscope.sources.stored import tensors_in
+from hookscope.sources.weights import build_from_file
+from hookscope.spec import check_weights_file
+
+SOME = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "raft_small", "mnasnet0_5")
+LARGE = 200_000_000  # parameters; one model of more is left out, for its time and memory
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that are not saved included, under all their names."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return dict(chain(parameters, module.named_buffers(remove_duplicate=False)))
+
+
+def demand_same(ours: nn.Module, plain: nn.Module) -> None:
+    mine, theirs = tensors_of(ours), tensors_of(plain)
+    assert list(mine) == list(theirs)
+    for name, tensor in theirs.items():
+        assert type(mine[name]) is type(tensor)
+        assert mine[name].device.type == "cpu"
+        assert mine[name].stride() == tensor.stride()
+        assert mine[name].requires_grad == tensor.requires_grad
+        assert torch.equal(mine[name].view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8))
+
+
+class Builder:
+    """Builds a model from a seed, as a source does, and remembers in which contexts."""
+
+    def __init__(self, kind: Callable[[], nn.Module], seed: int = 0) -> None:
+        self.kind = kind
+        self.seed = seed
+        self.contexts: list[type] = []
+
+    def __call__(self, context: AbstractContextManager[object] | None = None) -> nn.Module:
+        self.contexts.append(type(context))
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # GoogLeNet's, about its own initialisation
+            torch.manual_seed(self.seed)
+            with context or nullcontext():
+                return self.kind()
+
+
+FILLED, TRULY = [ParametersOnMeta], [ParametersOnMeta, nullcontext]
+
+
+def compare_with_plain_way(name: str, folder: Path) -> None:
+    plain = hookscope.load_model(name, seed=1).module
+    path = folder / "w.safetensors"
+    save_file({n: t.contiguous() for n, t in plain.state_dict().items()}, path)
+    state = plain.state_dict()
+    plain = hookscope.load_model(name, seed=0).module
+    plain.load_state_dict(state)
+    ours = hookscope.load_model(name, weights=path, seed=0)
+    assert not ours.weights.missing
+    assert not ours.weights.unexpected
+    demand_same(ours.module, plain)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_torchvision_model_is_filled_to_the_same_bits(tmp_path: Path, name: str) -> None:
+    compare_with_plain_way(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", [*SOME, "swin_t", "fasterrcnn_resnet50_fpn"])
+def test_a_torchvision_model_is_built_without_values(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "w.pth"
+    options = {"weights_backbone": None} if "rcnn" in name else {}
+    build = Builder(partial(models.get_model, name, weights=None, **options))
+    torch.save(build().state_dict(), path)
+    build.contexts.clear()
+    build_from_file(build, WeightsWord(str(path)))
+    assert build.contexts == FILLED
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [m.name for m in bundled() if m.parameters < LARGE])
+def test_every_torchvision_model_is_filled_to_the_same_bits(tmp_path: Path, name: str) -> None:
+    compare_with_plain_way(name, tmp_path)
+
+
+class Unsaved(nn.Module):
+    """A buffer that is not in the state dict, made of ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("mask", torch.ones(3, 3).triu(), persistent=False)
+
+
+class Attribute(nn.Module):
+    """A tensor that is neither parameter nor buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.tables = {"scale": [torch.full((3,), 2.0)]}
+
+
+class Shuffled(nn.Module):
+    """An order drawn after the weights, so that it depends on how many numbers these took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.order = torch.randperm(100)
+
+
+class Looking(nn.Module):
+    """Reads the values of its weights while it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.bound = float(self.layer.weight.detach().abs().max())
+
+
+class Views(nn.Module):
+    """Two buffers in one memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        both = torch.zeros(2, 3)
+        self.register_buffer("first", both[0])
+        self.register_buffer("second", both[1])
+
+
+class Tied(nn.Module):
+    """One parameter under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+
+
+@pytest.mark.parametrize("kind", [Unsaved, Attribute, Shuffled, Looking, Views])
+def test_what_a_file_cannot_fill_is_built_truly(
+    tmp_path: Path, kind: Callable[[], nn.Module]
+) -> None:
+    path = tmp_path / "w.pth"
+    state = Builder(kind, 1)().state_dict()
+    torch.save(state, path)
+    build = Builder(kind, 0)
+    ours, _ = build_from_file(build, WeightsWord(str(path)))
+    plain = Builder(kind, 0)()
+    plain.load_state_dict(state)
+    assert build.contexts == TRULY
+    demand_same(ours, plain)
+    for name in ("tables", "order", "bound"):
+        assert str(getattr(ours, name, None)) == str(getattr(plain, name, None))
+
+
+def test_a_tied_weight_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(Builder(Tied, 1)().state_dict(), path)
+    build = Builder(Tied)
+    ours, _ = build_from_file(build, WeightsWord(str(path)))
+    assert build.contexts == FILLED
+    assert ours.a.weight is ours.b.weight
+    demand_same(ours, Builder(Tied, 1)())
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, partial: bool) -> None:
+    path = tmp_path / "w.safetensors"
+    state = {n: t for n, t in Builder(Tied, 1)().state_dict().items() if n != "a.bias"}
+    if partial:
+        state["b.bias"] = torch.ones(7)
+    save_file({n: t.clone() for n, t in state.items()}, path)
+    wanted = WeightsWord(str(path), partial=partial)
+    build = Builder(Tied, 5)
+    ours, info = build_from_file(build, wanted)
+    plain = Builder(Tied, 5)()
+    state.pop("b.bias") if partial else None
+    plain.load_state_dict(state, strict=False)
+    assert build.contexts == TRULY
+    demand_same(ours, plain)
+    assert info.missing == (("a.bias", "b.bias") if partial else ("a.bias",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_dtype_become_the_models(tmp_path: Path, dtype: torch.dtype) -> None:
+    path = tmp_path / "w.safetensors"
+    state = {n: t.to(dtype, copy=True) for n, t in Builder(Tied, 1)().state_dict().items()}
+    save_file(state, path)
+    build = Builder(Tied)
+    ours, _ = build_from_file(build, WeightsWord(str(path)))
+    plain = Builder(Tied, 0)()
+    plain.load_state_dict(state)
+    demand_same(ours, plain)
+    assert build.contexts == FILLED
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_pickled_weights_fill_a_model_too(tmp_path: Path, old: bool) -> None:
+    path = tmp_path / "w.pth"
+    state = Builder(Tied, 1)().state_dict()
+    torch.save(state, path, _use_new_zipfile_serialization=not old)
+    ours, _ = build_from_file(Builder(Tied), WeightsWord(str(path)))
+    demand_same(ours, Builder(Tied, 1)())
+
+
+def test_a_model_that_loads_in_its_own_way_gets_the_values(tmp_path: Path) -> None:
+    class Fused(nn.Module):
+        """Puts the three weights of a checkpoint together as it loads them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Parameter(torch.zeros(6, 2))
+
+        def _load_from_state_dict(self, state: dict[str, Tensor], *args: object) -> None:
+            state["qkv"] = torch.cat([state.pop(name) for name in "qkv"])
+            super()._load_from_state_dict(state, *args)
+
+    path, parts = tmp_path / "w.safetensors", torch.randn(3, 2, 2)
+    more = {"qkv": torch.zeros(6, 2)}  # so that some name is the model's
+    save_file({**dict(zip("qkv", parts.clone().unbind(), strict=True)), **more}, path)
+    module = Fused()
+    weights.load_file_into(module, WeightsWord(str(path)))
+    assert torch.equal(module.qkv, parts.reshape(6, 2))
+
+
+def test_a_lazy_model_takes_its_shapes_from_the_file(tmp_path: Path) -> None:
+    path, stored = tmp_path / "w.safetensors", nn.Sequential(nn.Linear(5, 3))
+    save_file(stored.state_dict(), path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # lazy modules are said to be under development
+        lazy = nn.Sequential(nn.LazyLinear(3))
+    weights.load_file_into(lazy, WeightsWord(str(path)))
+    x = torch.randn(2, 5)
+    assert torch.equal(lazy(x), stored(x))
+
+
+def test_tensors_are_read_when_they_are_used_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file({"a": torch.ones(3), "b": torch.zeros(2, 2, dtype=torch.int8)}, path)
+    found = tensors_in(check_weights_file(str(path)))
+    path.unlink()
+    assert (found["b"].shape, found["b"].dtype) == ((2, 2), torch.int8)
+    with pytest.raises(Exception, match=str(path)):
+        found["a"] + 1
+
+
+def test_nothing_of_a_hollow_model_takes_memory() -> None:
+    with ParametersOnMeta() as context:
+        layer = nn.Linear(4, 4)
+    assert layer.weight.is_meta
+    assert not context.drew

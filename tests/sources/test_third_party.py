@@ -1,0 +1,240 @@
+"""Models of timm, of transformers, and of sources that other packages register."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import hookscope
+from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
+from hookscope.sources.loading import load
+from hookscope.tensors import as_call
+from tests.conftest import Run
+from tests.sources.third_party_models import write_configuration
+
+PLUGIN = "from torch import nn\ndef load(word, *, weights, model_args, seed, meta):\n"
+
+
+@pytest.fixture
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Install a package with an entry point, as an installer would leave it."""
+
+    def install(code: str) -> Path:
+        site = tmp_path / "site"
+        info = site / "nets_to_go-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nets-to-go\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[hookscope.sources]\nzoo = nets_to_go:load\n")
+        (site / "nets_to_go.py").write_text(code)
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.delitem(sys.modules, "nets_to_go", raising=False)
+        return site
+
+    return install
+
+
+def test_a_registered_source_is_asked(register, tmp_path: Path) -> None:
+    register(PLUGIN + "    return nn.Linear(model_args['width'], len(word))\n")
+    loaded = load("zoo:four", model_args={"width": 3})
+    assert (loaded.source, loaded.name, loaded.module.out_features) == ("zoo", "four", 4)
+    assert torch.equal(
+        loaded.module.weight, load("zoo:four", model_args={"width": 3}).module.weight
+    )
+    save_file({"weight": torch.ones(4, 3), "bias": torch.zeros(4)}, tmp_path / "w.safetensors")
+    filled = load("zoo:four", model_args={"width": 3}, weights=tmp_path / "w.safetensors")
+    assert torch.equal(filled.module.weight, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import not_there", "registered by nets-to-go as nets_to_go:load, cannot be imported"),
+        (PLUGIN + "    return 3", "gave a int for 'net'"),
+        (PLUGIN + "    return 1 / 0", "could not load 'net': ZeroDivisionError"),
+    ],
+)
+def test_a_broken_source_is_named(register, code: str, said: str) -> None:
+    register(code)
+    with pytest.raises((EnvironmentFault, ModelError)) as caught:
+        load("zoo:net")
+    assert said in caught.value.message
+
+
+def test_the_command_knows_a_registered_source(register, run: Run, repo: Path) -> None:
+    site = register(PLUGIN + "    return nn.Linear(2, 2)\n")
+    done = run("tree", "zoo:net", env={"PYTHONPATH": f"{repo}:{site}"})
+    assert (done.rc, "Linear(2, 2)" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("word", "package"), [("timm:resnet18", "timm"), ("hf:x", "transformers")])
+def test_a_missing_package_is_told_with_its_extra(
+    run: Run, repo: Path, tmp_path: Path, word: str, package: str
+) -> None:
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "sitecustomize.py").write_text(
+        "import sys\nclass Hide:\n    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == '{package}':\n"
+        f"            raise ModuleNotFoundError('No module named {package}', name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    done = run("tree", word, env={"PYTHONPATH": f"{tmp_path / 'hide'}:{repo}"})
+    assert done.rc == 1
+    assert f'pip install "hookscope[{package}]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_timm_brings_its_preprocessing_and_its_classes() -> None:
+    import timm
+    from timm import data
+
+    loaded = load("timm:resnet10t")
+    config = data.resolve_model_data_config(timm.create_model("resnet10t"))
+    image = Image.linear_gradient("L").resize((300, 200)).convert("RGB")
+    expected = data.create_transform(**config, is_training=False)(image)
+    assert loaded.preprocess is not None
+    assert torch.equal(loaded.preprocess(image), expected)
+    assert loaded.shape == (1, *config["input_size"])
+    assert loaded.categories[3] == "tiger shark"
+    torch.manual_seed(0)
+    assert torch.equal(loaded.module.fc.weight, timm.create_model("resnet10t").fc.weight)
+
+
+def test_timm_answers_a_wrong_name_or_argument() -> None:
+    with pytest.raises(ModelError, match="no model called 'resnt18'") as caught:
+        load("timm:resnt18")
+    assert "resnet18" in caught.value.hint
+    with pytest.raises(ModelError, match="cannot be built with wide=3"):
+        load("timm:resnet10t", model_args={"wide": 3})
+    with pytest.raises(RequestError, match="is no model argument"):
+        load("timm:resnet10t", model_args={"pretrained": True})
+
+
+def test_cached_weights_of_timm_are_loaded_and_missing_ones_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(WeightsError, match="HF_HUB_OFFLINE is set") as caught:
+        load("timm:resnet10t", weights="default")
+    assert "Address: https://" in caught.value.hint
+    assert str(tmp_path) in caught.value.message
+    state = load("timm:resnet10t", seed=7).module.state_dict()
+    folder = tmp_path / "models--timm--resnet10t.c3_in1k"
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    save_file(state, folder / "snapshots" / "abc" / "model.safetensors")
+    loaded = load("timm:resnet10t", weights="default")
+    assert all(torch.equal(value, state[key]) for key, value in loaded.module.state_dict().items())
+    assert loaded.weights.word == "c3_in1k"
+
+
+def save_bert(folder: Path) -> torch.nn.Module:
+    """A folder as transformers writes it, with weights, a vocabulary and named classes."""
+    from transformers import AutoConfig, BertForSequenceClassification, BertTokenizer
+
+    config = AutoConfig.from_pretrained(write_configuration("bert", folder))
+    config.id2label = {0: "bad", 1: "fair", 2: "good"}
+    model = BertForSequenceClassification(config).eval()
+    model.save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "fine", "day"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return model
+
+
+def test_a_folder_brings_its_weights_tokenizer_and_classes(tmp_path: Path) -> None:
+    model = save_bert(tmp_path)
+    loaded = load(f"hf:{tmp_path}")
+    state = model.state_dict()
+    assert all(torch.equal(v, state[k]) for k, v in loaded.module.state_dict().items())
+    assert (loaded.categories, loaded.weights.word) == (("bad", "fair", "good"), "as saved")
+    assert loaded.own_text is not None
+    call = loaded.own_text.run(["a fine day", "a"])
+    assert call["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    args, kwargs = as_call(call)
+    assert torch.equal(loaded.module(*args, **kwargs).logits, model(**call).logits)
+    fresh = load(f"hf:{tmp_path}/config.json")
+    assert fresh.weights.word == "random"
+    assert not torch.equal(fresh.module.classifier.weight, model.classifier.weight)
+
+
+def test_pictures_and_sound_go_through_the_processors_of_the_folder(tmp_path: Path) -> None:
+    from transformers import ViTImageProcessor, Wav2Vec2FeatureExtractor
+
+    vit = write_configuration("vit", tmp_path / "vit")
+    processor = ViTImageProcessor(size={"height": 32, "width": 32})
+    processor.save_pretrained(vit)
+    image = Image.linear_gradient("L").convert("RGB")
+    loaded = load(f"hf:{vit}")
+    assert loaded.preprocess is not None
+    made = loaded.preprocess(image)
+    assert torch.equal(made, processor(images=image, return_tensors="pt")["pixel_values"][0])
+    assert loaded.arrange([made, made])["pixel_values"].shape == (2, 3, 32, 32)
+    speech = write_configuration("wav2vec2", tmp_path / "speech")
+    Wav2Vec2FeatureExtractor(sampling_rate=8000).save_pretrained(speech)
+    sound = load(f"hf:{speech}").own_sound
+    assert sound is not None
+    assert sound.rate == 8000
+    assert sound.run([torch.randn(900), torch.randn(700)])["input_values"].shape == (2, 900)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "has no model_type"),
+        ('{"model_type": "berd"}', "knows no model type 'berd'"),
+        ('{"model_type": "own", "auto_map": {}}', "hookscope does not run"),
+        ('{"model_type": "bert", "hidden_size": "wide"}', "bert"),
+    ],
+)
+def test_a_configuration_that_will_not_do_is_told(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError) as caught:
+        load(f"hf:{tmp_path}")
+    assert said in caught.value.message
+    assert caught.value.hint
+
+
+def test_values_of_a_configuration_and_the_kind_of_attention_can_be_set(tmp_path: Path) -> None:
+    word = f"hf:{write_configuration('bert', tmp_path)}"
+    loaded = load(word, model_args={"num_hidden_layers": 1}, attn="eager")
+    assert len(loaded.module.bert.encoder.layer) == 1
+    shot = hookscope.capture(word, attn="eager", attention=True)
+    assert [key for key in shot if key.endswith("/attention")]
+    with pytest.raises(ModelError, match="has no 'num_hidden_layer'"):
+        load(word, model_args={"num_hidden_layer": 1})
+    with pytest.raises(ModelError, match="no attention called 'eagre'"):
+        load(word, attn="eagre")
+    with pytest.raises(RequestError, match="--attn is for models of transformers"):
+        load("resnet18", attn="eager")
+
+
+@pytest.mark.slow
+def test_a_name_that_is_not_cached_is_told_and_nobody_is_asked(run: Run, tmp_path: Path) -> None:
+    done = run("tree", "hf:org/name")
+    assert done.rc == 2
+    assert "--weights default" in done.stderr
+    done = run("capture", "hf:org/name", "--weights", "default", env={"HF_HUB_OFFLINE": "1"})
+    assert done.rc == 1
+    assert "HF_HUB_OFFLINE is set" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_take_these_words(run: Run, tmp_path: Path) -> None:
+    word = f"hf:{write_configuration('llama', tmp_path / 'llama')}"
+    for command in ("capture", "grads"):
+        done = run(command, word)
+        assert done.rc == 0, done.stderr
+        assert "weights: random from seed 0" in done.stderr
+    done = run("tree", word, "--shapes")
+    assert (done.rc, "1x16x32" in done.stdout) == (0, True), done.stderr
