@@ -26,6 +26,9 @@ class Place:
     def __str__(self) -> str:
         return self.word
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.word,)  # a copy in another process has scratch room of its own
+
     def make(self) -> None:
         """Make the folder, and those above it.
 

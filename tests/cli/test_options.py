@@ -24,7 +24,7 @@ CALLBACKS = {"progress"}
 CALLBACKS |= {"folder", "force"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
-WITH_API += ("report", "plot", "filters", "check", "diff")
+WITH_API += ("report", "plot", "filters", "check", "diff", "export", "verify")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -143,6 +143,7 @@ NEEDED = {
     **{name: ["a.safetensors"] for name in ("show", "plot", "report")},
     "completion": ["bash"],
     "filters": ["conv1"],
+    **{name: ["features/"] for name in ("export", "verify")},
     "diff": ["a.safetensors", "b.safetensors"],
 }
 FILES = {"config", "no-config"}  # their effect is in test_settings.py
@@ -206,7 +207,7 @@ def api_of(name: str) -> dict[str, inspect.Parameter]:
 @pytest.mark.parametrize("name", WITH_API)
 def test_options_are_the_keywords_of_the_api(name) -> None:
     names = {param.name for param in cli.commands[name].params} - PRESENTATION
-    assert names == set(api_of(name)) - CALLBACKS
+    assert names == set(api_of(name)) - CALLBACKS - PRESENTATION
 
 
 @pytest.mark.slow
@@ -215,7 +216,7 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
     params = parse(name, *NEEDED.get(name, [])).params
     arguments = {p.name for p in cli.commands[name].params if isinstance(p, click.Argument)}
     for keyword, parameter in api_of(name).items():
-        if keyword not in CALLBACKS | arguments:
+        if keyword not in CALLBACKS | PRESENTATION | arguments:
             assert params[keyword] == parameter.default, keyword
 
 
