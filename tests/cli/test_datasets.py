@@ -40,7 +40,7 @@ CAPTURE = ("capture", "small.py:small", "--layer", "0", "--input", "photos", "--
 
 @pytest.mark.slow
 def test_a_folder_gets_one_row_for_each_input(run, photos) -> None:
-    done = run(*CAPTURE, "-o", "features/", "--shard-size", "1")
+    done = run(*CAPTURE, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
     assert done.rc == 0
     assert done.stdout.splitlines() == [
         "layer  type    what    call  rows  shape of a row  dtype",
@@ -49,10 +49,12 @@ def test_a_folder_gets_one_row_for_each_input(run, photos) -> None:
     ]
     assert "wrote features/ (3 shards, " in done.stderr
     assert done.stderr.splitlines()[-1] == "next: hookscope show features/"
-    again = run(*CAPTURE, "-o", "features/", "--shard-size", "1")
+    again = run(*CAPTURE, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
     assert (again.rc, again.stdout) == (2, "")
     assert "Add --resume" in again.stderr
-    resumed = run(*CAPTURE, "-o", "features/", "--shard-size", "1", "--resume", "--json")
+    resumed = run(
+        *CAPTURE, "-o", "features/", "--shard-size", "1", "--resume", "--json", cwd=photos.parent
+    )
     document = json.loads(resumed.stdout)
     assert (document["rows"], document["rows_now"], document["command"]) == (6, 0, "capture")
 
@@ -88,15 +90,15 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_envir
 
 def test_options_of_one_form_are_refused_in_the_other(run, photos) -> None:
     for words, said in [
-        (("--resume",), "--resume is for a folder of results"),
+        (("--resume",), "is for a folder of results"),
         (("--ops", "-o", "features/"), "--ops is not for a folder of results"),
         (("--reduce", "men", "-o", "features/"), "mean"),
         (("--stats-only", "--reduce", "mean", "-o", "features/"), "--stats-only keeps no rows"),
     ]:
-        done = run(*CAPTURE, *words)
+        done = run(*CAPTURE, *words, cwd=photos.parent)
         assert (done.rc, done.stdout) == (2, "")
         assert said in done.stderr
-    done = run("capture", "small.py:small", "-o", "features/")
+    done = run("capture", "small.py:small", "-o", "features/", cwd=photos.parent)
     assert done.rc == 2
     assert "there is no input" in done.stderr
 
