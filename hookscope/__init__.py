@@ -14,6 +14,7 @@ from hookscope.version import __version__
 if TYPE_CHECKING:
     from hookscope.ablation.result import Ablation
     from hookscope.captures import Capture
+    from hookscope.datasets.reading.features import Features
     from hookscope.errors import HookscopeError
     from hookscope.health.result import Health
     from hookscope.own_hooks.emission import emit
@@ -23,22 +24,25 @@ if TYPE_CHECKING:
     from hookscope.verbs.capture import capture
     from hookscope.verbs.check import check
     from hookscope.verbs.diff import diff
+    from hookscope.verbs.export import export
+    from hookscope.verbs.extract import extract
     from hookscope.verbs.filters import filters
     from hookscope.verbs.gradcheck import gradcheck
     from hookscope.verbs.grads import grads
     from hookscope.verbs.load import load, load_model
+    from hookscope.verbs.open import open
     from hookscope.verbs.plot import plot
     from hookscope.verbs.record import record
     from hookscope.verbs.report import Report, report
     from hookscope.verbs.step import step
     from hookscope.verbs.trace import trace
     from hookscope.verbs.tree import tree
+    from hookscope.verbs.verify import verify
     from hookscope.wrapping import wrap
 
 _VERBS = (
-    *("ablate", "cam", "capture", "check", "diff", "filters", "gradcheck", "grads", "load"),
-    "plot",
-    *("record", "report", "step", "trace"),
+    *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
+    *("grads", "load", "open", "plot", "record", "report", "step", "trace", "verify"),
 )
 _HOMES = {
     **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
@@ -49,6 +53,7 @@ _HOMES = {
     "wrap": "hookscope.wrapping",
     "Ablation": "hookscope.ablation.result",
     "Capture": "hookscope.captures",
+    "Features": "hookscope.datasets.reading.features",
     "Health": "hookscope.health.result",
     "HookscopeError": "hookscope.errors",
     "Report": "hookscope.verbs.report",
@@ -57,6 +62,7 @@ _HOMES = {
 __all__ = [
     "Ablation",
     "Capture",
+    "Features",
     "Health",
     "HookscopeError",
     "Report",
@@ -67,18 +73,22 @@ __all__ = [
     "check",
     "diff",
     "emit",
+    "export",
+    "extract",
     "filters",
     "gradcheck",
     "grads",
     "load",
     "load_model",
     "models",
+    "open",
     "plot",
     "record",
     "report",
     "step",
     "trace",
     "tree",
+    "verify",
     "wrap",
 ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 DEFAULT_MODEL = "resnet18"
+AUTOCASTS = ("bfloat16", "float16")
+DECODINGS = ("exact", "fast")  # how a JPEG of a dataset becomes an image
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda", "mps", "auto")
 PENALTIES = ("gp",)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hookscope.choices import ENDINGS
 from hookscope.errors import RequestError
 
 SUFFIX = ".safetensors"
+ADDRESS = "://"  # stands in that of an object store, and in no path
 PAGE = ".html"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
 PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page begins that it wrote
@@ -25,6 +26,8 @@ PICTURE_MARKS = {
     ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
     ".pdf": f"/Creator ({MARK})".encode(),
 }
+TABLES = (SUFFIX, ".npy", ".parquet")  # what features are exported to
+_MARKLESS = TABLES[1:]  # nothing in them tells who wrote them
 # How a report of findings begins that it wrote: the first key of one format, the text of the other.
 REPORT_MARKS = {
     ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
@@ -43,6 +46,16 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
     'resnet18.capture.safetensors'
     """
     return Path(f"{model_name}.{command}{suffix}")
+
+
+def names_folder(word: str | os.PathLike[str]) -> bool:
+    """Whether an output is a folder: an address, or with a slash at the end, or there is one.
+
+    >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
+    (True, True, False)
+    """
+    text = os.fspath(word)
+    return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
 
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
@@ -78,10 +91,20 @@ def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
         ValueError: it begins with something else.
     """
     with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= _HEADER_LIMIT:
-            raise ValueError("no header of safetensors")
-        table = json.loads(file.read(length))
+        return header_in(file)
+
+
+def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return the same of a file that is open at its beginning.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it begins with something else.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= _HEADER_LIMIT:
+        raise ValueError("no header of safetensors")
+    table = json.loads(file.read(length))
     if not isinstance(table, dict):
         raise ValueError("no header of safetensors")
     return table, 8 + length
@@ -98,6 +121,21 @@ def picture_ending(path: Path) -> str:
         raise RequestError(
             f"The output {path} is no picture by its name.",
             f"Let it end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.",
+        )
+    return ending
+
+
+def table_ending(path: Path) -> str:
+    """Return the ending of the file that features are exported to, which tells its format.
+
+    Raises:
+        RequestError: they are not exported to that format.
+    """
+    ending = path.suffix.lower()
+    if ending not in TABLES:
+        raise RequestError(
+            f"The output {path} is of no known format by its name.",
+            f"Let it end in {', '.join(TABLES[:-1])} or {TABLES[-1]}.",
         )
     return ending
 
@@ -156,6 +194,8 @@ def check(path: Path, force: bool = False, option: str = "--output", suffix: str
     if not force and not is_ours(path, suffix):
         other = any(is_ours(path, kind) for kind in (SUFFIX, ".json"))
         what = "holds results of another kind" if other else "was not written by hookscope"
+        if suffix in _MARKLESS:
+            what = f"a {suffix} file does not tell whether hookscope wrote it"
         raise RequestError(
             f"The file {path} exists and {what}.",
             f"Add --force to replace it, or name another file with {option}.",

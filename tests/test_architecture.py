@@ -25,9 +25,12 @@ FLOORS = (
     ("plugins", "filekinds", "dimensions"),
     ("shards",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
-    ("inputs.words",),
+    ("inputs.words", "datasets.listing"),
     ("demands",),
-    ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
+    (
+        *("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys"),
+        *("health.checks", "datasets.reductions"),
+    ),
     (
         *("stats", "agreement", "module_tree", "atomic", "header"),
         *("diffing.result", "diffing.tolerances", "diffing.words"),
@@ -36,6 +39,10 @@ FLOORS = (
     ("events", "ablation.result", "reader", "diffing.matching", "gradient_sizes", "health.result"),
     ("pictures", "diffing.judging", "diffing.choosing"),
     ("pictures.figures", "diffing.files"),
+    ("datasets.place",),
+    ("datasets.folder",),
+    ("datasets.manifest", "datasets.serving"),
+    ("datasets.reading",),
     ("tensors", "summaries", "lending", "wrappers"),
     ("gates",),
     ("sources", "losses", "store"),
@@ -57,9 +64,11 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
+    ("datasets",),
     ("ablation", "health", "diffing"),
     ("render",),
     ("page", "cams"),
+    ("datasets",),
     ("verbs",),
     ("cli",),
     ("__init__", "__main__"),
@@ -68,7 +77,8 @@ HEIGHT = {name: height for height, names in enumerate(FLOORS) for name in names}
 LIGHT = [name for names in FLOORS[:7] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
-    *("render", "page", "verbs.plot", "verbs.diff"),
+    *("render", "page", "verbs.plot", "verbs.diff", "verbs.open", "verbs.export", "verbs.verify"),
+    *("datasets.place", "datasets.folder", "datasets.manifest", "datasets.reading"),
     *(name for names in FLOORS[7:12] for name in names),
 }
 
@@ -88,12 +98,14 @@ SEEN_BY_RENDER |= {
     "records",
     "events",
     "pictures",
+    "datasets.reading",
     "render",
 }
 
 PUBLIC_VERBS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 PUBLIC_VERBS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
 PUBLIC_VERBS |= {"plot", "filters", "check", "diff"}
+PUBLIC_VERBS |= {"extract", "open", "export", "verify"}
 
 Rule = Callable[[Path], list[str]]
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli import changes, options
+from hookscope.cli import changes, datasets, options
 from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
+from hookscope.outputs import names_folder
 
 EXAMPLES = (
     Example(
@@ -76,6 +77,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     ),
     options.checks,
     options.output,
+    datasets.options,
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
@@ -86,6 +88,12 @@ def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) 
 
     Writes a safetensors file and prints a table of what is in it: shape, dtype and statistics, in
     the order of execution. What is kept is what a layer returned at that moment, whatever is done
-    to it in place later.
+    to it in place later. An output that ends in a slash is a folder for the features of a whole
+    dataset, one row for each input, however many there are.
     """
-    record(ctx, output, force, values)
+    into = output is not None and names_folder(output)
+    values = datasets.split(ctx, into, values)
+    if into:
+        datasets.extract(ctx, str(output), force, {**values, "input": options.words_of(ctx)})
+    else:
+        record(ctx, output, force, values)

@@ -48,6 +48,8 @@ COMMANDS = {
     "show": "Look at what a file holds.",
     "plot": "Draw what a file holds.",
     "filters": "Draw the weights of a layer.",
+    "export": "Write the features of a dataset to one file.",
+    "verify": "Check the features of a dataset against what was written.",
     "report": "Write a page with all that a file of results holds.",
     "models": "List the models that can be named.",
     "config": "Show every setting and where it came from.",

@@ -28,6 +28,8 @@ from hookscope.cli.values import (
 from hookscope.cli.values import shape as read_shape
 
 _WORD = f"{__name__}.model_word"
+_INPUTS = f"{__name__}.inputs"
+_LOOKED_AT = 64  # files of an input: of a million a few tell whether they are images
 
 
 # The model
@@ -267,12 +269,20 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
+    from hookscope.datasets.listing import is_listing
     from hookscope.inputs.words import parse, refuse_misnamed
 
-    words = parse(value)
-    for word in words:
+    ctx.meta[_INPUTS] = list(value)
+    words = parse(word for word in value if not is_listing(word))
+    for word in words[:_LOOKED_AT]:
         refuse_misnamed(word)
-    return [word.word for word in words]
+    return [*(word for word in value if is_listing(word)), *(word.word for word in words)]
+
+
+def words_of(ctx: click.Context) -> list[str]:
+    """Return the words behind ``--input`` as they were typed, folders and globs as such."""
+    words: list[str] = ctx.meta.get(_INPUTS, [])
+    return words
 
 
 input = option(

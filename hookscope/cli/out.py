@@ -175,8 +175,8 @@ class Out:
             self._shows_status = True
 
     @contextmanager
-    def bar(self, text: str) -> Iterator[Callable[[int, int], None]]:
-        """Yield a function of how many are done and of how many: it shows a bar on a terminal.
+    def bar(self, text: str) -> Iterator[Callable[..., None]]:
+        """Yield a function of how many are done, of how many, and a text: it shows a bar.
 
         The bar comes after a second and is gone when the block ends; ``--quiet``, ``--json`` and
         ``--verbose`` have none.
@@ -186,7 +186,7 @@ class Out:
         begun: float | None = None
         bar: Progress | None = None
 
-        def advance(done: int, total: int) -> None:
+        def advance(done: int, total: int, more: str = "") -> None:
             nonlocal bar, begun
             begun = begun or time.monotonic()
             if shows and bar is None and time.monotonic() - begun > 1:
@@ -195,7 +195,12 @@ class Out:
                 bar.add_task(text, completed=done, total=total)
                 bar.start()
             if bar is not None:
-                bar.update(bar.task_ids[0], completed=done, total=total)
+                bar.update(
+                    bar.task_ids[0],
+                    completed=done,
+                    total=total,
+                    description=f"{text} {more}".strip(),
+                )
 
         try:
             yield advance

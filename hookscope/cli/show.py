@@ -13,6 +13,7 @@ from hookscope.cli.command import Command, Example, command, flag, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.errors import RequestError
+from hookscope.outputs import names_folder
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -62,10 +63,15 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
     Alone, the table that was printed when the file was made; with -v, where it came from. With a
     KEY, the statistics, a histogram and the largest entries of each tensor, or with --map its
     feature maps, as large as the window allows: in colour where the terminal has 256 of them or
-    more, in ASCII shades elsewhere. Torch is not loaded, and no more is read than what is shown.
+    more, in ASCII shades elsewhere. Of a folder of features, what is kept of each input. Torch is
+    not loaded, and no more is read than what is shown.
     """
     out: Out = ctx.obj
     draws = values.pop("map")
+    if names_folder(file):
+        _refuse_idle_choices(ctx, draws)
+        _show_features(out, file, keys[0] if keys else "LAYER" if draws else "")
+        return
     _refuse_misfits(ctx, file, keys, draws, out.json)
     from hookscope.keys import choose_keys
     from hookscope.reader import open_capture
@@ -81,6 +87,32 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
         _show_summary(out, capture)
 
 
+def _show_features(out: Out, folder: str, key: str) -> None:
+    if key:
+        raise RequestError(
+            f"{folder} is a folder of features, and show looks at the values in a file.",
+            f"Make one first: hookscope export {folder} --layer {key}",
+        )
+    from hookscope.datasets.reading.features import Features
+
+    features = Features(folder)
+    if out.json:
+        from hookscope.render.features import features_document
+
+        out.document(features_document(features))
+        return
+    from hookscope.render.features import features_lines
+
+    out.result(features_lines(features, out.width, out.ascii))
+    if out.verbose:
+        from hookscope.render.show import provenance_lines
+
+        shown = ("keys", "shards", "fired", "silent")  # one line each in the table, or many
+        origin = {name: v for name, v in features.manifest.items() if name not in shown}
+        out.separate()
+        out.result(provenance_lines(origin, out.width, out.ascii))
+
+
 def _show_summary(out: Out, capture: OpenCapture) -> None:
     if out.json:
         from hookscope.render.json import show_document
@@ -94,7 +126,7 @@ def _show_summary(out: Out, capture: OpenCapture) -> None:
         from hookscope.render.show import provenance_lines
 
         out.separate()
-        out.result(provenance_lines(capture, out.width, out.ascii))
+        out.result(provenance_lines(capture.metadata, out.width, out.ascii))
 
 
 def _show_values(out: Out, capture: OpenCapture, wanted: list[tuple[str, Index]]) -> None:
@@ -142,6 +174,10 @@ def _refuse_misfits(
             "--map needs a KEY whose maps it draws.",
             f"'hookscope show {file}' lists the layers that the file holds.",
         )
+    _refuse_idle_choices(ctx, draws)
+
+
+def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
     assert isinstance(ctx.command, Command)
     for given in ctx.command.options():
         typed = ctx.get_parameter_source(given.name) is ParameterSource.COMMANDLINE

@@ -17,7 +17,7 @@ from hookscope.inputs.words import STDIN
 from hookscope.spec import ended
 
 
-def decode(data: bytes, word: str, channels: int = 3) -> Image.Image:
+def decode(data: bytes, word: str, channels: int = 3, at_least: int | None = None) -> Image.Image:
     """Return the image in ``data`` as RGB (3 channels) or grey (1): the first frame, upright.
 
     Turned as its EXIF says; what is transparent shows white; 16-bit, 32-bit and floating values are
@@ -27,6 +27,8 @@ def decode(data: bytes, word: str, channels: int = 3) -> Image.Image:
         data: the bytes of a file.
         word: what to call it in an error.
         channels: 3 or 1.
+        at_least: let a JPEG be scaled down while it is decoded, its shorter side to no less than
+            this many pixels; None for all that is there.
 
     Raises:
         InputError: it is no image, is cut off, or too large to be opened safely.
@@ -34,6 +36,8 @@ def decode(data: bytes, word: str, channels: int = 3) -> Image.Image:
     with _blaming(word), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pillow's remarks on odd metadata
         image: Image.Image = Image.open(io.BytesIO(data))
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
         image.load()
         image = ImageOps.exif_transpose(image)
         image = _eight_bit(image)

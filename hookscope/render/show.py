@@ -8,7 +8,6 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.pictures.values import Bin, Look
-from hookscope.records import Recording
 from hookscope.render.lower import blocks, lower, sentence
 from hookscope.render.marks import not_finite
 from hookscope.render.records import LOUD, number_cell
@@ -113,9 +112,11 @@ def _odd_lines(look: Look, width: int | None, ascii: bool) -> list[Text]:
     return lines
 
 
-def provenance_lines(recording: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return where a recording came from, one line for each fact of its metadata."""
-    rows = [Row((Cell(name), Cell(text))) for name, text in _facts(recording.metadata, "")]
+def provenance_lines(
+    metadata: dict[str, Any], width: int | None, ascii: bool = False
+) -> list[Text]:
+    """Return where something came from, one line for each fact of its metadata."""
+    rows = [Row((Cell(name), Cell(text))) for name, text in _facts(metadata, "")]
     table = Table((Column("provenance"), Column("value")), tuple(rows), note="")
     if width is None:
         return lower(table, None, ascii)

@@ -7,6 +7,7 @@ from rich.text import Text
 from hookscope.records import Recording
 from hookscope.render.capture import capture_lines
 from hookscope.render.grads import grads_lines
+from hookscope.render.statistics import statistics_lines
 from hookscope.render.step import step_lines
 
 
@@ -18,5 +19,5 @@ def summary_lines(recording: Recording, width: int | None, ascii: bool = False) 
         width: cells of the terminal, None for a pipe.
         ascii: write everything outside ASCII as an escape.
     """
-    kinds = {"grads": grads_lines, "step": step_lines}
+    kinds = {"grads": grads_lines, "step": step_lines, "statistics": statistics_lines}
     return kinds.get(recording.metadata.get("command", ""), capture_lines)(recording, width, ascii)

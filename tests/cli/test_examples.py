@@ -64,6 +64,7 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
         files = [file for file in wrote if (folder / file).is_file()]
         fine = program == "hookscope" and status == 0 and out and "Warning" not in err
         makers = ("capture", "grads", "step", "ablate", "cam", "report", "plot", "filters")
+        makers += ("export",)
         writes = command in makers or "--chrome" in line or (command == "check" and " -o " in line)
         if not fine or len(files) != writes:
             found[line] = f"{status}: {err}"

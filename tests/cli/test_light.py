@@ -54,6 +54,7 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["completion", "bash"],
         ["help", "grads"],
         ["show", "missing"],
+        ["export", "features/", "--output", "features.txt"],
         ["diff", "resnet18", "resnt18"],
         ["diff", "resnet18", "resnet18", "--size", "8"],
         [],

@@ -1,0 +1,44 @@
+"""``hookscope verify``: whether the features of a dataset are as they were written."""
+
+from __future__ import annotations
+
+import click
+
+from hookscope.cli.command import Example, command
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.export import features
+from hookscope.cli.out import Out
+
+DAMAGED = 1
+
+EXAMPLES = (
+    Example("hookscope verify sample_models/features/", "Read every shard and hash it."),
+    Example("hookscope verify sample_models/features/ --json", "The same for a program."),
+)
+
+
+@command("verify", features, everywhere, click.pass_context, examples=EXAMPLES)
+def verify(ctx: click.Context, features: str) -> None:
+    """Check the features of a dataset against what was written.
+
+    Each shard is held against the length and the SHA-256 that it was written with, and the index
+    and the table of inputs against the manifest. Exit status: 0 all is sound, 1 something is
+    damaged, missing or not finished, 2 there are no features.
+    """
+    out: Out = ctx.obj
+    from hookscope.verbs.verify import verify as verb
+
+    with out.bar("Verifying") as advance:
+        found = verb(features, progress=advance)
+    if out.json:
+        from hookscope.render.json import document
+
+        out.document(document("verify", found.to_json()))
+    else:
+        from hookscope.render.features import verify_lines
+
+        out.result(verify_lines(found, out.width, out.ascii))
+    if found.ok:
+        return
+    out.note("next: the command that wrote the folder, with --resume, which mends what is damaged")
+    ctx.exit(DAMAGED)

@@ -1,0 +1,126 @@
+"""The folder of results of a whole dataset: the names in it, and whether it may be written to.
+
+Torch-free. Features, one row for each input, lie in shards of a set number of rows; a manifest
+tells what they are, an index in which shard each stretch of rows lies, a table where each row came
+from. What is known of finished shards while the run is under way lies in ``.parts``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from hookscope import strict_json
+from hookscope.datasets.place import Place
+from hookscope.errors import RequestError, StoreError
+
+MANIFEST = "manifest.json"
+INDEX = "features.safetensors.index.json"
+INPUTS = "inputs.jsonl"
+STATISTICS = "statistics.safetensors"  # of all rows, where no row is kept
+FITTED = "pca.safetensors"  # what rows are projected with, where they are
+PARTS = ".parts/"
+PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard
+_SHARD = "rows-"
+
+
+def shard_name(first: int) -> str:
+    """Name of the shard whose first row is ``first``.
+
+    >>> shard_name(512)
+    'rows-00000512.safetensors'
+    """
+    return f"{_SHARD}{first:08d}.safetensors"
+
+
+def slice_key(key: str, first: int, last: int) -> str:
+    """Name of a tensor's rows from ``first`` up to, and without, ``last``.
+
+    >>> slice_key("layer4/output", 0, 512)
+    'layer4/output[0:512]'
+    """
+    return f"{key}[{first}:{last}]"
+
+
+def read_json(place: Place, name: str) -> Any:
+    """Return what a file of ours holds; None if there is none.
+
+    Raises:
+        StoreError: it cannot be read, or is no JSON.
+    """
+    if place.size(name) is None:
+        return None
+    try:
+        with place.open(name) as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"Cannot read {name} in {place}: {error}.",
+            "Remove the folder and run the command again.",
+        ) from error
+
+
+def write_json(place: Place, name: str, value: Mapping[str, Any]) -> None:
+    """Write a file of ours, the same bytes for the same value."""
+    text = strict_json.dumps(value, sort_keys=True, indent=1)
+    place.write(name, f"{text}\n".encode())
+
+
+def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
+    """Whether a shard is there with the bytes that it had when it was written."""
+    if place.size(shard["file"]) != shard["bytes"]:
+        return False
+    return _sha256(place, shard["file"]) == str(shard["sha256"])
+
+
+def _sha256(place: Place, name: str) -> str:
+    digest = hashlib.sha256()
+    with place.open(name) as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def check_folder(place: Place, *, resume: bool, force: bool) -> None:
+    """Make sure that results can go to a folder, and make it.
+
+    Raises:
+        RequestError: it cannot be made or written to, holds what hookscope did not write, or holds
+            results, finished or not, and neither ``resume`` nor ``force`` is given.
+    """
+    place.make()
+    names = place.names()
+    finished, begun = MANIFEST in names, any(name.startswith(PARTS) for name in names)
+    if not (finished or begun) and names:
+        raise RequestError(
+            f"The folder {place} holds files and no results of hookscope: {names[0]}, for one.",
+            "Name an empty folder or a new one.",
+        )
+    if (finished or begun) and not (resume or force):
+        state = "the results of a finished run" if finished else "those of a run that was cut short"
+        raise RequestError(
+            f"The folder {place} holds {state}.",
+            "Add --resume to go on with the same command, or --force to begin anew.",
+        )
+
+
+def clear(place: Place) -> None:
+    """Remove from a folder what hookscope wrote there, and nothing else."""
+    for name in place.names():
+        ours = name.startswith((_SHARD, f".{_SHARD}", PARTS))
+        if ours or name in (MANIFEST, INDEX, INPUTS, STATISTICS, FITTED):
+            place.remove(name)
+
+
+def clear_strays(place: Place, kept: Collection[str]) -> None:
+    """Remove the shards that are not in ``kept``, and what was known of any while it was made."""
+    for name in place.names():
+        if name.startswith(PARTS) or (name.startswith(_SHARD) and name not in kept):
+            place.remove(name)
+
+
+def told_of(place: Place, name: str) -> dict[str, Any]:
+    """Size and checksum of a file of ours, as a manifest has them."""
+    return {"file": name, "bytes": place.size(name), "sha256": _sha256(place, name)}

@@ -1,0 +1,141 @@
+"""What a folder of results is: the plan before the run, the manifest and the index after it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from hookscope import strict_json
+from hookscope.datasets.folder import (
+    FITTED,
+    INDEX,
+    INPUTS,
+    MANIFEST,
+    PARTS,
+    PLAN,
+    clear_strays,
+    is_sound,
+    read_json,
+    told_of,
+    write_json,
+)
+from hookscope.datasets.place import Place
+from hookscope.errors import RequestError
+
+SCHEMA = 1
+_NOT_PLANNED = {
+    "schema",
+    "shards",
+    "fired",
+    "silent",
+    "fitted",
+}  # what a manifest has and a plan has not
+
+
+def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
+    """Write down what the run does, or hold it against what an earlier run did.
+
+    Args:
+        place: the folder of results.
+        plan: everything that the bytes depend on, as plain values.
+
+    Returns:
+        The names of the shards that are finished and sound.
+
+    Raises:
+        RequestError: an earlier run did something else; names what.
+        StoreError: the folder cannot be written.
+    """
+    plain = json.loads(strict_json.dumps(plan))
+    manifest = read_json(place, MANIFEST)
+    earlier = manifest or read_json(place, PLAN)
+    if earlier is None:
+        write_json(place, PLAN, plain)
+        return set()
+    _demand_same(place, earlier["options"], plain["options"])
+    _demand_same(place, earlier, plain)
+    if manifest:
+        _take_apart(place, manifest)
+    sound = set()
+    for part in parts_of(place):
+        if is_sound(place, part):
+            sound.add(part["file"])
+        else:
+            place.remove(part_name(part["first"]))
+    return sound
+
+
+def _demand_same(place: Place, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in sorted({*earlier, *now} - _NOT_PLANNED):
+        was, would_be = earlier.get(name), now.get(name)
+        if was != would_be:
+            raise RequestError(
+                f"The run in {place} had another {name}: {_short(was)}, and now it would be"
+                f" {_short(would_be)}.",
+                "Give the same command as then, or --force to begin anew.",
+            )
+
+
+def part_name(first: int) -> str:
+    """The file that tells what is known of the finished shard whose first row is ``first``."""
+    return f"{PARTS}{first:08d}.json"
+
+
+def parts_of(place: Place) -> list[dict[str, Any]]:
+    """What is known of the finished shards, in order."""
+    names = [name for name in place.names() if name.startswith(PARTS) and name != PLAN]
+    return [read_json(place, name) for name in names]
+
+
+def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
+    """Make of a finished folder an unfinished one in which each shard is known by itself."""
+    kept = {shard["file"] for shard in manifest["shards"]}
+    clear_strays(place, kept)  # of a run that was cut short while it cleaned up
+    if manifest.get("fitted") and not is_sound(place, manifest["fitted"]):
+        place.remove(FITTED)
+    with io.TextIOWrapper(place.open(INPUTS), encoding="utf-8") as lines:
+        for shard in manifest["shards"]:
+            told = [json.loads(line) for line in islice(lines, shard["rows"])]
+            write_json(place, part_name(shard["first"]), {**shard, "inputs": told})
+    write_json(place, PLAN, {k: v for k, v in manifest.items() if k not in _NOT_PLANNED})
+    place.remove(MANIFEST)
+
+
+Gather = Callable[[Place, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str]]]
+
+
+def join(
+    place: Place, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
+) -> dict[str, Any]:
+    """Write manifest, index and table of inputs from what is known of the shards.
+
+    Args:
+        place: the folder of results.
+        plan: what the run did.
+        coverage: which modules ran.
+        gather: takes what is known of the shards; returns what the manifest tells of the files that
+            hold the results, and the file of each tensor.
+
+    Returns:
+        The manifest.
+    """
+    parts = parts_of(place)
+    bare = [{k: v for k, v in part.items() if k != "inputs"} for part in parts]
+    shards, places = gather(place, bare)
+    fitted = {"fitted": told_of(place, FITTED)} if place.size(FITTED) is not None else {}
+    manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
+    size = sum(shard["bytes"] for shard in shards)
+    lines = (strict_json.dumps(line) + "\n" for part in parts for line in part["inputs"])
+    place.write(INPUTS, "".join(lines).encode())
+    write_json(place, INDEX, {"metadata": {"total_size": size}, "weight_map": places})
+    write_json(place, MANIFEST, manifest)
+    clear_strays(place, {shard["file"] for shard in shards})
+    return manifest
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else strict_json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,174 @@
+"""Where a folder of results lies: on a disk, or behind any address that fsspec knows (s3://...).
+
+Torch-free. Files appear whole or not at all: on a disk by renaming, in an object store by nature.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hookscope.atomic import write_bytes
+from hookscope.errors import EnvironmentFault, RequestError, StoreError, cause
+from hookscope.outputs import ADDRESS
+
+
+class Place:
+    """A folder on a disk. Names are relative to it, with slashes."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self._root = Path(word)
+
+    def __str__(self) -> str:
+        return self.word
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.word,)  # a copy in another process has scratch room of its own
+
+    def make(self) -> None:
+        """Make the folder, and those above it.
+
+        Raises:
+            RequestError: it is a file, or cannot be made or written to.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RequestError(
+                f"The folder {self} cannot be made: {cause(error)}.", "Name another --output."
+            ) from error
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise RequestError(f"The folder {self} cannot be written to.", "Name another --output.")
+
+    def names(self) -> list[str]:
+        """Every file in it, at any depth, in order."""
+        found = [path for path in self._root.rglob("*") if path.is_file()]
+        return sorted(path.relative_to(self._root).as_posix() for path in found)
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+        path = self._root / name
+        return path.stat().st_size if path.is_file() else None
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading."""
+        return (self._root / name).open("rb")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file as a whole.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        (self._root / name).parent.mkdir(exist_ok=True)
+        write_bytes(self._root / name, data)
+
+    def scratch(self, name: str) -> Path:
+        """Where a file is to be written before :meth:`take` gives it its name."""
+        return self._root / f".{name}.part"
+
+    def take(self, scratch: Path, name: str) -> None:
+        """Give a file that lies at ``scratch(name)`` its name."""
+        os.replace(scratch, self._root / name)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and its folder if that is then empty."""
+        path = self._root / name
+        path.unlink(missing_ok=True)
+        if path.parent != self._root and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+
+class RemotePlace(Place):
+    """A folder behind an address."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        import fsspec
+
+        try:
+            filesystem, root = fsspec.core.url_to_fs(word.rstrip("/"))
+        except ImportError as error:
+            raise EnvironmentFault(
+                f"{word} needs a package that is not installed: {error}", "Install it with pip."
+            ) from error
+        except ValueError as error:
+            raise RequestError(f"{word} is no address: {error}.", "Name a folder.") from error
+        self._files: Any = filesystem
+        self._address = root.rstrip("/")
+        self._local = Path(tempfile.mkdtemp(prefix="hookscope-"))
+
+    def __del__(self) -> None:
+        shutil.rmtree(getattr(self, "_local", ""), ignore_errors=True)
+
+    def _at(self, name: str) -> str:
+        return f"{self._address}/{name}"
+
+    def make(self) -> None:
+        """Make the folder, where the store has such a thing."""
+        try:
+            self._files.makedirs(self._address, exist_ok=True)
+        except Exception as error:  # each store raises its own
+            raise RequestError(
+                f"{self} cannot be written to: {cause(error)}.", "Check the address and the rights."
+            ) from error
+
+    def names(self) -> list[str]:
+        """Every file under it, in order."""
+        self._files.invalidate_cache()
+        found = self._files.find(self._address)
+        return sorted(path.rpartition(self._address + "/")[2] for path in found)
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if there is none."""
+        self._files.invalidate_cache()
+        if not self._files.exists(self._at(name)):
+            return None
+        return int(self._files.size(self._at(name)))
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading."""
+        file: BinaryIO = self._files.open(self._at(name), "rb")
+        return file
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file as a whole."""
+        try:
+            self._files.pipe_file(self._at(name), data)
+        except Exception as error:
+            raise StoreError(f"Cannot write {self}{name}: {cause(error)}.", "Try again.") from error
+
+    def scratch(self, name: str) -> Path:
+        """A file on this machine's disk, in its folder for such."""
+        return self._local / name
+
+    def take(self, scratch: Path, name: str) -> None:
+        """Send a file there."""
+        try:
+            self._files.put_file(str(scratch), self._at(name))
+        except Exception as error:
+            raise StoreError(
+                f"Cannot send {name} to {self}: {cause(error)}.",
+                "What is finished is kept: run the same command with --resume.",
+            ) from error
+        scratch.unlink()
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        if self._files.exists(self._at(name)):
+            self._files.rm_file(self._at(name))
+
+
+def place_of(word: str | os.PathLike[str]) -> Place:
+    """Return the folder that ``word`` names.
+
+    Raises:
+        EnvironmentFault: what its address needs is not installed.
+        RequestError: it is no address.
+    """
+    text = os.fspath(word)
+    return RemotePlace(text) if ADDRESS in text else Place(text)

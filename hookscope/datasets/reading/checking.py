@@ -1,0 +1,145 @@
+"""Whether a folder of features is what its manifest says: shards, index and table of inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hookscope.datasets.folder import INDEX, INPUTS, MANIFEST, is_sound, read_json, slice_key
+from hookscope.datasets.place import Place
+from hookscope.errors import StoreError, cause
+from hookscope.outputs import header_in
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file of the folder that is not as it should be, and in which way."""
+
+    file: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of a look at every file of a folder.
+
+    Attributes:
+        folder: where the features lie.
+        rows: how many there should be.
+        shards: how many shards there should be.
+        bytes: their size, as it should be.
+        damages: what is wrong, in the order of the shards; none where all is sound.
+    """
+
+    folder: str
+    rows: int
+    shards: int
+    bytes: int
+    damages: tuple[Damage, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is there and as it was written."""
+        return not self.damages
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields and the verdict as a plain dict."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def check(
+    place: Place, manifest: Mapping[str, Any], progress: Callable[[int, int], None]
+) -> Verification:
+    """Hold every file of a finished folder against its manifest.
+
+    Args:
+        place: the folder.
+        manifest: what it should hold.
+        progress: called with the shards that are done and all of them.
+    """
+    shards = manifest["shards"]
+    damages: list[Damage] = []
+    places: dict[str, str] = {}
+    whole, first = True, 0
+    for done, shard in enumerate(shards):
+        progress(done, len(shards))
+        if shard["first"] != first:
+            damages.append(Damage(MANIFEST, f"rows {first} to {shard['first']} are in no shard"))
+        first = shard["first"] + shard["rows"]
+        problem = _problem(place, shard, manifest["keys"], places)
+        if problem:
+            whole = False
+            damages.append(Damage(shard["file"], problem))
+    progress(len(shards), len(shards))
+    if first != manifest["rows"]:
+        damages.append(Damage(MANIFEST, f"its shards end at row {first} of {manifest['rows']}"))
+    known = {shard["file"] for shard in shards}
+    for name in place.names():
+        if name.startswith("rows-") and name not in known:
+            damages.append(Damage(name, "the manifest has no such shard"))
+    damages += [Damage(INDEX, problem) for problem in _index_problems(place, places, whole)]
+    damages += [Damage(INPUTS, problem) for problem in _table_problems(place, manifest["rows"])]
+    size = sum(shard["bytes"] for shard in shards)
+    return Verification(str(place), manifest["rows"], len(shards), size, tuple(damages))
+
+
+def _problem(
+    place: Place, shard: Mapping[str, Any], keys: list[Mapping[str, Any]], places: dict[str, str]
+) -> str:
+    """What is wrong with a shard, empty if nothing is; its tensors are added to ``places``."""
+    size = place.size(shard["file"])
+    if size is None:
+        return "missing"
+    if size != shard["bytes"]:
+        return f"{size} bytes, and it was written with {shard['bytes']}"
+    try:
+        if not is_sound(place, shard):
+            return "its bytes are not those that were written"
+        with place.open(shard["file"]) as file:
+            table, _ = header_in(file)
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {cause(error)}"
+    places |= {name: shard["file"] for name in table if name != "__metadata__"}
+    for key in keys:
+        name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
+        if table.get(name, {}).get("shape") != [shard["rows"], *key["shape"]]:
+            return f"it holds no {name} of the shape that the manifest tells"
+    return ""
+
+
+def _index_problems(place: Place, places: dict[str, str], whole: bool) -> Iterator[str]:
+    """What the index says that shards do not; ``whole`` if all of them could be read."""
+    try:
+        index = read_json(place, INDEX)
+        told = {} if index is None else dict(index["weight_map"])
+    except (StoreError, KeyError, TypeError, ValueError):
+        yield "cannot be read"
+        return
+    if index is None:
+        yield "missing"
+        return
+    wrong = [name for name, file in places.items() if told.get(name) != file]
+    if whole:
+        wrong += [name for name in told if name not in places]
+    if wrong:
+        yield f"not what the shards hold, at {wrong[0]} and {len(wrong) - 1} more places"
+
+
+def _table_problems(place: Place, rows: int) -> Iterator[str]:
+    if place.size(INPUTS) is None:
+        yield "missing"
+        return
+    line = -1
+    try:
+        with place.open(INPUTS) as file:
+            for line, text in enumerate(file):
+                if json.loads(text)["row"] != line or not text.endswith(b"\n"):
+                    yield f"line {line + 1} is not the whole one of row {line}"
+                    return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield f"line {line + 1} cannot be read: {cause(error)}"
+        return
+    if line + 1 != rows:
+        yield f"{line + 1} lines for {rows} rows"

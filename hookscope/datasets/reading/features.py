@@ -1,0 +1,140 @@
+"""A folder of features, opened: its keys as lazy arrays, the table of its inputs. Without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hookscope.datasets.folder import MANIFEST, PARTS, PLAN, read_json
+from hookscope.datasets.manifest import SCHEMA, parts_of
+from hookscope.datasets.place import Place, place_of
+from hookscope.datasets.reading.lazy import SCALE, Rows
+from hookscope.datasets.reading.shards import Shards
+from hookscope.datasets.reading.table import Inputs
+from hookscope.errors import RequestError, StoreError
+from hookscope.keys import WHOLE, choose_keys
+from hookscope.outputs import ADDRESS
+
+if TYPE_CHECKING:
+    from hookscope.datasets.serving import RowsDataset
+
+
+class Features:
+    """What a run over a dataset wrote.
+
+    ``features["layer4"]`` are the rows of a layer (or of a key, ``layer4/output``) as an array
+    that lies on disk; ``len(features)`` is the number of rows.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it is and how it came about, as ``manifest.json`` tells it.
+        rows: how many inputs there are, one row each.
+        keys: what is kept of each, in execution order.
+        inputs: where each row came from.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        place = place_of(folder)
+        self.folder = str(place)
+        self.manifest = read_manifest(place)
+        self.rows = int(self.manifest["rows"])
+        told = {str(one["key"]): one for one in self.manifest["keys"]}
+        scales = {key + SCALE for key in told}  # not listed; and if they were, no key of their own
+        self.keys = tuple(key for key in told if key not in scales)
+        self.inputs = Inputs(place, self.rows)
+        self._shapes = {key: tuple(told[key]["shape"]) for key in self.keys}
+        self._shards = Shards(place, self.manifest["shards"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Features, (self.folder,)
+
+    def __repr__(self) -> str:
+        return f"<Features in {self.folder}: {self.rows} rows of {', '.join(self.keys)}>"
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys)
+
+    def __contains__(self, word: object) -> bool:
+        return isinstance(word, str) and word in self.keys
+
+    def __getitem__(self, word: str) -> Rows:
+        """Return the rows of a layer or a key.
+
+        Raises:
+            RequestError: there is none of that name, or several.
+            StoreError: the first shard is missing or damaged.
+        """
+        found = self.choose([word])
+        if len(found) > 1:
+            raise RequestError(
+                f"{word!r} stands for {len(found)} keys in {self.folder}.",
+                f"Name one: {', '.join(found)}.",
+            )
+        return Rows(self._shards, found[0], (self.rows, *self._shapes[found[0]]))
+
+    def choose(self, words: Iterable[str]) -> list[str]:
+        """Return the keys that layers, keys or globs over them name; all of them if none is given.
+
+        Raises:
+            RequestError: a word names none.
+        """
+        wanted = choose_keys(list(words), self.keys, self.folder) or [(k, WHOLE) for k in self.keys]
+        for key, index in wanted:
+            if index != WHOLE:
+                raise RequestError(
+                    f"A slice stands behind {key}, and whole keys are meant.",
+                    f'In Python: hookscope.open("{self.folder}")["{key}"][...].',
+                )
+        return [key for key, _ in wanted]
+
+    def dataset(self, word: str, *, with_path: bool = False) -> RowsDataset:
+        """Return a ``torch.utils.data.Dataset`` of the rows of a layer or a key.
+
+        Args:
+            word: the layer or the key.
+            with_path: give with each row the path of its input.
+        """
+        from hookscope.datasets.serving import RowsDataset
+
+        return RowsDataset(self[word], self.inputs if with_path else None)
+
+
+def read_manifest(place: Place) -> dict[str, Any]:
+    """Return the manifest of a finished folder.
+
+    Raises:
+        RequestError: there is no such folder, or no features in it.
+        StoreError: the run that makes it is not finished, or the manifest is damaged.
+    """
+    if ADDRESS not in place.word and not os.path.isdir(place.word):
+        what = "is a file" if os.path.exists(place.word) else "does not exist"
+        raise RequestError(
+            f"The folder {place} {what}.",
+            "Name a folder that 'hookscope capture --output FOLDER/' wrote.",
+        )
+    manifest = read_json(place, MANIFEST)
+    if manifest is None and any(name.startswith(PARTS) for name in place.names()):
+        plan = read_json(place, PLAN) or {}
+        done = sum(part["rows"] for part in parts_of(place))
+        raise StoreError(
+            f"The features in {place} are not finished: {done} of {plan.get('rows', '?')} rows"
+            " are there.",
+            "Run the command that was cut short again, with --resume.",
+        )
+    if not isinstance(manifest, dict) or not {"rows", "keys", "shards"} <= set(manifest):
+        found = f"{MANIFEST} tells of none" if manifest else f"there is no {MANIFEST}"
+        raise RequestError(
+            f"The folder {place} holds no features: {found}.",
+            "Name a folder that 'hookscope capture --output FOLDER/' wrote.",
+        )
+    if manifest.get("schema") != SCHEMA:
+        raise StoreError(
+            f"The features in {place} have schema {manifest.get('schema')}, and this hookscope"
+            f" reads schema {SCHEMA}.",
+            "Upgrade hookscope, or capture them again.",
+        )
+    return manifest

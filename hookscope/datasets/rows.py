@@ -1,0 +1,132 @@
+"""What the rows of a dataset are read from: image files, or a Dataset of the user's own.
+
+Reading and preprocessing happen in worker processes, which inherit the recipe by forking; where
+processes cannot be forked (Windows, macOS) they happen in the one process there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from hookscope.datasets.decoding import Decode
+from hookscope.datasets.listing import Entry
+from hookscope.errors import HookscopeError
+from hookscope.sources.loaded import Recipe
+
+Told = dict[str, Any]  # a line of the table of inputs, without the row's number
+
+
+@dataclass(frozen=True)
+class Row:
+    """One input as a tensor, or None where it cannot be used; ``told`` then says why."""
+
+    value: Any
+    told: Told
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows put together to a call value; ``bad`` are the places that hold a blank."""
+
+    rows: range
+    value: Any
+    told: tuple[Told, ...]
+    bad: tuple[int, ...]
+
+
+class ImageRows(Dataset[Row]):
+    """Images, each decoded and preprocessed as a plain capture does it.
+
+    Args:
+        entries: one a row.
+        recipe: how an image becomes a tensor.
+        channels: 3, or 1 for grey.
+        decode: makes an image of a file's bytes.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], recipe: Recipe, channels: int, decode: Decode
+    ) -> None:
+        self.entries = entries
+        self.recipe = recipe
+        self.channels = channels
+        self.decode = decode
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, row: int) -> Row:
+        entry = self.entries[row]
+        told: Told = {"path": entry.name}
+        try:
+            data = entry.read()
+            told |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            return Row(self.recipe.run(self.decode(data, entry.name, self.channels)), told)
+        except HookscopeError as error:
+            return Row(None, {**told, "skipped": error.message})
+
+
+class Collator:
+    """Puts rows together; a blank of zeros stands in for what cannot be used.
+
+    Args:
+        arrange: puts the values of rows together to a call value.
+        blank: zeros in the place of one value.
+    """
+
+    def __init__(self, arrange: Callable[[list[Any]], Any], blank: Tensor) -> None:
+        self.arrange = arrange
+        self.blank = blank
+
+    def __call__(self, numbered: Sequence[tuple[int, Row]]) -> RowBatch | HookscopeError:
+        """Return the batch, or why there can be none."""
+        rows = [row for _, row in numbered]
+        bad = tuple(i for i, row in enumerate(rows) if row.value is None)
+        values = [self.blank if row.value is None else row.value for row in rows]
+        first = numbered[0][0]
+        span = range(first, first + len(rows))
+        try:
+            value = self.arrange(values)
+        except HookscopeError as error:  # as a value: between processes it would lose its hint
+            return error
+        return RowBatch(span, value, tuple(row.told for row in rows), bad)
+
+
+class _Numbered(Dataset[tuple[int, Row]]):
+    def __init__(self, rows: Dataset[Row]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, row: int) -> tuple[int, Row]:
+        return row, self.rows[row]
+
+
+def batches_of(
+    rows: Dataset[Row], batches: Sequence[range], collate: Collator, workers: int, pin: bool
+) -> Iterator[RowBatch]:
+    """Yield the batches in order, read ahead by ``workers`` processes, two batches each.
+
+    Raises:
+        InputError: rows cannot be put together, for their shapes differ.
+    """
+    forking = "fork" in multiprocessing.get_all_start_methods()
+    several: dict[str, Any] = {}
+    if workers and forking:
+        several = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"}
+    loader = DataLoader(
+        _Numbered(rows),
+        batch_sampler=[list(batch) for batch in batches],
+        collate_fn=collate,
+        pin_memory=pin,
+        **several,
+    )
+    for batch in loader:
+        if isinstance(batch, HookscopeError):
+            raise batch
+        yield batch

@@ -1,0 +1,201 @@
+"""The run of a model over a dataset: read ahead, forward, and write behind, batch by batch.
+
+Three things overlap: worker processes read the next batches, the model runs on this one, and a
+thread writes those before it. No queue holds more than a few, so that memory does not grow with
+the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.captures import Capture
+from hookscope.datasets.keeping import Keep
+from hookscope.datasets.place import Place
+from hookscope.datasets.planning import Shard
+from hookscope.datasets.probing import Column
+from hookscope.datasets.rows import RowBatch
+from hookscope.datasets.shards import Filled, Writing
+from hookscope.datasets.stopping import Stopper
+from hookscope.errors import CheckFailed, InputError
+from hookscope.execute import model_failed, untouched
+from hookscope.modules import Layer
+from hookscope.recorder import Recorder
+from hookscope.tensors import as_call, map_tensors
+
+
+@dataclass
+class Times:
+    """Seconds that the run waited for each of its parts."""
+
+    read: float = 0.0
+    forward: float = 0.0
+    write: float = 0.0
+
+
+@dataclass
+class State:
+    """How far a run is: rows done of those to be done, bytes written, and where the time went."""
+
+    total: int
+    rows: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    times: Times = field(default_factory=Times)
+    begun: float = field(default_factory=time.perf_counter)
+
+    def text(self) -> str:
+        """Rate, bytes, and the shares of time waited for each part; empty before the first row."""
+        passed = time.perf_counter() - self.begun
+        waited = {"decode": self.times.read, "forward": self.times.forward}
+        waited["write"] = self.times.write
+        whole = sum(waited.values())
+        if not self.rows or not whole:
+            return ""
+        shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in waited.items())
+        return f"{self.rows / passed:.3g} rows/s, {self.bytes / 1e6:,.0f} MB, {shares}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with each batch.
+
+    Attributes:
+        module: on its device, in its dtype.
+        layers: those to record.
+        kinds: ``output``, ``input``.
+        columns: what they give, by key.
+        last: the call of a module after which a pass ends; None for the whole pass.
+        seed: of anything random in the model; each batch begins from it and its own first row.
+        device: where the module is.
+        dtype: of floating-point inputs; None to leave them.
+        autocast: dtype of ``torch.autocast``; None for none.
+        skip_bad: go on where an input cannot be used.
+    """
+
+    module: nn.Module
+    layers: Sequence[Layer]
+    kinds: frozenset[str]
+    columns: Mapping[str, Column]
+    last: tuple[str, int] | None
+    seed: int
+    device: torch.device
+    dtype: torch.dtype | None
+    autocast: torch.dtype | None = None
+    channels_last: bool = False
+    skip_bad: bool = False
+
+
+def run(
+    work: Work,
+    place: Place,
+    shards: Sequence[Shard],
+    batches: Any,
+    keep: Keep,
+    progress: Callable[[State], None],
+) -> State:
+    """Run the model on ``batches``, those of ``shards`` in order, and write what is kept of it.
+
+    Raises:
+        InputError: an input cannot be used, and ``skip_bad`` is not set.
+        ForwardError: the model raised.
+        CheckFailed: it gave other tensors than it did without values.
+        StoreError: a shard cannot be written.
+    """
+    state = State(sum(shard.rows for shard in shards))
+    rest = iter(shards)
+    shard = next(rest, None)
+    with passes(work) as give, Writing(place, keep.begin) as writing:
+        begun = time.perf_counter()
+        for batch in batches:
+            read = time.perf_counter()
+            state.times.read += read - begun
+            assert shard is not None
+            values = keep.values(give(batch), batch.rows, batch.bad)
+            ran = time.perf_counter()
+            state.times.forward += ran - read
+            lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
+            writing.put(Filled(shard, batch.rows.start, values, lines))
+            if batch.rows.stop == shard.last:
+                shard = next(rest, None)
+            begun = time.perf_counter()
+            state.times.write += begun - ran
+            state.rows += len(batch.rows)
+            state.skipped += len(batch.bad)
+            state.bytes = writing.bytes
+            progress(state)
+    state.bytes = writing.bytes
+    return state
+
+
+@contextmanager
+def passes(work: Work) -> Iterator[Callable[[RowBatch], dict[str, Tensor]]]:
+    """Yield what runs the model on a batch and returns what its layers give, rows first."""
+    stopper = Stopper(work.module, *work.last) if work.last else None
+
+    def give(batch: RowBatch) -> dict[str, Tensor]:
+        _refuse_bad(batch, work.skip_bad)
+        return _rows_of(work, _forward(work, batch, stopper), batch)
+
+    with untouched(work.module, train=False, seed=work.seed), torch.no_grad():
+        yield give
+
+
+def _refuse_bad(batch: RowBatch, skip: bool) -> None:
+    if batch.bad and not skip:
+        told = batch.told[batch.bad[0]]
+        raise InputError(
+            told["skipped"], "Mend or remove it, or add --skip-bad to go on without such inputs."
+        )
+
+
+def _forward(work: Work, batch: RowBatch, stopper: Stopper | None) -> Capture:
+    value = map_tensors(batch.value, lambda path, tensor: _placed(tensor, work))
+    args, kwargs = as_call(value)
+    recorder = Recorder(work.module, work.layers, work.kinds)
+    mixed = torch.autocast(work.device.type, work.autocast) if work.autocast else nullcontext()
+    # So that what a batch gives does not depend on which ran before it in this process.
+    torch.default_generator.manual_seed((work.seed + batch.rows.start) % 2**63)
+    with recorder as shot, stopper.passing() if stopper else nullcontext(), mixed:
+        try:
+            work.module(*args, **kwargs)
+        except Exception as error:
+            raise model_failed(work.module, value, error, shot) from error
+    return shot
+
+
+def _placed(tensor: Tensor, work: Work) -> Tensor:
+    dtype = work.dtype if tensor.is_floating_point() else None
+    moved = tensor.to(work.device, dtype, non_blocking=True)
+    if work.channels_last and moved.ndim == 4:
+        return moved.contiguous(memory_format=torch.channels_last)
+    return moved
+
+
+def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
+    """What was recorded, rows first."""
+    if list(shot) != list(work.columns):
+        odd = next(iter(set(shot) ^ set(work.columns)), "the order of keys")
+        raise CheckFailed(
+            f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave other tensors than the rows"
+            f" before: {odd}.",
+            "What the model runs depends on its input. Choose layers that always run.",
+        )
+    rows: dict[str, Tensor] = {}
+    for key, column in work.columns.items():
+        tensor = shot[key].movedim(column.dim, 0)
+        if tensor.shape != (len(batch.rows), *column.shape):
+            raise CheckFailed(
+                f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of shape"
+                f" {tuple(tensor.shape)}, not {(len(batch.rows), *column.shape)}.",
+                "The shape depends on the input: bring inputs to one --size.",
+            )
+        rows[key] = tensor
+    return rows

@@ -1,0 +1,224 @@
+"""Writing shards: safetensors files whose size is known before the first row, filled as rows come.
+
+A file is laid out at once and each batch is written to its places, so that no more than a batch is
+in memory; it gets its name once it is whole. The thread that writes runs beside the forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import torch
+from torch import Tensor
+
+from hookscope import strict_json
+from hookscope.datasets.folder import slice_key, write_json
+from hookscope.datasets.manifest import part_name
+from hookscope.datasets.place import Place
+from hookscope.datasets.planning import Shard
+from hookscope.errors import StoreError, cause
+from hookscope.outputs import MARK
+from hookscope.shards import sha256_of
+
+# What the format calls each dtype. https://github.com/huggingface/safetensors#format
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A key of the shards: the shape of one row, and the dtype."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Size of one row."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class Growing(Protocol):
+    """The file of a shard while its rows come."""
+
+    def write(self, first: int, values: Any) -> int:
+        """Take what is kept of the rows from ``first`` on; return how many bytes were written."""
+
+    def finish(self) -> dict[str, Any]:
+        """Give the file its name; return what is known of it."""
+
+    def discard(self) -> None:
+        """Leave nothing of it."""
+
+
+class ShardFile:
+    """One shard while it is being filled.
+
+    Args:
+        place: where it goes.
+        shard: its rows.
+        stored: what is kept of each row.
+    """
+
+    def __init__(self, place: Place, shard: Shard, stored: Sequence[Stored]) -> None:
+        self.place = place
+        self.shard = shard
+        self.scratch = place.scratch(shard.name)
+        self._stored = {one.key: one for one in stored}
+        header, self._places = _header(shard, stored)
+        self._file: BinaryIO = self.scratch.open("wb")
+        self._file.write(header)
+
+    def write(self, first: int, values: Mapping[str, Tensor]) -> int:
+        """Write the rows from ``first`` on to their places; return how many bytes that was."""
+        written = 0
+        for key, tensor in values.items():
+            start = self._places[key] + (first - self.shard.first) * self._stored[key].bytes
+            self._file.seek(start)
+            flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+            written += self._file.write(flat.numpy().data)
+        return written
+
+    def finish(self) -> dict[str, Any]:
+        """Give the file its name; return what is known of it."""
+        self._file.close()
+        return take(self.place, self.shard.name, self.scratch, self.shard)
+
+    def discard(self) -> None:
+        """Leave nothing of it."""
+        self._file.close()
+        self.scratch.unlink(missing_ok=True)
+
+
+def take(place: Place, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
+    """Give a whole file its name; return what is known of it."""
+    told = {
+        "file": name,
+        "first": rows.first,
+        "rows": rows.rows,
+        "bytes": scratch.stat().st_size,
+        "sha256": sha256_of(scratch),
+    }
+    place.take(scratch, name)
+    return told
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A batch that is ready to be written; ``lines`` are those of its rows in the table."""
+
+    shard: Shard
+    first: int
+    values: Any  # what the shard's file takes
+    lines: Sequence[dict[str, Any]]
+    wait: Any = None  # an event after which the values are on the CPU
+
+
+class Writing:
+    """Writes batches in order on a thread of its own, within a ``with`` block.
+
+    What is known of a finished shard goes to ``.parts`` at once: that is what a later run goes on
+    from. Leaving the block waits for what has been put, unless an error leaves it.
+
+    Args:
+        place: the folder where the shards go.
+        begin: makes the file of a shard.
+    """
+
+    def __init__(self, place: Place, begin: Callable[[Place, Shard], Growing]) -> None:
+        self.place = place
+        self.begin = begin
+        self.bytes = 0
+        self._queue: queue.Queue[Filled | None] = queue.Queue(maxsize=2)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="hookscope-writer", daemon=True)
+
+    def __enter__(self) -> Writing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if error is None:
+            self._raise()
+
+    def put(self, filled: Filled) -> None:
+        """Hand a batch over; waits while two others wait.
+
+        Raises:
+            StoreError: an earlier one could not be written.
+        """
+        self._raise()
+        self._queue.put(filled)
+
+    def _raise(self) -> None:
+        if isinstance(self._error, OSError):
+            raise StoreError(
+                f"Cannot write to {self.place}: {cause(self._error)}.",
+                "What is finished is kept: make room, then run the same command with --resume.",
+            ) from self._error
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        file: Growing | None = None
+        lines: list[dict[str, Any]] = []
+        try:
+            while (filled := self._queue.get()) is not None:
+                if file is None:
+                    file, lines = self.begin(self.place, filled.shard), []
+                if filled.wait is not None:
+                    filled.wait.synchronize()
+                self.bytes += file.write(filled.first, filled.values)
+                lines += filled.lines
+                if lines[-1]["row"] + 1 == filled.shard.last:
+                    known, file = file.finish() | {"inputs": lines}, None
+                    write_json(self.place, part_name(known["first"]), known)
+        except BaseException as error:
+            self._error = error
+            while self._queue.get() is not None:  # let whoever puts go on, to see the error
+                pass
+        finally:
+            if file is not None:
+                file.discard()
+
+
+def _header(shard: Shard, stored: Sequence[Stored]) -> tuple[bytes, dict[str, int]]:
+    """The beginning of a shard's file, and where in the file each key's first row goes."""
+    told = {"schema": 1, "rows": [shard.first, shard.last], "keys": [one.key for one in stored]}
+    table: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(told, sort_keys=True)}}
+    offsets: dict[str, int] = {}
+    end = 0
+    # The widest types first: then each tensor lies at a multiple of the size of its values.
+    for one in sorted(stored, key=lambda one: -one.dtype.itemsize):
+        offsets[one.key], end = end, end + one.bytes * shard.rows
+        table[slice_key(one.key, shard.first, shard.last)] = {
+            "dtype": NAMES[one.dtype],
+            "shape": [shard.rows, *one.shape],
+            "data_offsets": [offsets[one.key], end],
+        }
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    start = 8 + len(text)
+    return len(text).to_bytes(8, "little") + text, {k: start + v for k, v in offsets.items()}

@@ -1,0 +1,39 @@
+"""Check the features of a whole dataset against what was written, without loading torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hookscope.datasets.place import place_of
+from hookscope.datasets.reading.checking import Verification, check
+from hookscope.datasets.reading.features import read_manifest
+
+
+def verify(
+    features: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+) -> Verification:
+    """Read every file of a folder of features and say which are damaged or missing.
+
+    Each shard is held against the length and the SHA-256 that it was written with, the index
+    against what the shards hold, and the table of inputs against the number of rows.
+
+    Args:
+        features: the folder, or its address.
+        progress: called with the number of shards that are done, and of all of them.
+
+    Returns:
+        What is wrong, file by file; ``ok`` if nothing is.
+
+    Raises:
+        RequestError: there is no such folder, or no features in it.
+        StoreError: the run that makes it is not finished, or the manifest is damaged.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.verify("sample_models/features")
+        >>> found.ok, found.rows, found.damages
+        (True, 10, ())
+    """
+    place = place_of(features)
+    return check(place, read_manifest(place), progress or (lambda done, total: None))

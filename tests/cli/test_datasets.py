@@ -1,0 +1,131 @@
+"""``capture`` into a folder, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SMALL = """
+from torch import nn
+
+def small():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten())
+"""
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.py").write_text(SMALL)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(6):
+        pixels = np.full((8, 8, 3), i * 40, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder
+
+
+CAPTURE = ("capture", "small.py:small", "--layer", "0", "--input", "photos", "--batch", "2")
+
+
+@pytest.mark.slow
+def test_a_folder_gets_one_row_for_each_input(run, photos) -> None:
+    done = run(*CAPTURE, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
+    assert done.rc == 0
+    assert done.stdout.splitlines() == [
+        "layer  type    what    call  rows  shape of a row  dtype",
+        "0      Conv2d  output     1     6  4x6x6           float32",
+        "6 rows of 1 tensor. Each pass ended after 0.",
+    ]
+    assert "wrote features/ (3 shards, " in done.stderr
+    assert done.stderr.splitlines()[-1] == "next: hookscope show features/"
+    again = run(*CAPTURE, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
+    assert (again.rc, again.stdout) == (2, "")
+    assert "Add --resume" in again.stderr
+    resumed = run(
+        *CAPTURE, "-o", "features/", "--shard-size", "1", "--resume", "--json", cwd=photos.parent
+    )
+    document = json.loads(resumed.stdout)
+    assert (document["rows"], document["rows_now"], document["command"]) == (6, 0, "capture")
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_environment) -> None:
+    text = (photos.parent / "small.py").read_text()
+    slow = text.replace(
+        "return nn.Sequential(",
+        "return nn.Sequential(Wait(), ",
+    )
+    (photos.parent / "small.py").write_text(
+        f"{slow}\nimport time\nclass Wait(nn.Module):\n    def forward(self, x):\n"
+        "        time.sleep(0.4)\n        return x\n"
+    )
+    words = [word if word != "0" else "1" for word in CAPTURE]
+    command = [sys.executable, "-m", "hookscope", *words, "-o", "features/", "--shard-size", "1"]
+    process = subprocess.Popen(
+        [*command, "--batch", "1"], env=clean_environment, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and len(list(Path("features").glob("rows-*"))) < 2:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, words_said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "what is finished is in features/" in words_said
+    assert "--resume" in words_said
+    assert "Traceback" not in words_said
+    assert len(list(Path("features").glob("rows-*"))) >= 2
+    assert not list(Path("features").glob(".rows*"))
+
+
+def test_options_of_one_form_are_refused_in_the_other(run, photos) -> None:
+    for words, said in [
+        (("--resume",), "is for a folder of results"),
+        (("--ops", "-o", "features/"), "--ops is not for a folder of results"),
+        (("--reduce", "men", "-o", "features/"), "mean"),
+        (("--stats-only", "--reduce", "mean", "-o", "features/"), "--stats-only keeps no rows"),
+    ]:
+        done = run(*CAPTURE, *words, cwd=photos.parent)
+        assert (done.rc, done.stdout) == (2, "")
+        assert said in done.stderr
+    done = run("capture", "small.py:small", "-o", "features/", cwd=photos.parent)
+    assert done.rc == 2
+    assert "there is no input" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_environment) -> None:
+    (photos.parent / "small.py").write_text(
+        SMALL.replace("return nn.Sequential(", "return nn.Sequential(Wait(), ")
+        + "\nimport time\nclass Wait(nn.Module):\n    def forward(self, x):\n"
+        "        time.sleep(1)\n        return x\n"
+    )
+    words = [word if word != "0" else "1" for word in CAPTURE]
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hookscope", *words, "-o", "features/", "--batch", "1"],
+        env=clean_environment | {"TERM": "xterm", "COLUMNS": "120"},
+        stdout=subprocess.DEVNULL,
+        stderr=other,
+    )
+    os.close(other)
+    seen = b""
+    try:
+        while chunk := os.read(main, 65536):
+            seen += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    assert process.wait(timeout=60) == 0
+    assert b"rows/s" in seen
+    assert b"decode" in seen and b"forward" in seen and b"write" in seen
+    assert b"3/6" in seen
