@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from hookscope.datasets.reductions import STORE_DTYPES, read_storing
 from hookscope.errors import RequestError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from hookscope.datasets.running import State
 
 SECTION = "Datasets (--output FOLDER/)"
@@ -153,7 +156,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
             def progress(state: State) -> None:
                 kept = f"what is finished is in {folder}; the same command with --resume goes on."
                 out.last_words = f"Interrupted; {kept}"
-                advance(state.rows, state.total, state.text())
+                advance(state.rows, state.total, _pace(state))
 
             done = verb(**values, folder=folder, force=force, progress=progress)
         out.last_words = f"Interrupted; {folder} was written."
@@ -164,9 +167,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
 
         out.document(document("capture", {**done.manifest, **done.told(), "folder": folder}))
     else:
-        from hookscope.render.extract import extraction_lines
-
-        out.result(extraction_lines(done.manifest, out.width, out.ascii))
+        out.result(_lines(out, folder, done))
     _say(out, folder, done)
 
 
@@ -182,7 +183,35 @@ def _say(out: Out, folder: str, done: Any) -> None:
         out.warning(
             f"{plural(done.state.skipped, 'input')} could not be used: NaN, marked in inputs.jsonl."
         )
-    if where := done.state.text():
-        out.note(where)
+    if pace := _pace(done.state):
+        out.note(pace)
     out.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
     out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
+
+
+def _lines(out: Out, folder: str, done: Any) -> list[Text]:
+    """The table of what is in the folder; of statistics alone that of their file."""
+    from hookscope.datasets.folder import STATISTICS
+
+    statistics = os.path.join(folder, STATISTICS)
+    if os.path.isfile(statistics):
+        from hookscope.reader import open_capture
+        from hookscope.render.statistics import statistics_lines
+
+        return statistics_lines(open_capture(statistics), out.width, out.ascii)
+    from hookscope.render.extract import extraction_lines
+
+    return extraction_lines(done.manifest, out.width, out.ascii)
+
+
+def _pace(state: State) -> str:
+    """Rate, bytes written, and which part of the run was waited for; empty before the first row."""
+    from hookscope.render.text import size as bytes_text
+
+    times = {"decode": state.times.read, "forward": state.times.forward}
+    times["write"] = state.times.write
+    whole = sum(times.values())
+    if not state.rows or not whole:
+        return ""
+    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in times.items())
+    return f"{state.rows / state.seconds:.3g} rows/s, {bytes_text(state.bytes)}, {shares}"

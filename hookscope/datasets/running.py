@@ -51,16 +51,10 @@ class State:
     times: Times = field(default_factory=Times)
     begun: float = field(default_factory=time.perf_counter)
 
-    def text(self) -> str:
-        """Rate, bytes, and the shares of time waited for each part; empty before the first row."""
-        passed = time.perf_counter() - self.begun
-        waited = {"decode": self.times.read, "forward": self.times.forward}
-        waited["write"] = self.times.write
-        whole = sum(waited.values())
-        if not self.rows or not whole:
-            return ""
-        shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in waited.items())
-        return f"{self.rows / passed:.3g} rows/s, {self.bytes / 1e6:,.0f} MB, {shares}"
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self.begun
 
 
 @dataclass(frozen=True)
