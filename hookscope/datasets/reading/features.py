@@ -97,7 +97,15 @@ class Features:
         Args:
             word: the layer or the key.
             with_path: give with each row the path of its input.
+
+        Raises:
+            RequestError: there is no such key, or the inputs were no files and have no path.
         """
+        if with_path and self.rows and "path" not in self.inputs[0]:
+            raise RequestError(
+                f"The rows of {self.folder} are items of a Dataset, and have no path.",
+                "Leave out with_path: row I is item features.inputs[I]['item'].",
+            )
         from hookscope.datasets.serving import RowsDataset
 
         return RowsDataset(self[word], self.inputs if with_path else None)
