@@ -51,7 +51,7 @@ class KeepStatistics:
 
     def gather(
         self, place: Place, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
         """Write the statistics of all rows, put together in the order of the rows."""
         done = [part for part in parts if part["file"] == STATISTICS]
         if not done:
@@ -64,8 +64,9 @@ class KeepStatistics:
             self._capture(whole, rows.rows).save(scratch)
             done = [take(place, STATISTICS, scratch, rows)]
         with place.open(STATISTICS) as file:
-            names = list(load(file.read()))
-        return done, dict.fromkeys(names, STATISTICS)
+            tensors = load(file.read())
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        return done, dict.fromkeys(tensors, STATISTICS), size
 
     def _capture(self, whole: Statistics, rows: int) -> Capture:
         """The statistics as a capture, which ``hookscope show`` opens."""
