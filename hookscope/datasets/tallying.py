@@ -12,7 +12,7 @@ from torch import Tensor
 from hookscope import strict_json
 from hookscope.captures import Capture
 from hookscope.datasets.axes import axes_of
-from hookscope.datasets.folder import STATISTICS
+from hookscope.datasets.folder import STATISTICS, STATISTICS_ONLY
 from hookscope.datasets.keeping import ORIGIN, told_of
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
@@ -34,7 +34,7 @@ class KeepStatistics:
         self._axes = {c.record.key: axes_of(c.record.type, c.shape, image) for c in columns}
         for column in columns:
             stored = Stored(column.record.key, column.shape, column.dtype)
-            self.told.append({**told_of(column, stored, None), "reduce": "statistics"})
+            self.told.append({**told_of(column, stored, None), "reduce": STATISTICS_ONLY})
 
     def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Statistics:
         """Return the statistics of a batch, without what blanks gave."""

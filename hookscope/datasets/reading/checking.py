@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.datasets.folder import INDEX, INPUTS, MANIFEST, is_sound, read_json, slice_key
+from hookscope.datasets.folder import (
+    INDEX,
+    INPUTS,
+    MANIFEST,
+    STATISTICS_ONLY,
+    is_sound,
+    read_json,
+    slice_key,
+)
 from hookscope.datasets.place import Place
 from hookscope.errors import StoreError, cause
 from hookscope.outputs import header_in
@@ -110,6 +118,8 @@ def _problem(
     spans = {name: told["data_offsets"] for name, told in table.items() if name != "__metadata__"}
     places |= {name: (shard["file"], end - start) for name, (start, end) in spans.items()}
     for key in keys:
+        if key["reduce"] == STATISTICS_ONLY:  # of which no row is kept
+            continue
         name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
         if table.get(name, {}).get("shape") != [shard["rows"], *key["shape"]]:
             return f"it holds no {name} of the shape that the manifest tells"
