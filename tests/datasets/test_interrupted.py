@@ -120,7 +120,7 @@ def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -
     assert launch("dying.py", "undisturbed/", "-") == 0
     assert launch(*TORCHRUN, "--nproc-per-node", "2", "dying.py", "out/", "die") != 0
     begun = len(list((tmp_path / "out").glob("rows-*")))
-    assert 3 <= begun < 12
+    assert 0 < begun < 12
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert launch(*TORCHRUN, "--nproc-per-node", "3", "dying.py", "out/", "resume") == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
