@@ -21,11 +21,13 @@ from hookscope.modules import Layer, refuse_lazy
 from hookscope.select import select
 from hookscope.sources.live import demand_model
 from hookscope.sources.loaded import LoadedModel, Recipe
-from hookscope.sources.loading import load, wrap
+from hookscope.sources.loading import LIVE, load, wrap
 from hookscope.tensors import as_call, map_tensors
 from hookscope.wrappers import dispatched_to
 
 log = logging.getLogger("hookscope")
+
+Model = str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,26 @@ class Prepared:
         return as_call(copies)
 
 
+def find_model(model: Model, loading: Mapping[str, Any], seed: int) -> LoadedModel:
+    """Load or take the model; ``loading`` as for :func:`prepare`."""
+    demand_model(model, str, os.PathLike)
+    _check_seed(seed)
+    if isinstance(model, str | os.PathLike):
+        return load(model, seed=seed, **loading)
+    if loading["weights"] != "random" or any(
+        loading[name] for name in ("rename", "partial", "model_args", "method", "attn")
+    ):
+        raise RequestError(
+            "weights, rename, partial, model_args, method and attn belong to a model given by"
+            " name.",
+            "Load the weights into the module before you pass it; hookscope.record records"
+            " whatever method you call.",
+        )
+    return wrap(model)
+
+
 def prepare(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram,
+    model: Model | LoadedModel,
     input: Any,
     *,
     selection: Mapping[str, Any],
@@ -77,28 +97,15 @@ def prepare(
 ) -> Prepared:
     """Load or take the model, choose the layers, build the input, and put both on the device.
 
-    ``input`` may be what ``build`` made for another model, and goes to this one as it is.
+    ``model`` may be what :func:`find_model` returned, and ``input`` what ``build`` made for another
+    model, which goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
     reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
     ``load``. ``steps`` is how many tokens a language model is to add. A live module stays where it
     is unless another device or dtype is asked for, and then a copy is moved.
     """
-    demand_model(model, str, os.PathLike)
-    _check_seed(seed)
-    live = not isinstance(model, str | os.PathLike)
-    if not isinstance(model, str | os.PathLike):
-        if loading["weights"] != "random" or any(
-            loading[name] for name in ("rename", "partial", "model_args", "method", "attn")
-        ):
-            raise RequestError(
-                "weights, rename, partial, model_args, method and attn belong to a model given by"
-                " name.",
-                "Load the weights into the module before you pass it; hookscope.record records"
-                " whatever method you call.",
-            )
-        loaded = wrap(model)
-    else:
-        loaded = load(model, seed=seed, **loading)
+    loaded = model if isinstance(model, LoadedModel) else find_model(model, loading, seed)
+    live = loaded.source == LIVE
     refuse_lazy(loaded.module)
     if steps is not None:
         demand_generation(loaded.module, loaded.word, steps, loading["method"])

@@ -20,6 +20,7 @@ MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
 INPUTS = "inputs.jsonl"
 STATISTICS = "statistics.safetensors"  # of all rows, where no row is kept
+STATISTICS_ONLY = "statistics"  # what the manifest calls that way of reducing
 FITTED = "pca.safetensors"  # what rows are projected with, where they are
 PARTS = ".parts/"
 PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard

@@ -54,8 +54,11 @@ class Keep(Protocol):
 
     def gather(
         self, place: Place, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-        """Return what is known of the files with the results, and the file of each tensor."""
+    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
+        """Return what is known of the files with the results, and of their tensors.
+
+        That is the file of each, and the bytes of all.
+        """
 
     def warn(self) -> None:
         """Tell of values that were lost."""
@@ -130,14 +133,14 @@ class KeepRows:
 
     def gather(
         self, place: Place, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
         """Return the shards, reading none."""
         places = {
             slice_key(one.key, part["first"], part["first"] + part["rows"]): part["file"]
             for part in parts
             for one in self._stored
         }
-        return list(parts), places
+        return list(parts), places, self.row_bytes * sum(part["rows"] for part in parts)
 
     def warn(self) -> None:
         """Tell of values that were lost."""

@@ -104,7 +104,9 @@ def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
     place.remove(MANIFEST)
 
 
-Gather = Callable[[Place, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str]]]
+Gather = Callable[
+    [Place, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str], int]
+]
 
 
 def join(
@@ -117,17 +119,16 @@ def join(
         plan: what the run did.
         coverage: which modules ran.
         gather: takes what is known of the shards; returns what the manifest tells of the files that
-            hold the results, and the file of each tensor.
+            hold the results, the file of each tensor, and the bytes of all tensors.
 
     Returns:
         The manifest.
     """
     parts = parts_of(place)
     bare = [{k: v for k, v in part.items() if k != "inputs"} for part in parts]
-    shards, places = gather(place, bare)
+    shards, places, size = gather(place, bare)
     fitted = {"fitted": told_of(place, FITTED)} if place.size(FITTED) is not None else {}
     manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
-    size = sum(shard["bytes"] for shard in shards)
     lines = (strict_json.dumps(line) + "\n" for part in parts for line in part["inputs"])
     place.write(INPUTS, "".join(lines).encode())
     write_json(place, INDEX, {"metadata": {"total_size": size}, "weight_map": places})

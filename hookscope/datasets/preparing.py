@@ -5,25 +5,33 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hookscope.choices import DECODINGS
 from hookscope.datasets.decoding import decoder
+from hookscope.datasets.items import ItemRows, Items
 from hookscope.datasets.listing import Entry
 from hookscope.datasets.rows import ImageRows
 from hookscope.errors import InputError, RequestError
+from hookscope.inputs.batch import Batch
+from hookscope.inputs.fitting import refuse_misfits
 from hookscope.inputs.images import decode
+from hookscope.inputs.items import tell_of_labels
 from hookscope.inputs.photos import recipe_for
 from hookscope.inputs.reading import Asked
-from hookscope.inputs.words import IMAGE_CHOICES
+from hookscope.inputs.words import IMAGE_CHOICES, refuse_unused
 from hookscope.keywords import LOADING, several
-from hookscope.prepare import Prepared, prepare
+from hookscope.prepare import Prepared, find_model, prepare
+from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.loading import LIVE
-from hookscope.tensors import as_call, walk
+from hookscope.tensors import as_call, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 
@@ -31,27 +39,78 @@ LARGEST_BATCH = 64  # beyond it a CPU gains nothing, and a GPU little
 _QUEUED = 3  # batches of results at once: one under way and two that wait
 
 
+@dataclass(frozen=True)
+class Rows:
+    """What a run over a dataset reads.
+
+    Attributes:
+        each: one input a row.
+        blank: zeros in the place of one input.
+        arrange: puts the values of rows together to a call value.
+    """
+
+    each: ImageRows | ItemRows
+    blank: Any
+    arrange: Callable[[Sequence[Any]], Any]
+
+
 def prepare_rows(
-    given: Mapping[str, Any], entries: Sequence[Entry], device: str | None
-) -> tuple[Prepared, ImageRows]:
+    given: Mapping[str, Any], inputs: Sequence[Entry] | Items, device: str | None
+) -> tuple[Prepared, Rows]:
     """The model on its device, and the rows read as its recipe says.
 
-    The model is prepared with the first image that can be used: what it is given settles the rest.
+    The model is prepared with the first input that can be used: what it is given settles the rest.
     """
-    selection = {name: several(given[name]) for name in ("layers", "types")}
+    if isinstance(inputs, Items):
+        return _prepare_items(given, inputs, device)
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare(
-            given["model"],
-            [_first_usable(entries, Path(folder), given["skip_bad"])],
-            selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
-            recipe={name: given[name] for name in IMAGE_CHOICES},
-            loading={name: given[name] for name in LOADING},
-            seed=given["seed"],
-            dtype=given["dtype"],
-            device=device,
-            train=False,
-        )
+        first = [_first_usable(inputs, Path(folder), given["skip_bad"])]
+        prepared = _prepared(given, given["model"], first, device)
     assert prepared.recipe is not None
+    side = max(max(t.shape[-2:]) for _, t in walk(as_call(prepared.value)))
+    way = decoder(given["decode"], side)
+    channels, _ = _recipe(prepared.loaded, given)
+    rows = ImageRows(inputs, prepared.recipe, channels, way)
+    return prepared, Rows(rows, blank_of(rows), prepared.loaded.arrange)
+
+
+def _prepare_items(
+    given: Mapping[str, Any], items: Items, device: str | None
+) -> tuple[Prepared, Rows]:
+    if given["decode"] != DECODINGS[0]:
+        raise RequestError(f"{items.word} decodes its images itself.", "Leave out --decode.")
+    loaded = find_model(given["model"], {n: given[n] for n in LOADING}, given["seed"])
+    recipe = cache(partial(_recipe, loaded, given))
+    rows = ItemRows(items, loaded, recipe, given["seed"])
+    first = rows.first(given["skip_bad"])
+    if not recipe.cache_info().currsize:
+        refuse_unused(given, f"{items.word} gives none")
+    value = rows.arrange([first])
+    refuse_misfits(loaded, value)
+    if rows.labelled:
+        tell_of_labels()
+    prepared = _prepared(given, loaded, Batch(value, (), ""), device)
+    blank = map_tensors(first, lambda path, tensor: torch.zeros_like(tensor))
+    return prepared, Rows(rows, blank, rows.arrange)
+
+
+def _recipe(loaded: LoadedModel, given: Mapping[str, Any]) -> tuple[int, Recipe]:
+    return recipe_for(Asked(loaded, **{name: given[name] for name in IMAGE_CHOICES}))
+
+
+def _prepared(given: Mapping[str, Any], model: Any, first: Any, device: str | None) -> Prepared:
+    selection = {name: several(given[name]) for name in ("layers", "types")}
+    prepared = prepare(
+        model,
+        first,
+        selection={**selection, "depth": given["depth"], "leaves": given["leaves"]},
+        recipe={name: given[name] for name in IMAGE_CHOICES},
+        loading={name: given[name] for name in LOADING},
+        seed=given["seed"],
+        dtype=given["dtype"],
+        device=device,
+        train=False,
+    )
     if given["channels_last"]:
         if prepared.loaded.source == LIVE:
             raise RequestError(
@@ -59,11 +118,7 @@ def prepare_rows(
                 "Change it yourself first: model.to(memory_format=torch.channels_last)",
             )
         prepared.module.to(memory_format=torch.channels_last)
-    side = max(max(t.shape[-2:]) for _, t in walk(as_call(prepared.value)))
-    way = decoder(given["decode"], side)
-    recipe = {name: given[name] for name in IMAGE_CHOICES}
-    channels, _ = recipe_for(Asked(prepared.loaded, **recipe))
-    return prepared, ImageRows(entries, prepared.recipe, channels, way)
+    return prepared
 
 
 def _first_usable(entries: Sequence[Entry], scratch: Path, skip_bad: bool) -> str:
@@ -90,9 +145,12 @@ def blank_of(rows: ImageRows) -> Tensor:
     return torch.zeros_like(usable)
 
 
-def batch_size(blank: Tensor, row_bytes: int, memory: int, rows: int) -> int:
-    """The largest power of two whose results and inputs fit into ``memory``, by an estimate."""
-    each = _QUEUED * row_bytes + 4 * blank.numel() * blank.element_size()
+def batch_size(value: Any, row_bytes: int, memory: int, rows: int) -> int:
+    """The largest power of two whose results and inputs fit into ``memory``, by an estimate.
+
+    ``value`` is the call value of one row, ``row_bytes`` what it gives.
+    """
+    each = _QUEUED * row_bytes + 4 * sum(tensor.nbytes for _, tensor in walk(as_call(value)))
     size = 1
     while size * 2 <= min(LARGEST_BATCH, max(rows, 1)) and size * 2 * each <= memory:
         size *= 2

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 # One process may wait for another as long as a shard takes, or all that are left of them.
 _PATIENCE = timedelta(days=7)
+_PAUSE = 0.05  # seconds
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,37 @@ def team() -> Iterator[Team]:
     )
     own = here.world > 1 and not distributed.is_initialized()
     if own:
+        store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
+        meeting = distributed.PrefixStore(  # type: ignore[attr-defined]
+            _meet(store, rank, world), store
+        )
         # Nothing but a few words goes between them, whatever device they compute on.
-        distributed.init_process_group("gloo", timeout=_PATIENCE)
+        distributed.init_process_group(
+            "gloo", store=meeting, rank=rank, world_size=world, timeout=_PATIENCE
+        )
     try:
         yield here
     finally:
         if own:
             distributed.destroy_process_group()
+
+
+def _meet(store: Any, rank: int, world: int) -> str:
+    """Return a word that the processes of this attempt share, and those of an earlier one did not.
+
+    torchrun's store outlives a restart, with the addresses of processes that have died in it, and
+    its count of restarts differs from machine to machine.
+    """
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"here/{rank}", own)
+        while own not in (told := json.loads(store.get("meeting"))):
+            time.sleep(_PAUSE)
+        store.set(f"{told[0]}/{rank}", "seen")
+        return str(told[0])
+    others = range(1, world)
+    while not store.check([f"{own}/{other}" for other in others]):
+        there = [store.get(f"here/{other}").decode() for other in others]
+        store.set("meeting", json.dumps([own, *there]))
+        time.sleep(_PAUSE)
+    return own

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hookscope.datasets.decoding import Decode
@@ -81,7 +80,7 @@ class Collator:
         blank: zeros in the place of one value.
     """
 
-    def __init__(self, arrange: Callable[[list[Any]], Any], blank: Tensor) -> None:
+    def __init__(self, arrange: Callable[[list[Any]], Any], blank: Any) -> None:
         self.arrange = arrange
         self.blank = blank
 

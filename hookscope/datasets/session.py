@@ -15,11 +15,12 @@ from torch import Tensor
 from hookscope.datasets import manifest
 from hookscope.datasets.components import fit_all, rows_to_fit
 from hookscope.datasets.folder import FITTED, STATISTICS, check_folder, clear
+from hookscope.datasets.items import Items, items_of
 from hookscope.datasets.keeping import Keep, KeepRows
 from hookscope.datasets.listing import Entry, list_entries
 from hookscope.datasets.place import Place, place_of
 from hookscope.datasets.planning import Shard, rows_in_shard, shards_of, share
-from hookscope.datasets.preparing import batch_size, blank_of, prepare_rows, workers_of
+from hookscope.datasets.preparing import batch_size, prepare_rows, workers_of
 from hookscope.datasets.probing import Column, Probe, probe
 from hookscope.datasets.ranks import Team, team
 from hookscope.datasets.reductions import Storing, read_storing
@@ -84,44 +85,44 @@ def _extract(
     here: Team,
 ) -> Extraction:
     storing = read_storing(given["reduce"], given["store_dtype"], given["stats_only"])
-    words = [os.fspath(word) for word in several(given["input"] or ())]
     resume = given["resume"] or here.restarted
     first = here.rank == 0
     if first:
         check_folder(place, resume=resume, force=given["force"])
-    entries = list_entries(words)[:: given["every"]]
-    prepared, rows = prepare_rows(given, entries, _device(given["device"], here))
-    blank, arrange = blank_of(rows), prepared.loaded.arrange
+    inputs, told = _inputs(given)
+    prepared, rows = prepare_rows(given, inputs, _device(given["device"], here))
+    arrange, blank, total = rows.arrange, rows.blank, len(rows.each)
     found = probe(prepared.module, prepared.layers, kinds, lambda count: arrange([blank] * count))
     keep = _keep_of(found.columns, storing, _image(blank))
     work = _work(given, prepared, found, kinds)
     row_bytes = sum(column.bytes for column in found.columns)
-    size = given["batch"] or batch_size(blank, row_bytes, given["memory"], len(rows))
+    own = inputs.batch if isinstance(inputs, Items) else None
+    size = given["batch"] or own or batch_size(arrange([blank]), row_bytes, given["memory"], total)
     shard_rows = rows_in_shard(keep.row_bytes or row_bytes, size, given["shard_size"])
     plan = {
         **_origin(prepared, options, work),
         "keys": keep.told,
-        "inputs": {"words": words, "rows": len(rows), "sha256": _known_by(entries)},
-        "rows": len(rows),
+        "inputs": {**told, "rows": total},
+        "rows": total,
         "batch": size,
         "shard_rows": shard_rows,
     }
     if first and given["force"] and not resume:
         clear(place)
     done = here.agree(manifest.begin(place, plan) if first else set())
-    shards = shards_of(len(rows), shard_rows)
+    shards = shards_of(total, shard_rows)
     if STATISTICS in done:
         done = {shard.name for shard in shards}
     read = partial(
         batches_of,
-        rows,
+        rows.each,
         collate=Collator(arrange, blank),
         workers=workers_of(given["workers"], here.local_world),
         pin=prepared.device.type == "cuda",
     )
     if isinstance(keep, KeepRows) and keep.to_fit:
         if first and place.size(FITTED) is None:
-            _fit(keep, work, place, read, Shard(0, len(rows)), size)
+            _fit(keep, work, place, read, Shard(0, total), size)
         here.wait()
         keep.take_fitted(place)
     mine = share(shards, done, here.rank, here.world)
@@ -129,9 +130,19 @@ def _extract(
     state = run(work, place, mine, batches, keep, progress)
     keep.warn()
     here.wait()
-    told = here.agree(manifest.join(place, plan, found.coverage, keep.gather) if first else {})
+    whole = here.agree(manifest.join(place, plan, found.coverage, keep.gather) if first else {})
     resumed = sum(shard.rows for shard in shards if shard.name in done)
-    return Extraction(place, told, state, resumed, here)
+    return Extraction(place, whole, state, resumed, here)
+
+
+def _inputs(given: Mapping[str, Any]) -> tuple[Sequence[Entry] | Items, dict[str, Any]]:
+    """The inputs, and what the manifest tells of them."""
+    items = items_of(given["input"], given["every"], given["seed"])
+    if items is not None:
+        return items, {"words": [items.word], "sha256": None}
+    words = [os.fspath(word) for word in several(given["input"] or ())]
+    entries = list_entries(words)[:: given["every"]]
+    return entries, {"words": words, "sha256": _known_by(entries)}
 
 
 def _keep_of(columns: Sequence[Column], storing: Storing, image: tuple[int, int] | None) -> Keep:
@@ -157,9 +168,10 @@ def _fit(
         fit_all(keep.to_fit, (_sound(give(batch), batch) for batch in read(batches)), place)
 
 
-def _image(blank: Tensor) -> tuple[int, int] | None:
+def _image(blank: Any) -> tuple[int, int] | None:
     """Height and width of the model's input, where it is an image."""
-    return (blank.shape[-2], blank.shape[-1]) if blank.ndim > 2 else None
+    image = isinstance(blank, Tensor) and blank.ndim > 2
+    return (blank.shape[-2], blank.shape[-1]) if image else None
 
 
 def _sound(tensors: dict[str, Tensor], batch: RowBatch) -> dict[str, Tensor]:

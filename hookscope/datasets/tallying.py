@@ -12,7 +12,7 @@ from torch import Tensor
 from hookscope import strict_json
 from hookscope.captures import Capture
 from hookscope.datasets.axes import axes_of
-from hookscope.datasets.folder import STATISTICS
+from hookscope.datasets.folder import STATISTICS, STATISTICS_ONLY
 from hookscope.datasets.keeping import ORIGIN, told_of
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
@@ -34,7 +34,7 @@ class KeepStatistics:
         self._axes = {c.record.key: axes_of(c.record.type, c.shape, image) for c in columns}
         for column in columns:
             stored = Stored(column.record.key, column.shape, column.dtype)
-            self.told.append({**told_of(column, stored, None), "reduce": "statistics"})
+            self.told.append({**told_of(column, stored, None), "reduce": STATISTICS_ONLY})
 
     def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Statistics:
         """Return the statistics of a batch, without what blanks gave."""
@@ -51,7 +51,7 @@ class KeepStatistics:
 
     def gather(
         self, place: Place, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
         """Write the statistics of all rows, put together in the order of the rows."""
         done = [part for part in parts if part["file"] == STATISTICS]
         if not done:
@@ -64,8 +64,9 @@ class KeepStatistics:
             self._capture(whole, rows.rows).save(scratch)
             done = [take(place, STATISTICS, scratch, rows)]
         with place.open(STATISTICS) as file:
-            names = list(load(file.read()))
-        return done, dict.fromkeys(names, STATISTICS)
+            tensors = load(file.read())
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        return done, dict.fromkeys(tensors, STATISTICS), size
 
     def _capture(self, whole: Statistics, rows: int) -> Capture:
         """The statistics as a capture, which ``hookscope show`` opens."""

@@ -201,7 +201,7 @@ def _parse_bare(word: str) -> list[InputWord]:
     keyed = _KEYED.fullmatch(word)
     if keyed:
         return [replace(one, word=word, rest=keyed["key"]) for one in _from_files(keyed["path"])]
-    if _names_function(word):
+    if names_function(word):
         function = parse_function(word)
         path = function.home if function.in_file else ""
         return [InputWord(word, OFFERED, path=path, rest=function.word)]
@@ -210,7 +210,8 @@ def _parse_bare(word: str) -> list[InputWord]:
     return _from_files(word, _MADE if prefix else "")
 
 
-def _names_function(word: str) -> bool:
+def names_function(word: str) -> bool:
+    """Whether a word, if it is no file, is the name of something in Python code."""
     if word.endswith(".py"):
         return True  # which then lacks the function's name
     home = word.rpartition(":")[0]

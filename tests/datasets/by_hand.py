@@ -65,7 +65,7 @@ def write_features(
         "fired": [],
         "silent": [],
     }
-    size = sum(shard["bytes"] for shard in shards)
+    size = sum(tensor.nbytes for tensor in named.values())
     index = {"metadata": {"total_size": size}, "weight_map": places}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (folder / "features.safetensors.index.json").write_text(json.dumps(index))

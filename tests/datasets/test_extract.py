@@ -315,3 +315,15 @@ def test_an_object_store_gets_the_same_files(photos, tmp_path) -> None:
     extract(photos, "memory://lab/run1", resume=True)
     assert {p.removeprefix("/lab/run1/"): store.cat(p) for p in store.find("/lab/run1")} == found
     store.rm("/lab", recursive=True)
+
+
+@pytest.mark.parametrize("more", [{}, {"store_dtype": "int8"}, {"stats_only": True}])
+def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> None:
+    out = tmp_path / "out"
+    extract(photos, out, **more)
+    index = json.loads((out / "features.safetensors.index.json").read_text())
+    tensors = [
+        t for file in set(index["weight_map"].values()) for t in load_file(out / file).values()
+    ]
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors)
+    assert hookscope.verify(out).ok

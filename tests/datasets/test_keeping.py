@@ -133,6 +133,10 @@ def test_a_skipped_input_has_a_hollow_row_in_every_form(photos, tmp_path) -> Non
     assert (joined(tmp_path / "topk", "relu/output.index")[6] == 0).all()
     extract(photos, tmp_path / "int8", store_dtype="int8", **given)
     assert joined(tmp_path / "int8", "relu/output.scale")[6].isnan()
+    read = hookscope.open(tmp_path / "int8")["relu"]
+    for rows in (read[:], read.torch()[:].numpy()):
+        assert np.isnan(rows[6]).all()
+        assert np.isfinite(np.delete(rows, 6, 0)).all()
     extract(photos, tmp_path / "pca", reduce="pca:2", **given)
     rows = joined(tmp_path / "pca", "relu/output")
     assert rows.isnan().any(1).nonzero().tolist() == [[6]]
@@ -167,6 +171,8 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
     assert told["keys"][0]["reduce"] == "statistics"
     index = json.loads((out / "features.safetensors.index.json").read_text())["weight_map"]
     assert set(index) == set(found)
+    with pytest.raises(RequestError, match="holds statistics of all inputs, and no rows"):
+        hookscope.open(out)["head"]
 
 
 def test_statistics_open_with_show(photos, tmp_path, whole) -> None:

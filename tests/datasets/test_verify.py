@@ -91,6 +91,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
         INDEX,
         "at b/output.scale[3:6]",
     ),
+    "index of another size": (
+        lambda f: rewrite(f, INDEX, lambda v: v["metadata"].update(total_size=1)),
+        INDEX,
+        "its total_size is 1, and the shards hold tensors of 176 bytes",
+    ),
     "no table": (lambda f: (f / "inputs.jsonl").unlink(), "inputs.jsonl", "missing"),
     "table cut": (lambda f: cut(f / "inputs.jsonl"), "inputs.jsonl", "line 8 is not the whole"),
     "line lost": (

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.datasets.folder import INDEX, INPUTS, MANIFEST, is_sound, read_json, slice_key
+from hookscope.datasets.folder import (
+    INDEX,
+    INPUTS,
+    MANIFEST,
+    STATISTICS_ONLY,
+    is_sound,
+    read_json,
+    slice_key,
+)
 from hookscope.datasets.place import Place
 from hookscope.errors import StoreError, cause
 from hookscope.outputs import header_in
@@ -61,7 +69,7 @@ def check(
     """
     shards = manifest["shards"]
     damages: list[Damage] = []
-    places: dict[str, str] = {}
+    places: dict[str, tuple[str, int]] = {}
     whole, first = True, 0
     for done, shard in enumerate(shards):
         progress(done, len(shards))
@@ -86,9 +94,15 @@ def check(
 
 
 def _problem(
-    place: Place, shard: Mapping[str, Any], keys: list[Mapping[str, Any]], places: dict[str, str]
+    place: Place,
+    shard: Mapping[str, Any],
+    keys: list[Mapping[str, Any]],
+    places: dict[str, tuple[str, int]],
 ) -> str:
-    """What is wrong with a shard, empty if nothing is; its tensors are added to ``places``."""
+    """What is wrong with a shard, empty if nothing is.
+
+    File and bytes of each of its tensors are added to ``places``.
+    """
     size = place.size(shard["file"])
     if size is None:
         return "missing"
@@ -101,30 +115,37 @@ def _problem(
             table, _ = header_in(file)
     except (OSError, ValueError) as error:
         return f"cannot be read: {cause(error)}"
-    places |= {name: shard["file"] for name in table if name != "__metadata__"}
+    spans = {name: told["data_offsets"] for name, told in table.items() if name != "__metadata__"}
+    places |= {name: (shard["file"], end - start) for name, (start, end) in spans.items()}
     for key in keys:
+        if key["reduce"] == STATISTICS_ONLY:  # of which no row is kept
+            continue
         name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
         if table.get(name, {}).get("shape") != [shard["rows"], *key["shape"]]:
             return f"it holds no {name} of the shape that the manifest tells"
     return ""
 
 
-def _index_problems(place: Place, places: dict[str, str], whole: bool) -> Iterator[str]:
+def _index_problems(place: Place, places: dict[str, tuple[str, int]], whole: bool) -> Iterator[str]:
     """What the index says that shards do not; ``whole`` if all of them could be read."""
     try:
         index = read_json(place, INDEX)
         told = {} if index is None else dict(index["weight_map"])
+        size = 0 if index is None else index["metadata"]["total_size"]
     except (StoreError, KeyError, TypeError, ValueError):
         yield "cannot be read"
         return
     if index is None:
         yield "missing"
         return
-    wrong = [name for name, file in places.items() if told.get(name) != file]
+    wrong = [name for name, (file, _) in places.items() if told.get(name) != file]
     if whole:
         wrong += [name for name in told if name not in places]
     if wrong:
         yield f"not what the shards hold, at {wrong[0]} and {len(wrong) - 1} more places"
+    there = sum(each for _, each in places.values())
+    if whole and not wrong and size != there:
+        yield f"its total_size is {size}, and the shards hold tensors of {there} bytes"
 
 
 def _table_problems(place: Place, rows: int) -> Iterator[str]:

@@ -6,7 +6,14 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hookscope.datasets.folder import MANIFEST, PARTS, PLAN, read_json
+from hookscope.datasets.folder import (
+    MANIFEST,
+    PARTS,
+    PLAN,
+    STATISTICS,
+    STATISTICS_ONLY,
+    read_json,
+)
 from hookscope.datasets.manifest import SCHEMA, parts_of
 from hookscope.datasets.place import Place, place_of
 from hookscope.datasets.reading.lazy import SCALE, Rows
@@ -65,7 +72,7 @@ class Features:
         """Return the rows of a layer or a key.
 
         Raises:
-            RequestError: there is none of that name, or several.
+            RequestError: there is none of that name, or several, or no row was kept.
             StoreError: the first shard is missing or damaged.
         """
         found = self.choose([word])
@@ -73,6 +80,12 @@ class Features:
             raise RequestError(
                 f"{word!r} stands for {len(found)} keys in {self.folder}.",
                 f"Name one: {', '.join(found)}.",
+            )
+        if any(one["reduce"] == STATISTICS_ONLY for one in self.manifest["keys"]):
+            file = f"{self.folder.rstrip('/')}/{STATISTICS}"
+            raise RequestError(
+                f"{self.folder} holds statistics of all inputs, and no rows.",
+                f"'hookscope show {file}' prints them, hookscope.load({file!r}) returns them.",
             )
         return Rows(self._shards, found[0], (self.rows, *self._shapes[found[0]]))
 
@@ -97,7 +110,15 @@ class Features:
         Args:
             word: the layer or the key.
             with_path: give with each row the path of its input.
+
+        Raises:
+            RequestError: there is no such key, or the inputs were no files and have no path.
         """
+        if with_path and self.rows and "path" not in self.inputs[0]:
+            raise RequestError(
+                f"The rows of {self.folder} are items of a Dataset, and have no path.",
+                "Leave out with_path: row I is item features.inputs[I]['item'].",
+            )
         from hookscope.datasets.serving import RowsDataset
 
         return RowsDataset(self[word], self.inputs if with_path else None)

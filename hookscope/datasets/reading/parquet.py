@@ -54,7 +54,7 @@ def write_parquet(
     schema = arrow.schema(fields, metadata={MARK: strict_json.dumps(told, sort_keys=True)})
     bytes_in_row = sum(rows.nbytes for rows in chosen) // max(features.rows, 1)
     step = max(BLOCK // max(bytes_in_row, 1), 1)
-    paths = (str(entry["path"]) for entry in features.inputs)
+    paths = (entry.get("path") for entry in features.inputs)
     with parquet.ParquetWriter(path, schema) as writer:
         for first in range(0, features.rows, step):
             last = min(first + step, features.rows)

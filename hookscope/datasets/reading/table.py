@@ -20,6 +20,8 @@ _BLOCK = 1 << 22  # bytes
 class Inputs(Sequence[dict[str, Any]]):
     """One entry a row: ``row``, ``path``, ``bytes``, ``sha256``, and ``skipped`` if it was.
 
+    Of an item of a Dataset ``row`` and ``item``, its number there.
+
     Args:
         place: the folder.
         rows: how many there are.
@@ -51,9 +53,9 @@ class Inputs(Sequence[dict[str, Any]]):
             yield from map(self._entry, file)
 
     @property
-    def paths(self) -> list[str]:
-        """The path of each row's input."""
-        return [str(entry["path"]) for entry in self]
+    def paths(self) -> list[str | None]:
+        """The path of each row's input; None of an item of a Dataset."""
+        return [entry.get("path") for entry in self]
 
     @property
     def skipped(self) -> dict[int, str]:
