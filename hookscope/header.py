@@ -45,8 +45,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """Return the header of a file that hookscope wrote, whatever the size of its tensors.
 
     Raises:
-        ResultsFileError: there is no such file, it is no safetensors file or not all of one, hookscope
-            did not write it, or its metadata is damaged.
+        ResultsFileError: there is no such file, it is no safetensors file or not all of one,
+            hookscope did not write it, or its metadata is damaged.
     """
     try:
         # It holds the header against itself and against the file's length before it lets go.

@@ -165,7 +165,9 @@ def damage(told: dict[str, Any], keys: Container[str]) -> str:
     """
     if wrong := misfit(told, Metadata, "metadata"):
         return wrong
-    if any("difference" in entry and not entry.get("tolerance") for entry in told.get("attention", ())):
+    if any(
+        "difference" in entry and not entry.get("tolerance") for entry in told.get("attention", ())
+    ):
         return "metadata.attention has a difference without tolerance"
     effect = told.get("effect", {})
     gone = [entry["key"] for entry in effect.get("drift", ()) if entry["key"] not in keys]
