@@ -222,6 +222,7 @@ class Recording:
 
     def _misfit(self, shapes: Mapping[str, Sequence[int]]) -> str:
         """What is wrong with the records: a type, or that a tensor is another than described."""
+        every: tuple[Absent | Fired | Silent, ...]
         every = (*self.absent, *self.coverage.fired, *self.coverage.silent)
         for entry in every:
             if wrong := misfit_fields(vars(entry), type(entry), entry.module):

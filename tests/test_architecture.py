@@ -22,14 +22,14 @@ import hookscope
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
-    ("plugins", "filekinds", "dimensions"),
+    ("plugins", "filekinds", "dimensions", "typed_json"),
     ("shards",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
     ("inputs.words",),
     ("demands",),
     ("sources.catalog", "edits.words", "own_hooks.words", "cams.words", "keys", "health.checks"),
     (
-        *("stats", "agreement", "module_tree", "atomic", "header"),
+        *("stats", "agreement", "module_tree", "atomic", "header", "metadata"),
         *("diffing.result", "diffing.tolerances", "diffing.words"),
     ),
     ("records", "arrays", "narrow", "diffing.measure"),
