@@ -114,10 +114,10 @@ class Capture(Recording, Mapping[str, Tensor]):
         """Read a capture from the file that ``save`` wrote.
 
         Raises:
-            StoreError: the file is missing, damaged, or not hookscope's.
+            ResultsFileError: the file is missing, damaged, or not hookscope's.
         """
         tensors, info = store.read(path)
         capture = cls()
-        capture.take_info(info, tensors, path)
+        capture.take_info(info, {key: tensor.shape for key, tensor in tensors.items()}, path)
         capture._tensors = {key: tensors[key] for key in capture._records}
         return capture

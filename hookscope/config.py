@@ -171,7 +171,7 @@ def _table_of(path: Path) -> dict[str, Any] | None:
         return None
     try:
         content = _parse_toml(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(
             f"The settings file {path} is not valid TOML: {error}.",
             "Repair it, or leave settings files out with --no-config.",

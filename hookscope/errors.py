@@ -88,6 +88,12 @@ class StoreError(HookscopeError):
     """A file of results cannot be read or written."""
 
 
+class ResultsFileError(StoreError):
+    """A file of results is missing, damaged, of another kind, or not hookscope's."""
+
+    exit_code = 2
+
+
 class EnvironmentFault(HookscopeError):
     """The installation is at fault: torchvision that does not match torch, no such device."""
 
@@ -131,7 +137,7 @@ class CheckFailed(HookscopeError):
 
 
 def cause(error: Exception) -> str:
-    """Return the error's own words, without the wrapping that only a Rust programmer reads."""
+    """Return the error's own words on one line, or its class's name where it has none."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).strip().rstrip(".") or type(error).__name__
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

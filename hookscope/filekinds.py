@@ -163,7 +163,7 @@ def _describe_safetensors(path: str) -> tuple[str, str]:
         header = file.read(length)
     try:
         sound = len(header) == length and isinstance(json.loads(header), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         sound = False
     return (SAFETENSORS, _USE_WEIGHTS.format(path)) if sound else (CUT_SAFETENSORS, AGAIN)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import safetensors
 
-from hookscope.errors import StoreError, cause
+from hookscope.errors import ResultsFileError, cause
 from hookscope.outputs import MARK, header_of
 
 SCHEMA = 1
@@ -45,38 +45,46 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """Return the header of a file that hookscope wrote, whatever the size of its tensors.
 
     Raises:
-        StoreError: there is no such file, it is no safetensors file or not all of one, hookscope
-            did not write it, or its metadata is damaged.
+        ResultsFileError: there is no such file, it is no safetensors file or not all of one,
+            hookscope did not write it, or its metadata is damaged.
     """
     try:
         # It holds the header against itself and against the file's length before it lets go.
         with safetensors.safe_open(path, framework="numpy"):
             pass
         table, start = header_of(path)
-    except (OSError, safetensors.SafetensorError, ValueError) as error:
+    except (OSError, safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise cannot_read(path, error) from error
-    text = table.pop("__metadata__", {}).get(MARK)
+    text = (table.pop("__metadata__", None) or {}).get(MARK)
     if text is None:
-        raise StoreError(
+        raise ResultsFileError(
             f"{path} holds tensors, but hookscope did not write it.",
             "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
         )
     info = _info(path, text)
+    places = {
+        key: Place(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
+        for key, told in table.items()
+    }
     notes = info.pop("stored_as", {})
-    return Header(
-        info,
-        {
-            key: Place(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
-            for key, told in table.items()
-        },
-        frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS)),
-    )
+    pairs = frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS))
+    if not all(key in places and _holds_pairs(places[key]) for key in pairs):
+        raise _damaged(path)
+    return Header(info, places, pairs)
 
 
-def cannot_read(path: str | os.PathLike[str], error: Exception) -> StoreError:
+def _holds_pairs(place: Place) -> bool:
+    return place.dtype in ("F16", "F32", "F64") and place.shape[-1:] == (2,)
+
+
+def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
+    return ResultsFileError(f"Cannot read {path}: its metadata is damaged.", "Record it again.")
+
+
+def cannot_read(path: str | os.PathLike[str], error: Exception) -> ResultsFileError:
     """Return the error for a file that is missing, or that safetensors cannot make sense of."""
     reason = "it is a folder" if Path(path).is_dir() else cause(error)
-    return StoreError(
+    return ResultsFileError(
         f"Cannot read {path}: {reason}.",
         "Give a file that 'hookscope capture' or 'hookscope grads' wrote.",
     )
@@ -85,14 +93,14 @@ def cannot_read(path: str | os.PathLike[str], error: Exception) -> StoreError:
 def _info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
     try:
         info = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         info = None
     if not isinstance(info, dict) or not isinstance(info.get("stored_as", {}), dict):
-        raise StoreError(f"Cannot read {path}: its metadata is damaged.", "Record it again.")
+        raise _damaged(path)
     schema = info.pop("schema", None)
     if schema != SCHEMA:
-        raise StoreError(
-            f"{path} has schema {schema}, and this hookscope reads schema {SCHEMA}.",
+        raise ResultsFileError(
+            f"{path} has schema {schema!r}, and this hookscope reads schema {SCHEMA}.",
             "Upgrade hookscope, or record the file again.",
         )
     return info

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.arrays import blocks
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import RequestError, ResultsFileError
 from hookscope.header import cannot_read, read_header
 from hookscope.keys import WHOLE, Index
 from hookscope.narrow import RAW, widen
@@ -33,9 +33,9 @@ class OpenCapture(Recording):
         super().__init__()
         self.path = path
         header = read_header(path)
-        self.take_info(header.info, header.places, path)
         self._places = header.places
         self._pairs = header.pairs
+        self.take_info(header.info, {key: self._shape_of(key) for key in header.places}, path)
 
     def record(self, key: str) -> Record:
         """Return the record of a tensor.
@@ -63,7 +63,7 @@ class OpenCapture(Recording):
 
         Raises:
             RequestError: there is no such key, or the index lies outside.
-            StoreError: the file is gone, or the dtype is one that cannot be shown.
+            ResultsFileError: the file is gone, or the dtype is one that cannot be shown.
 
         Example:
             >>> import hookscope, torch
@@ -89,18 +89,24 @@ class OpenCapture(Recording):
         """Return the shape of what ``tensor`` would return."""
         return self._view(key, index)[0].shape
 
+    def _shape_of(self, key: str) -> tuple[int, ...]:
+        """The shape as torch has it."""
+        place = self._places[key]
+        if key in self._pairs:
+            return place.shape[:-1]
+        # of values of four bits torch counts two as one
+        return (*place.shape[:-1], place.shape[-1] // 2) if place.dtype == "F4" else place.shape
+
     def _view(self, key: str, index: Index) -> tuple[NDArray[Any], str]:
         """The values as they lie in the file, and what the format calls their dtype."""
         record, place = self.record(key), self._places[key]
         if place.dtype not in RAW:
-            raise StoreError(
+            raise ResultsFileError(
                 f"{key} is of dtype {record.dtype}, which cannot be shown.",
                 "Open the file with hookscope.load, and convert the tensor.",
             )
-        raw = np.dtype(RAW[place.dtype])
-        shape = place.shape
+        raw, shape = np.dtype(RAW[place.dtype]), self._shape_of(key)
         if key in self._pairs:  # real and imaginary part lie side by side, as numpy has them
-            shape = shape[:-1]
             raw = np.dtype([("re", raw), ("im", raw)])
         try:
             whole = (
@@ -124,6 +130,6 @@ def open_capture(path: str | os.PathLike[str]) -> OpenCapture:
     """Open a file that a recording was saved to, by its header alone.
 
     Raises:
-        StoreError: the file is missing, damaged, or not hookscope's.
+        ResultsFileError: the file is missing, damaged, or not hookscope's.
     """
     return OpenCapture(path)

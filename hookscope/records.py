@@ -8,14 +8,16 @@ of a module bears no number, so a key stays the same when a later call appears.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
 from hookscope import strict_json
-from hookscope.errors import StoreError
+from hookscope.errors import ResultsFileError, cause
+from hookscope.metadata import damage
 from hookscope.stats import Stats
+from hookscope.typed_json import misfit_fields
 
 # In the options of a file's metadata, the one key of a mapping that stands for an object which only
 # Python can hold; with its class. No KEY=VALUE has such a key.
@@ -90,6 +92,17 @@ class Record:
         known.update(shape=tuple(data["shape"]), aliases=tuple(data["aliases"]))
         known.update(weight_norm=strict_json.number(data["weight_norm"]))
         return cls(**known, summary=partial(Stats, **stats))
+
+    def misfit(self) -> str:
+        """Return which field is not of its type, as one of a damaged file; empty if all are."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "summary"}
+        stats = self.stats
+        wrong = misfit_fields(plain, Record, self.key) or misfit_fields(
+            vars(stats), Stats, self.key
+        )
+        if not wrong and not stats.are_possible():
+            wrong = f"the statistics of {self.key} are no tensor's"
+        return wrong
 
 
 @dataclass(frozen=True)
@@ -176,30 +189,47 @@ class Recording:
             "silent": [vars(s) for s in self.coverage.silent],
         }
 
-    def take_info(self, info: dict[str, Any], keys: Container[str], path: object) -> None:
+    def take_info(
+        self, info: dict[str, Any], shapes: Mapping[str, Sequence[int]], path: object
+    ) -> None:
         """Become what ``to_info`` described.
 
         Args:
             info: what the file ``path`` tells.
-            keys: the tensors that are in it.
+            shapes: those of the tensors that are in it, by key.
             path: for the error's sentence.
 
         Raises:
-            StoreError: the description is damaged, or tells of a tensor that is not there.
+            ResultsFileError: the description is damaged, or tells of a tensor that is not there.
         """
         told = dict(info)
         try:
-            records = [Record.from_json(data) for data in told.pop("records")]
-            self._records = {record.key: record for record in records}
+            self._records = {r.key: r for r in map(Record.from_json, told.pop("records"))}
             self.absent = tuple(Absent(**data) for data in told.pop("absent"))
             fired = tuple(Fired(**data) for data in told.pop("fired"))
             self.coverage = Coverage(fired, tuple(Silent(**d) for d in told.pop("silent")))
-            gone = [key for key in self._records if key not in keys]
-            if gone:
-                raise KeyError(gone[0])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StoreError(
-                f"Cannot read {path}: its metadata is damaged ({type(error).__name__}: {error}).",
+            wrong = self._misfit(shapes) or damage(told, self._records)
+        except KeyError as error:
+            wrong = f"there is no {error.args[0]!r}"
+        except (TypeError, ValueError, AttributeError) as error:
+            wrong = cause(error)
+        if wrong:
+            raise ResultsFileError(
+                f"Cannot read {path}: its metadata is damaged ({' '.join(wrong.split())}).",
                 "Record the file again.",
-            ) from error
+            )
         self.metadata = told
+
+    def _misfit(self, shapes: Mapping[str, Sequence[int]]) -> str:
+        """What is wrong with the records: a type, or that a tensor is another than described."""
+        every: tuple[Absent | Fired | Silent, ...]
+        every = (*self.absent, *self.coverage.fired, *self.coverage.silent)
+        for entry in every:
+            if wrong := misfit_fields(vars(entry), type(entry), entry.module):
+                return wrong
+        for key, record in self._records.items():
+            if wrong := record.misfit():
+                return wrong
+            if record.shape != tuple(shapes[key]):
+                return f"{key} is of another shape"
+        return ""

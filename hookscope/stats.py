@@ -48,6 +48,14 @@ class Stats:
             return None
         return max(abs(self.min), abs(self.max))
 
+    def are_possible(self) -> bool:
+        """Whether a tensor could have them: entries are counted, and ``min`` to ``max`` finite."""
+        if min(self.numel, self.zeros, self.nan, self.inf) < 0:
+            return False
+        if self.min is None or self.max is None:
+            return self.min is self.max
+        return -math.inf < self.min <= self.max < math.inf
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dict; ``Stats(**d)`` is the way back."""
         return asdict(self)

@@ -52,7 +52,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     """Return the tensors and the ``info`` of a file that ``write`` made.
 
     Raises:
-        StoreError: there is no such file, it is no safetensors file, or hookscope did not write it.
+        ResultsFileError: there is no such file, it is no safetensors file, or hookscope did not
+            write it.
     """
     header = read_header(path)
     try:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+Number = float | Literal["NaN", "Infinity", "-Infinity"]  # as ``dumps`` writes a float
 
 
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:

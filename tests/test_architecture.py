@@ -22,7 +22,7 @@ import hookscope
 # A name stands for a file or for all of a package that has no row of its own.
 FLOORS = (
     ("errors", "suggest", "strict_json", "version", "kinds", "choices", "pickles"),
-    ("plugins", "filekinds", "dimensions"),
+    ("plugins", "filekinds", "dimensions", "typed_json"),
     ("shards",),
     ("patterns", "config", "spec", "outputs", "losses.formulas", "inputs.files", "edits.formulas"),
     ("inputs.words", "datasets.listing"),
@@ -32,7 +32,7 @@ FLOORS = (
         *("health.checks", "datasets.reductions"),
     ),
     (
-        *("stats", "agreement", "module_tree", "atomic", "header"),
+        *("stats", "agreement", "module_tree", "atomic", "header", "metadata"),
         *("diffing.result", "diffing.tolerances", "diffing.words"),
     ),
     ("records", "arrays", "narrow", "diffing.measure"),

@@ -14,6 +14,7 @@ from hookscope import strict_json
 from hookscope.atomic import write_text
 from hookscope.outputs import MARK, is_ours
 from hookscope.records import Coverage
+from hookscope.typed_json import misfit_fields
 from hookscope.version import __version__
 
 SCHEMA = 1
@@ -146,11 +147,12 @@ class Ablation:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
             wanted = json.loads(strict_json.dumps(self._document()))
             made = [Knockout(**_numbers(entry)) for entry in found["knockouts"]]
+            unsound = any(misfit_fields(vars(one), Knockout) for one in made)
+            same = [_without_results(one) for one in (found, wanted)]
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return []
-        results = ("knockouts", "finished")
-        same = [{k: v for k, v in one.items() if k not in results} for one in (found, wanted)]
-        return made if same[0] == same[1] and len(made) < self.total else []
+        own = same[0] == same[1] and len(made) < self.total and not unsound
+        return made if own else []
 
     def _document(self) -> dict[str, Any]:
         return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
@@ -174,6 +176,10 @@ def ranked(knockouts: Iterable[Knockout], figure: str) -> tuple[Knockout, ...]:
         return (0, 0.0) if math.isnan(value) else (1, -abs(value))
 
     return tuple(sorted(knockouts, key=weight))
+
+
+def _without_results(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in document.items() if k not in ("knockouts", "finished")}
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:

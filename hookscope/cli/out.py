@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,8 @@ _SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
     256: "256",
     TRUE_COLOR: "truecolor",
 }
+# What a terminal would act on: a file's own text may stand in an error.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ERASE_LINE = "\r\x1b[K"
 _PLAIN = str.maketrans(
     {"…": "...", "×": "x", "—": "-", "–": "-", "→": "->", "·": "*", "\u2019": "'", "µ": "u"}
@@ -216,6 +219,7 @@ class Out:
 
     def _say(self, text: str, style: str = "", label: str = "") -> None:
         self._wipe()
+        text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
         if style and self._colored(sys.stderr):
             # A label alone is coloured where there is one: the sentence stays easy to read.
             body = text if label else f"\x1b[{style}m{text}\x1b[0m"

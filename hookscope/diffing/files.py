@@ -35,7 +35,7 @@ def compare_captures(
         strict: whether what has no partner is a difference.
 
     Raises:
-        StoreError: a file cannot be read.
+        ResultsFileError: a file cannot be read.
         RequestError: nothing of A has a partner in B, or a pattern or prefix matches nothing.
     """
     a, b = files = open_capture(words[0]), open_capture(words[1])

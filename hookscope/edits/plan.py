@@ -40,7 +40,7 @@ def bind(model: nn.Module, edits: tuple[Edit, ...], word: str = "MODEL") -> tupl
 
     Raises:
         LayerError: a pattern matches nothing.
-        StoreError: a file cannot be read.
+        ResultsFileError: a file cannot be read.
         EditError: a file holds nothing under the key that is to be added.
     """
     files: dict[str, Mapping[str, Tensor]] = {}

@@ -46,6 +46,7 @@ def command_of(metadata: Mapping[str, Any]) -> str:
     given = [entry for entry in inputs if entry.get("sha256")]  # noise and examples have no hash
     by_python = (
         verb not in VERBS
+        or "word" not in model
         or model.get("source") == "live"
         or any(entry["word"] == "tensor" for entry in given)
         or _holds_objects(options)

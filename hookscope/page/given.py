@@ -27,7 +27,7 @@ def input_picture(capture: OpenCapture) -> Figure | None:
             itself, or of the first layer with such an input.
 
     Raises:
-        StoreError: the values cannot be read.
+        ResultsFileError: the values cannot be read.
     """
     found = [r for r in capture.records if r.kind == INPUT and _is_image(r.shape)]
     record = min(found, key=lambda r: r.module != ROOT, default=None)

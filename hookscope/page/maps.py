@@ -104,7 +104,7 @@ def sheet(capture: OpenCapture, record: Record, count: int, side: int) -> Figure
         side: pixels that the longer side of a map has at most.
 
     Raises:
-        StoreError: the values cannot be read.
+        ResultsFileError: the values cannot be read.
     """
     part = part_of(record, count, capture.image)
     if not part.maps:

@@ -76,7 +76,7 @@ def feature_maps(
 
     Raises:
         RequestError: there is no such key or channel, or the dimensions make no maps.
-        StoreError: the values cannot be read.
+        ResultsFileError: the values cannot be read.
     """
     record, shape = capture.record(key), capture.shape(key, index)
     name = f"{key}{slice_text(index)}"

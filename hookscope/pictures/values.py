@@ -70,7 +70,7 @@ def look(capture: OpenCapture, key: str, index: Index = WHOLE) -> Look:
 
     Raises:
         RequestError: there is no such key, or the index lies outside.
-        StoreError: the values cannot be read.
+        ResultsFileError: the values cannot be read.
     """
     record, shape = capture.record(key), capture.shape(key, index)
     stats = record.stats if index == WHOLE else summarize(capture.blocks(key, index))

@@ -84,7 +84,7 @@ def diff(
     Raises:
         RequestError: one is a file and the other a model, nothing of A has a partner in B, or a
             word, a pattern or a file is wrong.
-        StoreError: a file cannot be read.
+        ResultsFileError: a file cannot be read.
         ForwardError: a model raised; says which, and the layer.
 
     Example:

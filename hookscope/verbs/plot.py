@@ -54,7 +54,7 @@ def plot(
         The picture; ``save(path)`` writes it, and ``figure`` is matplotlib's own.
 
     Raises:
-        StoreError: the file cannot be read.
+        ResultsFileError: the file cannot be read.
         RequestError: a key matches nothing, a word is wrong, or the kind does not fit.
         EnvironmentFault: matplotlib is not installed.
 

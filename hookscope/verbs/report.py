@@ -53,7 +53,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
             their differences.
 
     Raises:
-        StoreError: a file is missing, damaged, or not hookscope's.
+        ResultsFileError: a file is missing, damaged, or not hookscope's.
         CheckFailed: what the file tells of itself alone is too long for a page.
 
     Example:

@@ -14,7 +14,6 @@ import json
 import re
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
@@ -23,7 +22,6 @@ import torch
 from torch.export.pt2_archive import PT2ArchiveReader
 
 from hookscope.errors import ModelError
-from hookscope.filekinds import AGAIN
 from hookscope.pickles import DamagedPickle, foreign, globals_in
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
@@ -53,18 +51,6 @@ class Layout:
 
     names: Collection[str]
     read: Callable[[str], bytes]
-
-
-def refuse_damage(file: IO[bytes], path: str) -> None:
-    """Raise ModelError if the zip archive ``file`` or a record of it is damaged."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, zlib.error) as exc:
-        raise ModelError(f"{path!r} is a damaged or cut-off archive: {exc}.", AGAIN) from exc
-    if damaged:
-        raise ModelError(f"{path!r} is damaged: {damaged} in it is not as it was saved.", AGAIN)
-    file.seek(0)
 
 
 def refuse_code(file: IO[bytes], path: str) -> None:

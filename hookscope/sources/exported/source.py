@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.shards import sha256_of
-from hookscope.sources.exported.archive import demand_operators, refuse_code, refuse_damage
+from hookscope.sources.damage import refuse_damage
+from hookscope.sources.exported.archive import demand_operators, refuse_code
 from hookscope.sources.exported.layers import build
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.spec import EXPORTED, ModelSpec, ended
@@ -90,11 +91,17 @@ def adopt(program: torch.export.ExportedProgram) -> nn.Module:
 
 
 def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
+    refuse_damage(path)
     with open(path, "rb") as file:
-        refuse_damage(file, path)
-        if not trust:
-            refuse_code(file, path)
-        demand_operators(file, path)
+        try:
+            if not trust:
+                refuse_code(file, path)
+            demand_operators(file, path)
+        except RecursionError as exc:
+            raise ModelError(
+                f"The program in {path!r} cannot be opened: it is nested too deeply.",
+                "Export it again.",
+            ) from exc
         with _aside() as swallowed:
             try:
                 return torch.export.load(file)

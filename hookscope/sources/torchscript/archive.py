@@ -57,7 +57,7 @@ class Archive:
     """A TorchScript file, opened to be looked at.
 
     Raises:
-        zipfile.BadZipFile, KeyError, pickle.UnpicklingError: it is damaged.
+        LookupError, ValueError, pickle.UnpicklingError: it is damaged.
     """
 
     def __init__(self, path: str) -> None:
@@ -90,8 +90,10 @@ class Archive:
         """The inputs that ``method`` was traced with, tensors as records; None if not stored."""
         if f"{self._prefix}traced_inputs.pkl" not in self._names:
             return None
-        found = self._unpickle("traced_inputs.pkl").get(method)
-        return None if found is None else tuple(found)
+        found = self._unpickle("traced_inputs.pkl")
+        if not isinstance(found, dict):
+            raise pickle.UnpicklingError("traced_inputs.pkl holds no inputs by name")
+        return None if found.get(method) is None else tuple(found[method])
 
     def attribute(self, path: tuple[str, ...], name: str) -> Any:
         """What the module at ``path`` has under ``name``: plain values and records."""
@@ -131,7 +133,10 @@ class Archive:
 
     def _unpickle(self, name: str) -> Any:
         reader = _Unpickler(io.BytesIO(self._zip.read(self._prefix + name)), self._locations)
-        return reader.load()
+        try:
+            return reader.load()
+        except Exception as error:  # of changed bytes a pickle's reader raises nearly anything
+            raise pickle.UnpicklingError(f"{name} in it is no sound pickle") from error
 
 
 def _enums(text: str, module: str) -> dict[str, type[Enum]]:

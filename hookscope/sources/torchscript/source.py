@@ -6,17 +6,17 @@ import logging
 import pickle
 import sys
 import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.errors import EnvironmentFault, ModelError, RequestError, cause
 from hookscope.shards import sha256_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.catalog import no_weights_by_name
+from hookscope.sources.damage import refuse_damage
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.archive import Archive
@@ -49,14 +49,16 @@ def load(
             f"{spec.word!r} holds a model that is built already and takes no arguments.",
             "Leave out --model-arg.",
         )
-    archive, module = _open(spec.path)
+    refuse_damage(spec.path)
+    with _explained(spec.path):
+        archive, module = _open(spec.path)
+        example = example_of(module, archive, spec.word, method)
     _tell(spec, archive, module)
     info = WeightsInfo("as saved", sha256_of(spec.path))
     if weights.word != "random":
         if not is_weights_file(weights.word):
             raise no_weights_by_name(weights.word)
         info = weight_files.load_file_into(module, weights)
-    example = example_of(module, archive, spec.word, method)
     return LoadedModel(
         module=module.eval(),
         word=spec.word,
@@ -72,19 +74,25 @@ def load(
 
 
 def _open(path: str) -> tuple[Archive, ScriptedModule]:
+    archive = Archive(path)
+    if archive.mentions("ConstantMKLDNNTensor"):
+        raise ModelError(
+            f"{path!r} was saved after torch.jit.optimize_for_inference, which leaves the"
+            " weights out of the file: no program can run it.",
+            "Save the model before it is optimized, frozen or not.",
+        )
+    if archive.mentions("ops.torchvision."):
+        _register_torchvision(path)
+    with warnings.catch_warnings(), _room_for_nesting():
+        warnings.simplefilter("ignore")  # on TorchScript being old; the user knows
+        return archive, build(private.open_archive(path, CPU), archive=archive)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Let what is raised of a damaged or foreign file be an error that says so."""
     try:
-        archive = Archive(path)
-        if archive.mentions("ConstantMKLDNNTensor"):
-            raise ModelError(
-                f"{path!r} was saved after torch.jit.optimize_for_inference, which leaves the"
-                " weights out of the file: no program can run it.",
-                "Save the model before it is optimized, frozen or not.",
-            )
-        if archive.mentions("ops.torchvision."):
-            _register_torchvision(path)
-        with warnings.catch_warnings(), _room_for_nesting():
-            warnings.simplefilter("ignore")  # on TorchScript being old; the user knows
-            return archive, build(private.open_archive(path, CPU), archive=archive)
+        yield
     except RecursionError as error:
         raise ModelError(
             f"{path!r} cannot be opened: its code is nested too deeply.",
@@ -93,8 +101,8 @@ def _open(path: str) -> tuple[Archive, ScriptedModule]:
     except RuntimeError as error:
         first = ended(_gist(error))
         raise ModelError(f"{path!r} cannot be opened: {first}", _repair(first)) from error
-    except (zipfile.BadZipFile, KeyError, ValueError, pickle.UnpicklingError) as error:
-        raise ModelError(f"{path!r} is damaged: {ended(str(error))}", _AGAIN) from error
+    except (LookupError, ValueError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{path!r} is damaged: {ended(cause(error))}", _AGAIN) from error
 
 
 @contextmanager

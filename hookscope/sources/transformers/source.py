@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from hookscope.errors import EnvironmentFault, ModelError, WeightsError
+from hookscope.errors import EnvironmentFault, ModelError, WeightsError, WeightsFileError
 from hookscope.sources import weights
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta, build
@@ -204,7 +204,7 @@ def _filled(
     try:
         module = build(make, seed=seed)
     except Exception as exc:  # of damaged files the readers raise nearly anything
-        raise WeightsError(
+        raise WeightsFileError(
             f"The weights in {str(place.folder)!r} cannot be read into {kind.__name__}:"
             f" {ended(_first(exc))}",
             "Give other ones by --weights FILE, or the configuration alone for random ones:"
