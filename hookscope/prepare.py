@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
-from hookscope.errors import EnvironmentFault, RequestError, cause
+from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.generation import demand_generation, generate
 from hookscope.inputs.batch import Batch, build
 from hookscope.modules import Layer, refuse_lazy
@@ -23,7 +22,7 @@ from hookscope.sources.live import demand_model
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.loading import LIVE, load, wrap
 from hookscope.tensors import as_call, map_tensors
-from hookscope.wrappers import dispatched_to
+from hookscope.wrappers import copied, dispatched_to
 
 log = logging.getLogger("hookscope")
 
@@ -202,14 +201,8 @@ def _moved(
     if there:
         return module
     if live:
-        try:
-            module = copy.deepcopy(module)
-        except Exception as error:  # any class may refuse; the old weight_norm and pruning do
-            why = cause(error).partition(". ")[0]
-            raise RequestError(
-                f"The model cannot be copied to be moved: {why}.",
-                "Move it yourself before you hand it over: model.to(...).",
-            ) from error
+        repair = "Move it yourself before you hand it over: model.to(...)."
+        module = copied(module, "to be moved", repair)
     return module.to(device=device, dtype=dtype)
 
 

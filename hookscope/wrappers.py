@@ -5,11 +5,14 @@ What a wrapper holds bears the wrapper's own name: layers are called the same wi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+
+from hookscope.errors import RequestError, cause
 
 # By name, since most of these classes lie in packages that take a second to import.
 _HOLDS = {
@@ -35,6 +38,24 @@ def unwrapped(module: nn.Module) -> nn.Module:
     while name := inner_name(module):
         module = module.get_submodule(name)
     return module
+
+
+def copied(module: nn.Module, purpose: str, repair: str) -> nn.Module:
+    """Return a copy of ``module`` that shares nothing with it.
+
+    Args:
+        module: a model that is not ours to change.
+        purpose: what the copy is for, as in ``The model cannot be copied to be moved``.
+        repair: what to do where there can be none.
+
+    Raises:
+        RequestError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # any class may refuse; the old weight_norm and pruning do
+        why = cause(error).partition(". ")[0]
+        raise RequestError(f"The model cannot be copied {purpose}: {why}.", repair) from error
 
 
 def types_of(module: nn.Module) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from hookscope.kinds import VALUES
 from hookscope.prepare import Prepared, prepare
 from hookscope.provenance import describe_run
 from hookscope.select import select
+from hookscope.wrappers import copied
 
 RECIPE = ("shape", "preprocess", "size", "mean", "std")
 
@@ -68,7 +68,9 @@ def _prepare_both(given: Mapping[str, Any]) -> tuple[Prepared, Prepared]:
             )
     a, b = made
     if _tensors_and_modules(a.module) & _tensors_and_modules(b.module):
-        b = replace(b, module=copy.deepcopy(b.module))  # the hooks of both would be on one module
+        # The hooks of both would be on one module.
+        repair = "Build B anew rather than give the same model twice."
+        b = replace(b, module=copied(b.module, "to run beside itself", repair))
     return a, b
 
 

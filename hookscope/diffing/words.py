@@ -34,7 +34,10 @@ def are_captures(a: Any, b: Any) -> bool:
     found = [_is_capture(side) for side in (a, b)]
     if found[0] != found[1]:
         capture, model = (a, b) if found[0] else (b, a)
-        word = os.fspath(model) if isinstance(model, str | os.PathLike) else "MODEL"
+        word = "MODEL"
+        if isinstance(model, str | os.PathLike):
+            word = os.fspath(model)
+            check(word)  # which may be a file that is not there
         raise RequestError(
             f"{capture} is a capture and {word} is a model; two of a kind are compared.",
             f"Capture the model first, on the same input: hookscope capture {word}",

@@ -18,8 +18,12 @@ _FORMS = 'A tensor is {"file": "a.npy"} or {"tensor": [[1, 2]]}; other values st
 _DEPTH = 100
 
 
-def open_one(asked: Asked, word: InputWord, open_kind: Callable[[str], Any]) -> tuple[Any, str]:
+def open_one(
+    asked: Asked, word: InputWord, open_kind: Callable[[str], Any]
+) -> tuple[Any, str | None]:
     """Return what a JSON file says, with the tensors that it names.
+
+    Where it names other files its own hash would say nothing of the tensors, and there is none.
 
     Args:
         asked: the model and the choices.
@@ -33,6 +37,7 @@ def open_one(asked: Asked, word: InputWord, open_kind: Callable[[str], Any]) -> 
     with blaming(word.path, "JSON"):
         told = json.loads(data.decode("utf-8-sig"))
     folder = os.path.dirname(word.path)
+    named: list[str] = []
 
     def build(value: Any, depth: int) -> Any:
         if depth > _DEPTH:
@@ -52,9 +57,12 @@ def open_one(asked: Asked, word: InputWord, open_kind: Callable[[str], Any]) -> 
             if not isinstance(name, str):
                 raise InputError(f"{name!r} names no file.", _FORMS)
             near = os.path.join(folder, name)
-            [one] = parse([near if os.path.exists(near.partition(":")[0]) else name])
+            one, *more = parse([near if os.path.exists(near.partition(":")[0]) else name])
+            if more:
+                raise InputError(f"{name!r} is several files, and one is wanted.", _FORMS)
             if one.kind not in TENSORS or one.kind == JSON:
                 raise InputError(f"{name!r} is {one.kind}, and no file of tensors.", _FORMS)
+            named.append(name)
             return open_kind(one.kind)(asked, one)[0]
         except (InputError, ValueError) as exc:
             raise InputError(
@@ -63,7 +71,8 @@ def open_one(asked: Asked, word: InputWord, open_kind: Callable[[str], Any]) -> 
             ) from exc
 
     made = build(told, 0)
-    return (tuple(made) if isinstance(made, list) and word.place is None else made), sha256(data)
+    made = tuple(made) if isinstance(made, list) and word.place is None else made
+    return made, None if named else sha256(data)
 
 
 def _inline(value: Any, word: InputWord) -> torch.Tensor:

@@ -33,7 +33,8 @@ def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:
     if word.rest:
         if not isinstance(value, Mapping):
             raise InputError(f"{word.path!r} holds no names, so no {word.rest!r}.", "Leave it out.")
-        value = value[one_of(word, [str(name) for name in value])]
+        named = {str(name): item for name, item in value.items()}  # keys may be numbers
+        value = named[one_of(word, list(named))]
     if isinstance(value, Mapping):
         value = dict(value)
     if not any(True for _ in walk(value)):

@@ -29,6 +29,7 @@ from hookscope.sources.userfile import guarded, import_anew, run_file
 from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
 from hookscope.suggest import did_you_mean
 from hookscope.tensors import walk
+from hookscope.wrappers import copied
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -114,7 +115,11 @@ def _build(spec: ModelSpec, name: str, found: Any, model_args: dict[str, Any]) -
                 f"{name} in {spec.path!r} is built already and takes no arguments.",
                 "Name its class or a function that builds it, or leave out --model-arg.",
             )
-        return found
+        if spec.source == FILE:  # which is run anew each time
+            return found
+        # An imported module stays, for other code and for the next word: diff A and B, say.
+        repair = "Name its class or a function that builds it."
+        return copied(found, "from the module that holds it", repair)
     if is_function(found):
         return applied(found)
     if not callable(found):

@@ -109,6 +109,7 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
         (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is for models"),
         (["CAPTURE", "CAPTURE", "--layer", "conv9"], "No layer of A or B matches 'conv9'."),
         (["CAPTURE", "CUT"], "Error: Cannot read"),
+        (["CAPTURE", "gone.safetensors"], "Error: There is no file 'gone.safetensors'."),
         (
             ["NETS:single", "NETS:single", "--dtype", "float32"] + ["--dtype", "float16"] * 2,
             "3 tim",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import ForwardError
+from hookscope.errors import ForwardError, RequestError
 from hookscope.modules import layers_of
 from tests.diffing.nets import single
 
@@ -148,6 +148,15 @@ def test_one_module_and_shared_parts_are_compared_with_themselves() -> None:
     assert [row.key for row in found.rows if row.verdict != "equal"] == ["./output"]
     assert [row.by for row in found.rows][:2] == ["map", "map"]
     assert hooks_on(model) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_one_module_that_cannot_be_copied_is_refused() -> None:
+    model = nn.utils.weight_norm(nn.Linear(4, 4))
+    model(torch.ones(1, 4))  # from now on its weight is no leaf
+    with pytest.raises(RequestError, match="cannot be copied to run beside itself") as caught:
+        hookscope.diff(model, model, input=torch.ones(1, 4))
+    assert "anew" in caught.value.hint
 
 
 def test_a_failure_ends_both_and_takes_every_hook_off() -> None:

@@ -116,6 +116,8 @@ def test_what_torch_saved_is_what_the_model_is_called_with(tmp_path: Path) -> No
     assert torch.equal(value_of(f"{tmp_path}/dict.pt:mask"), two)
     whole = build(PAIR, f"ids={tmp_path}/dict.pt").value
     assert torch.equal(whole["ids"]["mask"], two)
+    torch.save({0: one, 1: two}, tmp_path / "numbered.pt")
+    assert torch.equal(value_of(f"{tmp_path}/numbered.pt:1"), two)
 
 
 def test_weights_and_models_are_no_input(tmp_path: Path) -> None:

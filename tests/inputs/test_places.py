@@ -133,6 +133,10 @@ def test_json_holds_arguments_with_tensors_by_file(folder: Path) -> None:
     assert [entry["part"] for entry in batch.sources] == ["ids", "mask.0"]
     nested = build(PAIR, ["ids=a.npy", "mask=sub/args.json"]).value["mask"]
     assert nested["ids"].tolist() == [7, 7]
+    np.save("sub/c.npy", np.full(2, 8))
+    again = build(PAIR, "sub/args.json")
+    assert again.sources[0]["sha256"] != batch.sources[0]["sha256"]
+    assert again.sources[1]["sha256"] == batch.sources[1]["sha256"]
 
 
 def test_a_list_in_json_holds_arguments_by_position(folder: Path) -> None:
@@ -151,6 +155,7 @@ def test_a_list_in_json_holds_arguments_by_position(folder: Path) -> None:
         ("[" * 300 + "]" * 300, "nested too deep"),
         ('{"ids": {"file": "gone.npy"}}', "There is no file 'gone.npy'"),
         ('{"ids": {"file": 3}}', "3 names no file"),
+        ('{"ids": {"file": "*.npy"}}', "is several files"),
         ('{"ids": {"file": "args.json"}}', "no file of tensors"),
         ('{"ids": {"tensor": [[1], [1, 2]]}}', "a tensor that cannot be made"),
         ('{"ids": {"tensor": "x"}}', "a tensor that cannot be made"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import hookscope
 from hookscope.errors import ModelError, RequestError
 from hookscope.sources.loading import load
 from hookscope.spec import Typed
@@ -177,6 +179,24 @@ def test_a_module_is_imported_from_the_current_folder(tmp_path, monkeypatch) -> 
     with pytest.raises(ModelError, match="defines no 'Nets'") as caught:
         load("nets_of_a_test:Nets")
     assert "Did you mean Net?" in caught.value.hint
+
+
+def test_an_instance_in_an_imported_module_stays_as_it_is(tmp_path, monkeypatch) -> None:
+    (tmp_path / "held_by_a_test.py").write_text(f"{HEAD}net = nn.Linear(2, 2)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    net = importlib.import_module("held_by_a_test").net
+    before = net.weight.detach().clone()
+    files = []
+    for value in (1.0, 2.0):
+        files.append(str(tmp_path / f"{value}.pth"))
+        torch.save({"weight": torch.full((2, 2), value), "bias": torch.zeros(2)}, files[-1])
+    found = hookscope.diff(
+        *["held_by_a_test:net"] * 2, weights=files, dtype=["float32", "float64"], shape=(1, 2)
+    )
+    assert not found.same
+    assert net.training
+    assert net.weight.dtype is torch.float32
+    assert torch.equal(net.weight, before)
 
 
 def test_named_weights_are_for_torchvision_alone(write) -> None:

@@ -163,6 +163,8 @@ def test_a_folder_brings_its_weights_tokenizer_and_classes(tmp_path: Path) -> No
     args, kwargs = as_call(call)
     assert torch.equal(loaded.module(*args, **kwargs).logits, model(**call).logits)
     fresh = load(f"hf:{tmp_path}/config.json")
+    with pytest.raises(WeightsError, match="alone brings no weights"):
+        load(f"hf:{tmp_path}/config.json", weights="default")
     assert fresh.weights.word == "random"
     assert not torch.equal(fresh.module.classifier.weight, model.classifier.weight)
 

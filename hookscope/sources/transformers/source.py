@@ -94,6 +94,11 @@ def load(
 def _find(spec: ModelSpec, wanted: WeightsWord) -> _Place:
     path = Path(spec.path).expanduser()
     if path.is_file():
+        if wanted.word.lower() == "default":
+            raise WeightsError(
+                f"The configuration {spec.path!r} alone brings no weights.",
+                "Name its folder, give --weights FILE, or random.",
+            )
         return _Place(path.parent, path, None, "")
     if path.is_dir():
         found = _weights_in(path)
