@@ -12,14 +12,11 @@ from hookscope.strict_json import Number
 from hookscope.typed_json import misfit
 
 
-class _Model(TypedDict):
-    word: str
-    source: str
-
-
-class Model(_Model, total=False):
+class Model(TypedDict, total=False):
     """The model: its word, where it came from, and its weights."""
 
+    word: str
+    source: str
     weights: str | None
     sha256: str | None
 

@@ -131,7 +131,7 @@ def test_a_damaged_file_of_results_is_refused_in_a_sentence(tmp_path: Path, made
 def test_many_damaged_files_of_results_are_refused_in_a_sentence(
     tmp_path: Path, made: str, seed: int
 ) -> None:
-    endured(tmp_path, made, rounds=150, seed=seed)
+    endured(tmp_path, made, rounds=50, seed=seed)
 
 
 @pytest.mark.exhaustive

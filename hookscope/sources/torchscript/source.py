@@ -98,6 +98,10 @@ def _explained(path: str) -> Iterator[None]:
             f"{path!r} cannot be opened: its code is nested too deeply.",
             "Split the function with the many branches, and save the model again.",
         ) from error
+    except MemoryError as error:
+        raise ModelError(
+            f"{path!r} is damaged, or larger than memory: PyTorch found no room for it.", _AGAIN
+        ) from error
     except RuntimeError as error:
         first = ended(_gist(error))
         raise ModelError(f"{path!r} cannot be opened: {first}", _repair(first)) from error
