@@ -22,8 +22,8 @@ from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.probing import Column
 from hookscope.datasets.rows import RowBatch
-from hookscope.datasets.shards import Filled, Writing
 from hookscope.datasets.stopping import Stopper
+from hookscope.datasets.writing import Filled, Writing
 from hookscope.errors import CheckFailed, InputError
 from hookscope.execute import model_failed, untouched
 from hookscope.modules import Layer

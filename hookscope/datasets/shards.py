@@ -1,15 +1,13 @@
 """Writing shards: safetensors files whose size is known before the first row, filled as rows come.
 
 A file is laid out at once and each batch is written to its places, so that no more than a batch is
-in memory; it gets its name once it is whole. The thread that writes runs beside the forward pass.
+in memory; it gets its name once it is whole.
 """
 
 from __future__ import annotations
 
 import json
-import queue
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -18,11 +16,9 @@ import torch
 from torch import Tensor
 
 from hookscope import strict_json
-from hookscope.datasets.folder import slice_key, write_json
-from hookscope.datasets.manifest import part_name
+from hookscope.datasets.folder import slice_key
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
-from hookscope.errors import StoreError, cause
 from hookscope.outputs import MARK
 from hookscope.shards import sha256_of
 
@@ -121,87 +117,6 @@ def take(place: Place, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
     }
     place.take(scratch, name)
     return told
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A batch that is ready to be written; ``lines`` are those of its rows in the table."""
-
-    shard: Shard
-    first: int
-    values: Any  # what the shard's file takes
-    lines: Sequence[dict[str, Any]]
-    wait: Any = None  # an event after which the values are on the CPU
-
-
-class Writing:
-    """Writes batches in order on a thread of its own, within a ``with`` block.
-
-    What is known of a finished shard goes to ``.parts`` at once: that is what a later run goes on
-    from. Leaving the block waits for what has been put, unless an error leaves it.
-
-    Args:
-        place: the folder where the shards go.
-        begin: makes the file of a shard.
-    """
-
-    def __init__(self, place: Place, begin: Callable[[Place, Shard], Growing]) -> None:
-        self.place = place
-        self.begin = begin
-        self.bytes = 0
-        self._queue: queue.Queue[Filled | None] = queue.Queue(maxsize=2)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="hookscope-writer", daemon=True)
-
-    def __enter__(self) -> Writing:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._queue.put(None)
-        self._thread.join()
-        if error is None:
-            self._raise()
-
-    def put(self, filled: Filled) -> None:
-        """Hand a batch over; waits while two others wait.
-
-        Raises:
-            StoreError: an earlier one could not be written.
-        """
-        self._raise()
-        self._queue.put(filled)
-
-    def _raise(self) -> None:
-        if isinstance(self._error, OSError):
-            raise StoreError(
-                f"Cannot write to {self.place}: {cause(self._error)}.",
-                "What is finished is kept: make room, then run the same command with --resume.",
-            ) from self._error
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        file: Growing | None = None
-        lines: list[dict[str, Any]] = []
-        try:
-            while (filled := self._queue.get()) is not None:
-                if file is None:
-                    file, lines = self.begin(self.place, filled.shard), []
-                if filled.wait is not None:
-                    filled.wait.synchronize()
-                self.bytes += file.write(filled.first, filled.values)
-                lines += filled.lines
-                if lines[-1]["row"] + 1 == filled.shard.last:
-                    known, file = file.finish() | {"inputs": lines}, None
-                    write_json(self.place, part_name(known["first"]), known)
-        except BaseException as error:
-            self._error = error
-            while self._queue.get() is not None:  # let whoever puts go on, to see the error
-                pass
-        finally:
-            if file is not None:
-                file.discard()
 
 
 def _header(shard: Shard, stored: Sequence[Stored]) -> tuple[bytes, dict[str, int]]:
