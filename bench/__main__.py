@@ -247,7 +247,14 @@ MEASURES = (
         "one file, written and synced",
         1.25,
         "ms",
-        lambda: inside("bench.datasets"),
+        lambda: inside("bench.datasets", "plain"),
+    ),
+    Measure(
+        "writing 1 GB in shards with their checksums",
+        "one file with its checksum",
+        1.25,
+        "ms",
+        lambda: inside("bench.datasets", "hashed"),
     ),
     Measure(
         "20,000 images through a small model, peak memory",

@@ -108,10 +108,10 @@ def growing() -> Iterator[tuple[Cost, Cost]]:
         yield costs[0], costs[1]
 
 
-def main() -> None:
+def main(hashed: bool) -> None:
     """Write a gigabyte as shards with their checksums and as one file, in turn; print seconds.
 
-    Both times end when the bytes are on the disk.
+    Both times end when the bytes are on the disk; ``hashed`` gives the one file a checksum too.
     """
     import torch
 
@@ -119,6 +119,7 @@ def main() -> None:
     from hookscope.datasets.planning import Shard
     from hookscope.datasets.shards import ShardFile, Stored
     from hookscope.datasets.writing import Filled, Writing
+    from hookscope.shards import sha256_of
 
     batch, shard, rows = 64, 256, 1280
     stored = [Stored(f"layer{i}/output", (64, 28, 28), torch.float32) for i in range(4)]
@@ -136,6 +137,8 @@ def main() -> None:
             for _ in range(0, rows, batch):
                 for tensor in values.values():
                     file.write(tensor.numpy().data)
+        if hashed:
+            sha256_of(folder / "values")
 
     for pair in range(-1, 7):
         took = []
@@ -157,4 +160,4 @@ def _sync(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] == "hashed")
