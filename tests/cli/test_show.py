@@ -129,8 +129,8 @@ def test_provenance_comes_with_v(run: Run) -> None:
     ("words", "status", "said", "repair"),
     [
         (["missing.safetensors"], 2, "There is no file missing.safetensors", "hookscope capture"),
-        (["text"], 1, "Cannot read text", "hookscope capture"),
-        (["empty"], 1, "Cannot read empty", "hookscope capture"),
+        (["text"], 2, "Cannot read text", "hookscope capture"),
+        (["empty"], 2, "Cannot read empty", "hookscope capture"),
         (["."], 2, "The folder . holds no features", "hookscope capture"),
         (["net.safetensors", "convv"], 2, "'convv' matches nothing", "hookscope show"),
         (["net.safetensors", "0/outptu"], 2, "matches nothing", "Did you mean 0/output"),
