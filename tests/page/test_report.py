@@ -319,8 +319,8 @@ def test_as_json_it_is_one_document(run, folder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "rc", "words"),
     [
-        (["missing.safetensors"], 1, "Cannot read missing.safetensors"),
-        (["notes.html"], 1, "Cannot read notes.html"),
+        (["missing.safetensors"], 2, "Cannot read missing.safetensors"),
+        (["notes.html"], 2, "Cannot read notes.html"),
         (["{values}", "-o", "notes.html"], 2, "was not written by hookscope"),
         (["{values}", "-o", "no/such/a.html"], 2, "does not exist"),
         (["{values}", "-o", "{values}"], 2, "is read by this command"),

@@ -145,7 +145,7 @@ def test_the_command_tells_what_it_drew_wrote_and_replaced(run, file, tmp_path) 
 
 def test_a_wrong_file_or_name_is_told_before_anything_is_written(run, file, tmp_path) -> None:
     for arguments, status, words in [
-        (["none.safetensors"], 1, "Cannot read none.safetensors"),
+        (["none.safetensors"], 2, "Cannot read none.safetensors"),
         ([file, "conv"], 2, "Did you mean conv1"),
         ([file, "-o", "a.jpg"], 2, "no picture by its name"),
         ([file, "--kind", "map"], 2, "is not one of"),
