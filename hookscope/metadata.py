@@ -21,22 +21,19 @@ class Model(TypedDict, total=False):
     sha256: str | None
 
 
-class _Input(TypedDict):
+class Input(TypedDict, total=False):
+    """One entry for each input; those from files have a hash, images may have their two ends."""
+
     word: str
     shape: str
     dtype: str
-
-
-class Input(_Input, total=False):
-    """One entry for each input; those from files have a hash, images may have their two ends."""
-
     sha256: str | None
     part: Any
     black: list[float]
     white: list[float]
 
 
-class Argument(TypedDict):
+class Argument(TypedDict, total=False):
     """One tensor that the model was called with."""
 
     name: str

@@ -48,7 +48,7 @@ def command_of(metadata: Mapping[str, Any]) -> str:
         verb not in VERBS
         or "word" not in model
         or model.get("source") == "live"
-        or any(entry["word"] == "tensor" for entry in given)
+        or any(entry.get("word", "tensor") == "tensor" for entry in given)
         or _holds_objects(options)
     )
     if by_python:

@@ -125,9 +125,10 @@ def _facts(capture: OpenCapture) -> Iterable[tuple[str, str]]:
     yield "source", str(model.get("source", ""))
     yield "weights", f"{model.get('weights') or ''} {_hash(model)}".strip()
     for entry in metadata.get("inputs", []):
-        yield "input", f"{entry['word']}, {entry['shape']} {entry['dtype']} {_hash(entry)}".strip()
+        yield "input", _input(entry)
     for entry in metadata.get("arguments", []):
-        yield f"argument {entry['name']}", f"{shape_text(entry['shape'])} {entry['dtype']}"
+        shape = shape_text(entry.get("shape", ()))
+        yield f"argument {entry.get('name', '')}", f"{shape} {entry.get('dtype', '')}"
     for name in ("seed", "device", "dtype"):
         yield name, str(metadata.get(name) if metadata.get(name) is not None else "")
     yield "mode", "training" if metadata.get("training") else "evaluation"
@@ -135,6 +136,11 @@ def _facts(capture: OpenCapture) -> Iterable[tuple[str, str]]:
     yield "file", size(os.path.getsize(capture.path))
     for name, version in metadata.get("versions", {}).items():
         yield name, str(version)
+
+
+def _input(entry: Mapping[str, Any]) -> str:
+    looks = f"{entry.get('shape', '')} {entry.get('dtype', '')}"
+    return f"{entry.get('word', 'unknown')}, {looks} {_hash(entry)}".strip()
 
 
 def _hash(entry: Mapping[str, Any]) -> str:
