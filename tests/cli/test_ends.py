@@ -34,7 +34,7 @@ def example_input():
         (["capture", "--input", "cta.png"], "There is no file 'cta.png'."),
         (["capture", "--input", "*.png"], "No file matches '*.png'."),
         (["capture", "-o", "no/where.safetensors"], "The output folder no does not exist."),
-        (["capture", "-o", "."], "there is no input"),
+        (["capture", "-o", "."], ". is a folder, for the results of many inputs"),
         (["capture", "--shape", "0x3"], "Invalid value for --shape: '0x3' is no shape."),
         (["grads", "--loss", "entropy"], "Invalid value for --loss: 'entropy' is not one of"),
         (["completion", "tcsh"], "Invalid value for"),
