@@ -25,6 +25,7 @@ FITTED = "pca.safetensors"  # what rows are projected with, where they are
 PARTS = ".parts/"
 PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard
 _SHARD = "rows-"
+_OTHERS = (MANIFEST, INDEX, INPUTS, STATISTICS, FITTED)
 
 
 def shard_name(first: int) -> str:
@@ -110,16 +111,25 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
 def clear(place: Place) -> None:
     """Remove from a folder what hookscope wrote there, and nothing else."""
     for name in place.names():
-        ours = name.startswith((_SHARD, f".{_SHARD}", PARTS))
-        if ours or name in (MANIFEST, INDEX, INPUTS, STATISTICS, FITTED):
+        ours = name.startswith((_SHARD, PARTS)) or _is_half_written(name)
+        if ours or name in _OTHERS:
             place.remove(name)
 
 
 def clear_strays(place: Place, kept: Collection[str]) -> None:
-    """Remove the shards that are not in ``kept``, and what was known of any while it was made."""
+    """Remove the shards that are not in ``kept``, and what was known of any while it was made.
+
+    What processes that were killed had half written goes too.
+    """
     for name in place.names():
-        if name.startswith(PARTS) or (name.startswith(_SHARD) and name not in kept):
+        stray = name.startswith(_SHARD) and name not in kept
+        if stray or name.startswith(PARTS) or _is_half_written(name):
             place.remove(name)
+
+
+def _is_half_written(name: str) -> bool:
+    ours = name.startswith(tuple(f".{each}" for each in (_SHARD, *_OTHERS)))
+    return ours and name.endswith(".part")
 
 
 def told_of(place: Place, name: str) -> dict[str, Any]:

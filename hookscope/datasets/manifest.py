@@ -86,8 +86,9 @@ def part_name(first: int) -> str:
 
 def parts_of(place: Place) -> list[dict[str, Any]]:
     """What is known of the finished shards, in order."""
-    names = [name for name in place.names() if name.startswith(PARTS) and name != PLAN]
-    return [read_json(place, name) for name in names]
+    # A name that begins with a dot is of a file that a process was killed in the middle of.
+    parts = (name for name in place.names() if name.startswith(PARTS) and name != PLAN)
+    return [read_json(place, name) for name in parts if not name.startswith(f"{PARTS}.")]
 
 
 def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:

@@ -18,6 +18,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import hookscope
+from hookscope.datasets import manifest
+from hookscope.datasets.place import place_of
 from hookscope.errors import InputError, LayerError, RequestError
 
 from .conftest import contents
@@ -327,3 +329,20 @@ def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> Non
     ]
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors)
     assert hookscope.verify(out).ok
+
+
+@pytest.mark.parametrize("moment", ["begun", "finished"])
+def test_what_a_killed_process_had_half_written_is_no_part_of_the_results(
+    photos, tmp_path, moment
+) -> None:
+    out = tmp_path / "out"
+    extract(photos, out)
+    before = contents(out)
+    if moment == "begun":
+        manifest.begin(place_of(out), json.loads((out / "manifest.json").read_text()))
+    strays = (".parts/.00000004.json.a1b2.part", ".manifest.json.a1b2.part", ".rows-00000008.part")
+    for name in strays:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("")
+    extract(photos, out, resume=True)
+    assert contents(out) == before

@@ -406,6 +406,10 @@ def cut_short(source: Path, target: Path) -> Path:
     table["stage1.0/output"]["dtype"] = "F4"
     shape = table["stage1.0/output"]["shape"]
     shape[-1] *= 8  # as many bytes as before: half a byte each
+    told = json.loads(table["__metadata__"]["hookscope"])
+    [record] = [each for each in told["records"] if each["key"] == "stage1.0/output"]
+    record["shape"] = [*shape[:-1], shape[-1] // 2]  # torch counts two values of four bits as one
+    table["__metadata__"]["hookscope"] = json.dumps(told)
     new = json.dumps(table).encode()
     new += b" " * (-len(new) % 8)
     target.write_bytes(len(new).to_bytes(8, "little") + new + data[8 + length :])
