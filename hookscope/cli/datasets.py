@@ -19,7 +19,7 @@ from hookscope.errors import RequestError
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.datasets.running import State
+    from hookscope.datasets.state import State
 
 SECTION = "Datasets (--output FOLDER/)"
 # What a run over a dataset does not do.
@@ -53,9 +53,9 @@ options = together(
     option(
         "--shard-size",
         section=SECTION,
-        default="512MB",
         type=Parsed("bytes", byte_count),
-        help="Size of one file of results, roughly.",
+        help="Size of one file of results, roughly; 512MB at most, and 16 files if there are rows"
+        " for so many batches, if not given.",
     ),
     option(
         "--every",

@@ -15,6 +15,7 @@ from hookscope.datasets.axes import axes_of
 from hookscope.datasets.bins import EDGES
 from hookscope.datasets.components import read_all
 from hookscope.datasets.folder import slice_key
+from hookscope.datasets.landing import Lander, Landing
 from hookscope.datasets.narrowing import Narrower
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
@@ -40,8 +41,8 @@ class Keep(Protocol):
     told: list[dict[str, Any]]
     row_bytes: int
 
-    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Any:
-        """Return what is kept of a batch, on the CPU, for ``write`` of the shard's file.
+    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Landing:
+        """Return what is kept of a batch, for ``write`` of the shard's file.
 
         Args:
             tensors: what the model gave, rows first; they may be overwritten.
@@ -78,6 +79,7 @@ class KeepRows:
         self._narrowers: dict[str, Narrower] = {}
         self.told: list[dict[str, Any]] = []
         self._stored: list[Stored] = []
+        self._land = Lander()
         for column in columns:
             key = column.record.key
             if storing.reduction:
@@ -115,9 +117,7 @@ class KeepRows:
                 kept[f"{key}{suffix}"] = part
         return kept
 
-    def values(
-        self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]
-    ) -> dict[str, Tensor]:
+    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Landing:
         """Return the rows; what a blank gave is NaN, or 0 for integers."""
         kept: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
@@ -125,7 +125,7 @@ class KeepRows:
         for tensor in kept.values() if bad else ():
             hollow = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
             tensor[list(bad)] = hollow
-        return {name: tensor.cpu() for name, tensor in kept.items()}
+        return self._land(kept)
 
     def begin(self, place: Place, shard: Shard) -> Growing:
         """Begin a shard, a file of its own that stays."""

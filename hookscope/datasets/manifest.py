@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,7 +23,7 @@ from hookscope.datasets.folder import (
     write_json,
 )
 from hookscope.datasets.place import Place
-from hookscope.errors import RequestError
+from hookscope.errors import RequestError, StoreError, cause
 
 SCHEMA = 1
 _NOT_PLANNED = {
@@ -84,11 +84,12 @@ def part_name(first: int) -> str:
     return f"{PARTS}{first:08d}.json"
 
 
-def parts_of(place: Place) -> list[dict[str, Any]]:
-    """What is known of the finished shards, in order."""
-    # A name that begins with a dot is of a file that a process was killed in the middle of.
-    parts = (name for name in place.names() if name.startswith(PARTS) and name != PLAN)
-    return [read_json(place, name) for name in parts if not name.startswith(f"{PARTS}.")]
+def parts_of(place: Place) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each finished shard, in order, with the lines of its rows."""
+    for name in place.names():
+        # A name that begins with a dot is of a file that a process was killed in the middle of.
+        if name.startswith(PARTS) and name != PLAN and not name.startswith(f"{PARTS}."):
+            yield read_json(place, name)
 
 
 def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
@@ -125,17 +126,30 @@ def join(
     Returns:
         The manifest.
     """
-    parts = parts_of(place)
-    bare = [{k: v for k, v in part.items() if k != "inputs"} for part in parts]
-    shards, places, size = gather(place, bare)
+    shards, places, size = gather(place, _write_inputs(place))
     fitted = {"fitted": told_of(place, FITTED)} if place.size(FITTED) is not None else {}
     manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
-    lines = (strict_json.dumps(line) + "\n" for part in parts for line in part["inputs"])
-    place.write(INPUTS, "".join(lines).encode())
     write_json(place, INDEX, {"metadata": {"total_size": size}, "weight_map": places})
     write_json(place, MANIFEST, manifest)
     clear_strays(place, {shard["file"] for shard in shards})
     return manifest
+
+
+def _write_inputs(place: Place) -> list[dict[str, Any]]:
+    """Write the table of inputs, a shard's lines at a time; return what else is known of shards."""
+    scratch, known = place.scratch(INPUTS), []
+    try:
+        with scratch.open("w", encoding="utf-8", newline="\n") as file:
+            for part in parts_of(place):
+                file.writelines(f"{strict_json.dumps(line)}\n" for line in part.pop("inputs"))
+                known.append(part)
+        place.take(scratch, INPUTS)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {INPUTS} to {place}: {cause(error)}.",
+            "What is finished is kept: make room, then run the same command with --resume.",
+        ) from error
+    return known
 
 
 def _short(value: Any) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from hookscope.datasets.folder import shard_name
 
+_LARGEST, _SHARDS = 512 * 10**6, 16  # bytes of a shard, and shards at least, if nothing is said
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -54,10 +56,18 @@ def share(shards: list[Shard], done: Collection[str], rank: int, world: int) -> 
     return left[len(left) * rank // world : len(left) * (rank + 1) // world]
 
 
-def rows_in_shard(row_bytes: int, batch: int, shard_bytes: int) -> int:
-    """Rows of one shard: whole batches, as many as fit into ``shard_bytes``, and at least one.
+def rows_in_shard(row_bytes: int, batch: int, shard_bytes: int | None, rows: int) -> int:
+    """Rows of one shard: whole batches, and at least one.
 
-    >>> rows_in_shard(1000, 32, 100_000)
+    As many as fit into ``shard_bytes``; where that is not given, into 512 MB, and no more than a
+    sixteenth of all ``rows``, so that several processes find enough to share.
+
+    >>> rows_in_shard(1000, 32, 100_000, 10_000)
     96
+    >>> rows_in_shard(1000, 32, None, 10_000)
+    640
     """
-    return max(shard_bytes // max(row_bytes * batch, 1), 1) * batch
+    fitting = (shard_bytes or _LARGEST) // max(row_bytes * batch, 1)
+    if shard_bytes is None:
+        fitting = min(fitting, -(-rows // (_SHARDS * batch)))
+    return max(fitting, 1) * batch

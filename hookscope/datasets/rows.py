@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
@@ -18,6 +18,7 @@ from hookscope.datasets.decoding import Decode
 from hookscope.datasets.listing import Entry
 from hookscope.errors import HookscopeError
 from hookscope.sources.loaded import Recipe
+from hookscope.tensors import map_tensors
 
 Told = dict[str, Any]  # a line of the table of inputs, without the row's number
 
@@ -38,6 +39,10 @@ class RowBatch:
     value: Any
     told: tuple[Told, ...]
     bad: tuple[int, ...]
+
+    def pin_memory(self) -> RowBatch:
+        """Return it with the tensors in pinned memory; a DataLoader looks for this method."""
+        return replace(self, value=map_tensors(self.value, lambda path, t: t.pin_memory()))
 
 
 class ImageRows(Dataset[Row]):

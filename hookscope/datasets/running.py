@@ -7,10 +7,10 @@ the data.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from hookscope.captures import Capture
 from hookscope.datasets.keeping import Keep
+from hookscope.datasets.landing import Landing
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.probing import Column
 from hookscope.datasets.rows import RowBatch
+from hookscope.datasets.state import State, Times
 from hookscope.datasets.stopping import Stopper
 from hookscope.datasets.writing import Filled, Writing
 from hookscope.errors import CheckFailed, InputError
@@ -29,32 +31,6 @@ from hookscope.execute import model_failed, untouched
 from hookscope.modules import Layer
 from hookscope.recorder import Recorder
 from hookscope.tensors import as_call, map_tensors
-
-
-@dataclass
-class Times:
-    """Seconds that the run waited for each of its parts."""
-
-    read: float = 0.0
-    forward: float = 0.0
-    write: float = 0.0
-
-
-@dataclass
-class State:
-    """How far a run is: rows done of those to be done, bytes written, and where the time went."""
-
-    total: int
-    rows: int = 0
-    bytes: int = 0
-    skipped: int = 0
-    times: Times = field(default_factory=Times)
-    begun: float = field(default_factory=time.perf_counter)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the run began."""
-        return time.perf_counter() - self.begun
 
 
 @dataclass(frozen=True)
@@ -91,7 +67,7 @@ def run(
     work: Work,
     place: Place,
     shards: Sequence[Shard],
-    batches: Any,
+    batches: Iterable[RowBatch],
     keep: Keep,
     progress: Callable[[State], None],
 ) -> State:
@@ -107,26 +83,47 @@ def run(
     rest = iter(shards)
     shard = next(rest, None)
     with passes(work) as give, Writing(place, keep.begin) as writing:
-        begun = time.perf_counter()
-        for batch in batches:
-            read = time.perf_counter()
-            state.times.read += read - begun
+        for batch, values in _landed(batches, give, keep, state.times, work.device):
             assert shard is not None
-            values = keep.values(give(batch), batch.rows, batch.bad)
-            ran = time.perf_counter()
-            state.times.forward += ran - read
             lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
-            writing.put(Filled(shard, batch.rows.start, values, lines))
+            with state.times.of("write"):
+                writing.put(Filled(shard, batch.rows.start, values, lines))
             if batch.rows.stop == shard.last:
                 shard = next(rest, None)
-            begun = time.perf_counter()
-            state.times.write += begun - ran
             state.rows += len(batch.rows)
             state.skipped += len(batch.bad)
             state.bytes = writing.bytes
             progress(state)
     state.bytes = writing.bytes
     return state
+
+
+def _landed(
+    batches: Iterable[RowBatch],
+    give: Callable[[RowBatch], dict[str, Tensor]],
+    keep: Keep,
+    times: Times,
+    device: torch.device,
+) -> Iterator[tuple[RowBatch, Any]]:
+    """Yield the batches with what is kept of each, on the CPU.
+
+    A GPU is given a batch before what it made of the one before is waited for.
+    """
+    ahead = int(device.type == "cuda")
+    flying: deque[tuple[RowBatch, Landing]] = deque()
+
+    def land() -> tuple[RowBatch, Any]:
+        with times.of("forward"):
+            batch, landing = flying.popleft()
+            return batch, landing.wait()
+
+    for batch in times.reading(batches):
+        with times.of("forward"):
+            flying.append((batch, keep.values(give(batch), batch.rows, batch.bad)))
+        if len(flying) > ahead:
+            yield land()
+    while flying:
+        yield land()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +26,16 @@ from hookscope.datasets.probing import Column, Probe, probe
 from hookscope.datasets.ranks import Team, team
 from hookscope.datasets.reductions import Storing, read_storing
 from hookscope.datasets.rows import Collator, RowBatch, batches_of
-from hookscope.datasets.running import State, Work, passes, run
+from hookscope.datasets.running import Work, passes, run
+from hookscope.datasets.state import State
 from hookscope.datasets.tallying import KeepStatistics
 from hookscope.errors import LayerError
 from hookscope.keywords import several
 from hookscope.module_tree import ROOT
 from hookscope.prepare import Prepared
 from hookscope.provenance import versions
+
+log = logging.getLogger("hookscope")
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def _extract(
     row_bytes = sum(column.bytes for column in found.columns)
     own = inputs.batch if isinstance(inputs, Items) else None
     size = given["batch"] or own or batch_size(arrange([blank]), row_bytes, given["memory"], total)
-    shard_rows = rows_in_shard(keep.row_bytes or row_bytes, size, given["shard_size"])
+    shard_rows = rows_in_shard(keep.row_bytes or row_bytes, size, given["shard_size"], total)
     plan = {
         **_origin(prepared, options, work),
         "keys": keep.told,
@@ -111,6 +115,12 @@ def _extract(
         clear(place)
     done = here.agree(manifest.begin(place, plan) if first else set())
     shards = shards_of(total, shard_rows)
+    if first and len(shards) < here.world:
+        log.warning(
+            "%d processes share %d shards of %d rows, so %d have nothing to do: make shards smaller"
+            " (--shard-size, --batch)",
+            *(here.world, len(shards), shard_rows, here.world - len(shards)),
+        )
     if STATISTICS in done:
         done = {shard.name for shard in shards}
     read = partial(

@@ -14,6 +14,7 @@ from hookscope.captures import Capture
 from hookscope.datasets.axes import axes_of
 from hookscope.datasets.folder import STATISTICS, STATISTICS_ONLY
 from hookscope.datasets.keeping import ORIGIN, told_of
+from hookscope.datasets.landing import Landing
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.probing import Column
@@ -36,14 +37,14 @@ class KeepStatistics:
             stored = Stored(column.record.key, column.shape, column.dtype)
             self.told.append({**told_of(column, stored, None), "reduce": STATISTICS_ONLY})
 
-    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Statistics:
+    def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> Landing:
         """Return the statistics of a batch, without what blanks gave."""
         sound = [i for i in range(len(rows)) if i not in bad]
         known = Statistics()
         for key, tensor in tensors.items():
             parts = self._axes[key].by_channel(tensor)
             known.update(key, parts[sound] if bad else parts, [rows[i] for i in sound])
-        return known
+        return Landing(known)
 
     def begin(self, place: Place, shard: Shard) -> Growing:
         """Begin what is known of a shard's rows, which is a file only until the run is finished."""

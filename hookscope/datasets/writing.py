@@ -32,7 +32,6 @@ class Filled:
     first: int
     values: Any  # what the shard's file takes
     lines: Sequence[dict[str, Any]]
-    wait: Any = None  # an event after which the values are on the CPU
 
 
 class Writing:
@@ -91,8 +90,6 @@ class Writing:
             while (filled := self._queue.get()) is not None:
                 if file is None:
                     file, lines = self.begin(self.place, filled.shard), []
-                if filled.wait is not None:
-                    filled.wait.synchronize()
                 self.bytes += file.write(filled.first, filled.values)
                 lines += filled.lines
                 if lines[-1]["row"] + 1 == filled.shard.last:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from hookscope.choices import DECODINGS, DEFAULT_MODEL
-from hookscope.datasets.running import State
 from hookscope.datasets.session import Extraction, extract_into
+from hookscope.datasets.state import State
 from hookscope.keywords import kinds_of, options_of
 from hookscope.kinds import VALUES
 
@@ -44,7 +44,7 @@ def extract(
     batch: int | None = None,
     memory: int = 2 * 10**9,
     workers: int | None = None,
-    shard_size: int = 512 * 10**6,
+    shard_size: int | None = None,
     every: int = 1,
     reduce: str | None = None,
     store_dtype: str | None = None,
@@ -71,7 +71,8 @@ def extract(
         batch: inputs at once; None for as many as ``memory`` allows, 64 at most.
         memory: bytes that the run may take beside the model, by an estimate.
         workers: processes that read and preprocess; None for one fewer than there are cores.
-        shard_size: bytes of one file, roughly.
+        shard_size: bytes of one file, roughly; None for 512 MB at most, and 16 files if there are
+            rows for so many batches.
         every: take every so many inputs, beginning with the first.
         reduce: keep less of each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``,
             ``pca:K`` or ``histogram``, and behind it ``:space``, ``:tokens`` or ``:all``.

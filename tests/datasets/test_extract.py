@@ -280,22 +280,23 @@ def test_no_hook_and_no_memory_format_stays_on_a_module_that_was_given(photos, t
         model, out, layers="0", input=str(photos), preprocess="none", batch=4, workers=0, size=16
     )
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    assert load_file(out / "rows-00000000.safetensors")["0/output[0:12]"].shape == (12, 4, 14, 14)
+    assert joined(out, "0/output").shape == (12, 4, 14, 14)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 3])
-def test_several_processes_write_what_one_writes(photos, tmp_path, processes) -> None:
+@pytest.mark.parametrize(("processes", "batch", "idle"), [(2, 2, 0), (3, 6, 1)])
+def test_several_processes_write_what_one_writes(photos, tmp_path, processes, batch, idle) -> None:
     (tmp_path / "run.py").write_text(
-        "import hookscope\n"
+        "import hookscope, logging; logging.basicConfig()\n"
         "hookscope.extract('small.py:Small', 'out/', layers=['relu', 'head'], input=PHOTOS,"
-        " batch=2, shard_size=1, workers=0)\n".replace("PHOTOS", repr(str(photos)))
+        f" batch={batch}, shard_size=1, workers=0)\n".replace("PHOTOS", repr(str(photos)))
     )
-    extract(photos, tmp_path / "one", batch=2)
+    extract(photos, tmp_path / "one", batch=batch)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    subprocess.run(
-        [*launch, "--nproc-per-node", str(processes), "run.py"], cwd=tmp_path, check=True
-    )
+    words = [*launch, "--nproc-per-node", str(processes), "run.py"]
+    done = subprocess.run(words, cwd=tmp_path, check=True, stderr=subprocess.PIPE, text=True)
+    told = f"{processes} processes share {12 // batch} shards of {batch} rows, so {idle} have"
+    assert (told in done.stderr) is bool(idle)
     one, several = contents(tmp_path / "one"), contents(tmp_path / "out")
     for name in one:
         if name != "manifest.json":
@@ -329,6 +330,17 @@ def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> Non
     ]
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors)
     assert hookscope.verify(out).ok
+
+
+def test_without_a_size_a_shard_is_a_sixteenth_of_the_rows(photos, tmp_path) -> None:
+    for i in range(20, 40):
+        (photos / f"{i}.jpg").write_bytes((photos / "00.jpg").read_bytes())
+    extract(photos, tmp_path / "whole", batch=2, shard_size=10**6)
+    done = extract(photos, tmp_path / "out", batch=2, shard_size=None)
+    assert [shard["rows"] for shard in done.manifest["shards"]] == [2] * 16
+    assert torch.equal(
+        joined(tmp_path / "out", "relu/output"), joined(tmp_path / "whole", "relu/output")
+    )
 
 
 @pytest.mark.parametrize("moment", ["begun", "finished"])
