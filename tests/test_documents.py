@@ -1,4 +1,7 @@
-"""Every block of the README and the docs is run as it stands; every link leads somewhere."""
+"""Every block of the README and the docs is run as it stands; every link leads somewhere.
+
+The shell blocks of docs/ start about a hundred processes, so they are among the exhaustive tests.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 def blocks(kind: str) -> list[object]:
     return [
-        pytest.param(text, id=f"{path.name}-{number}")
+        pytest.param(
+            text,
+            id=f"{path.name}-{number}",
+            marks=pytest.mark.exhaustive if kind == "sh" and path.name != "README.md" else (),
+        )
         for path in DOCUMENTS
         if path.name != "cli.md"  # its examples are those of the commands, run elsewhere
         for number, (found, text) in enumerate(BLOCK.findall(path.read_text()), start=1)

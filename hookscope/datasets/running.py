@@ -7,6 +7,7 @@ the data.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -31,6 +32,8 @@ from hookscope.execute import model_failed, untouched
 from hookscope.modules import Layer
 from hookscope.recorder import Recorder
 from hookscope.tensors import as_call, map_tensors
+
+log = logging.getLogger("hookscope")
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,13 @@ def run(
             lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
             with state.times.of("write"):
                 writing.put(Filled(shard, batch.rows.start, values, lines))
-            if batch.rows.stop == shard.last:
-                shard = next(rest, None)
             state.rows += len(batch.rows)
             state.skipped += len(batch.bad)
             state.bytes = writing.bytes
             progress(state)
+            if batch.rows.stop == shard.last:
+                log.info("rows: %d of %d after %.0f s", state.rows, state.total, state.seconds)
+                shard = next(rest, None)
     state.bytes = writing.bytes
     return state
 

@@ -1,4 +1,7 @@
-"""Every line that a sample's docstring tells the reader to type does run."""
+"""Every line that a sample's docstring tells the reader to type does run.
+
+By default the first line of each does, and those of the README; the rest are exhaustive tests.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,16 @@ def lines_in(text: str) -> list[str]:
     return re.findall(r"^    hookscope (.+)$", text, flags=re.MULTILINE)
 
 
-def lines_to_try() -> list[tuple[str, str]]:
-    """Pairs of the folder to stand in and the line to type."""
-    files = sorted(SAMPLES.glob("*.py"))
-    pairs = [("sample_models", line) for f in files for line in lines_in(f.read_text("utf-8"))]
-    return pairs + [(".", line) for line in lines_in((SAMPLES / "README.md").read_text("utf-8"))]
+def lines_to_try() -> list[object]:
+    """The folder to stand in and the line to type."""
+    lines = [(".", line, True) for line in lines_in((SAMPLES / "README.md").read_text("utf-8"))]
+    for file in sorted(SAMPLES.glob("*.py")):
+        for number, line in enumerate(lines_in(file.read_text("utf-8"))):
+            lines.append(("sample_models", line, number == 0))
+    return [
+        pytest.param(folder, line, marks=() if by_default else pytest.mark.exhaustive)
+        for folder, line, by_default in lines
+    ]
 
 
 @pytest.mark.slow
