@@ -41,6 +41,8 @@ def extract(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
     batch: int | None = None,
     memory: int = 2 * 10**9,
     workers: int | None = None,
