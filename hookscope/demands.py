@@ -44,7 +44,7 @@ def check_device_map(
     demand_word("--device-map", device_map, DEVICE_MAPS)
     if device is not None:
         raise RequestError(
-            f"--device {device} puts the model on one device, --device-map {device_map} on several.",
+            f"--device {device} puts the model on one device, and --device-map on several.",
             "Give one of them; HOOKSCOPE_DEVICE counts as --device.",
         )
     for name in max_memory or ():

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate, chain
@@ -93,7 +94,8 @@ def unsplit(model: nn.Module) -> list[str]:
     What they compute beside their parts would get tensors of several devices otherwise. Models of
     transformers name them. In others a module may be split if it runs its parts one after another
     (a ``Sequential``, a ``ModuleList``), and so may what holds a stack, two or more blocks of one
-    class in such a list; every other module with parts may not.
+    class in such a list, unless there are more than two of its class side by side; every other
+    module with parts may not.
 
     >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
     >>> unsplit(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
@@ -106,24 +108,26 @@ def unsplit(model: nn.Module) -> list[str]:
 
 
 def _blocks(parent: nn.Module) -> Iterator[str]:
-    for child in parent.children():
-        if not len(list(child.children())):
-            continue
-        if _only_lists(child) or (not _only_lists(parent) and _holds_stack(child)):
+    children = [child for child in parent.children() if next(child.children(), None) is not None]
+    kinds = Counter(map(type, children))
+    for child in children:
+        alone = not _is_list(parent) and kinds[type(child)] <= 2
+        if _is_list(child) or (alone and _holds_stack(child)):
             yield from _blocks(child)
         else:
             yield type(child).__name__
 
 
-def _only_lists(module: nn.Module) -> bool:
+def _is_list(module: nn.Module) -> bool:
     """Whether a module has no code of its own that runs its parts."""
     return type(module).forward in (nn.Sequential.forward, nn.Module.forward)
 
 
 def _holds_stack(module: nn.Module) -> bool:
-    for part in filter(_only_lists, module.modules()):
-        kinds = [type(x) for x in part.children() if not _only_lists(x) and len(list(x.children()))]
-        if len(set(kinds)) < len(kinds):
+    for part in filter(_is_list, module.modules()):
+        own = (one for one in part.children() if not _is_list(one))
+        kinds = Counter(type(one) for one in own if next(one.children(), None) is not None)
+        if max(kinds.values(), default=0) > 1:
             return True
     return False
 
@@ -133,7 +137,9 @@ def _room(model: nn.Module, told: Mapping[str, int]) -> dict[Place, int]:
     room: dict[Place, int] = dict(get_max_memory())
     names = {_name(place): place for place in room}
     for name in told.keys() - names.keys():
-        raise EnvironmentFault(f"There is no {name} here.", f"There is {', '.join(names)}.")
+        raise EnvironmentFault(
+            f"There is no {name} here.", f"--max-memory takes {', '.join(names)}."
+        )
     for place in room:
         room[place] = int(room[place] * _FREE) if place != "cpu" else room[place] + _bytes(model)
     return room | {names[name]: size for name, size in told.items()}
@@ -147,6 +153,9 @@ def _plan(
         low = device_map == "balanced_low_0"
         room = get_balanced_memory(model, room, no_split_module_classes=blocks, low_zero=low)
     found = accelerate.infer_auto_device_map(model, room, no_split_module_classes=blocks)
+    if found.get("") == DISK:  # nothing would be written by this name
+        parts = chain(model.named_parameters(recurse=False), model.named_children())
+        return dict.fromkeys((name for name, _ in parts), DISK)
     return dict(found)
 
 

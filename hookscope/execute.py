@@ -90,7 +90,9 @@ class Held:
 def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     """Seed the generators that a run of ``module`` may draw from, and put their states back."""
     places = {p.device for p in module.parameters()} | {dispatched_to(module)}
-    gpus = sorted(one.index for one in places if one and one.type == "cuda" and one.index is not None)
+    gpus = sorted(
+        one.index for one in places if one and one.type == "cuda" and one.index is not None
+    )
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed idle devices too

@@ -103,9 +103,10 @@ def prepare(
     model, which goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
     reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
-    ``load``. ``device_map`` and ``max_memory`` spread the model over devices, in place of one
-    ``device``; see :func:`hookscope.dispatch.dispatch`. ``steps`` is how many tokens a language model is to add. A live module stays where it
-    is unless another device or dtype is asked for, and then a copy is moved.
+    ``load``. ``device_map`` and ``max_memory`` spread the model over devices in place of one
+    ``device``, as ``hookscope.dispatch`` tells. ``steps`` is how many tokens a language model is to
+    add. A live module stays where it is unless another device or dtype is asked for, and then a
+    copy is moved.
     """
     loaded = model if isinstance(model, LoadedModel) else find_model(model, loading, seed)
     live = loaded.source == LIVE

@@ -192,7 +192,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         from hookscope.spec import parse_model
 
         source = parse_model(values["model"]).source
-        check_device_map(*(values[n] for n in ("device_map", "max_memory", "device")), source)
+        check_device_map(values["device_map"], values["max_memory"], values["device"], source)
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order

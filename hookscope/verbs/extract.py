@@ -14,7 +14,7 @@ from hookscope.datasets.session import Extraction, extract_into
 from hookscope.keywords import kinds_of, options_of
 from hookscope.kinds import VALUES
 
-NOT_IN_PLAN = {"folder", "memory", "workers", "resume", "force", "progress"}
+NOT_IN_PLAN = {"folder", "memory", "max_memory", "workers", "resume", "force", "progress"}
 
 
 def extract(
