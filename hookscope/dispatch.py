@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import warnings
@@ -179,8 +180,13 @@ def _folder(model: nn.Module, size: int) -> str:
             "Set TMPDIR to a folder on a larger disk.",
         )
     folder = tempfile.mkdtemp(prefix="hookscope-weights-")
-    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(model, _remove, folder, os.getpid())
     return folder
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # and no process that reads inputs, forked from it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _place_rest(model: nn.Module, places: dict[str, Place], main: Place) -> None:

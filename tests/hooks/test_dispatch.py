@@ -126,9 +126,12 @@ def test_gradients_are_those_of_the_model_in_memory(net: str) -> None:
     assert missing <= {f"{a.module}/{a.what}" for a in shot.absent if "offloaded" in a.reason}
 
 
-def test_a_dataset_gives_the_same_shards_and_passes_end_early(net: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_gives_the_same_shards_and_passes_end_early(
+    net: str, tmp_path: Path, workers: int
+) -> None:
     rows = TensorDataset(torch.randn(6, 3, 8))
-    given = {"input": rows, "layers": "stack.blocks.1.down", "batch": 2, "workers": 0}
+    given = {"input": rows, "layers": "stack.blocks.1.down", "batch": 2, "workers": workers}
     hookscope.extract(net, tmp_path / "plain", **given)
     done = hookscope.extract(net, tmp_path / "spread", **given, **SPREAD)
     assert done.manifest["stopped_after"] == "stack.blocks.1.down"
@@ -309,7 +312,8 @@ def test_values_over_two_gpus_are_those_of_one(net: str, device_map: str) -> Non
     one = hookscope.grads(net, loss="sum", device="cuda")
     memory = {"cuda:0": 3000, "cuda:1": 10**6}
     two = hookscope.grads(net, loss="sum", device_map=device_map, max_memory=memory)
-    assert {r.device for r in two.records} == {"cuda:0", "cuda:1"}
+    if device_map != "balanced_low_0":  # all of it may fit the others
+        assert len({r.device for r in two.records}) > 1
     assert list(two) == list(one)
     for key in one:
         torch.testing.assert_close(two[key].cpu(), one[key].cpu())
