@@ -7,6 +7,7 @@ AUTOCASTS = ("bfloat16", "float16")
 DECODINGS = ("exact", "fast")  # how a JPEG of a dataset becomes an image
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda", "mps", "auto")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 PENALTIES = ("gp",)
 
 # How ``ablate`` knocks something out: by the word for it, the operation of ``--edit``.

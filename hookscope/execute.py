@@ -25,6 +25,7 @@ from hookscope.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loading import LIVE
 from hookscope.tensors import as_call, map_tensors, walk
+from hookscope.wrappers import dispatched_to, send_back
 
 log = logging.getLogger("hookscope")
 
@@ -56,6 +57,7 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[None]:
                 leaf.grad = grad
             for held in buffers:
                 held.put_back()
+            send_back(module)
 
 
 class Held:
@@ -87,7 +89,10 @@ class Held:
 @contextmanager
 def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     """Seed the generators that a run of ``module`` may draw from, and put their states back."""
-    gpus = sorted({p.device.index for p in module.parameters() if p.device.type == "cuda"})
+    places = {p.device for p in module.parameters()} | {dispatched_to(module)}
+    gpus = sorted(
+        one.index for one in places if one and one.type == "cuda" and one.index is not None
+    )
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed idle devices too

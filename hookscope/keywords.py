@@ -43,6 +43,8 @@ def prepared_for(verb: str, given: Mapping[str, Any]) -> Prepared:
         recipe=recipe,
         loading={name: given[name] for name in LOADING},
         **{name: given[name] for name in run},
+        device_map=given.get("device_map"),
+        max_memory=given.get("max_memory"),
         steps=given.get("generate"),
     )
     word, module = prepared.loaded.word, prepared.module

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hookscope.changes import Plan
 from hookscope.choices import DTYPES
+from hookscope.demands import check_device_map
 from hookscope.errors import EnvironmentFault, RequestError
 from hookscope.generation import demand_generation, generate
 from hookscope.inputs.batch import Batch, build
@@ -92,6 +93,8 @@ def prepare(
     dtype: str | None,
     device: str | None,
     train: bool,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
     steps: int | None = None,
 ) -> Prepared:
     """Load or take the model, choose the layers, build the input, and put both on the device.
@@ -100,11 +103,20 @@ def prepare(
     model, which goes to this one as it is.
     ``selection`` is handed to ``select``, ``recipe`` (shape, preprocess, size, mean, std) to the
     reader of inputs, ``loading`` (weights, rename, partial, model_args, method, attn, trust) to
-    ``load``. ``steps`` is how many tokens a language model is to add. A live module stays where it
-    is unless another device or dtype is asked for, and then a copy is moved.
+    ``load``. ``device_map`` and ``max_memory`` spread the model over devices in place of one
+    ``device``, as ``hookscope.dispatch`` tells. ``steps`` is how many tokens a language model is to
+    add. A live module stays where it is unless another device or dtype is asked for, and then a
+    copy is moved.
     """
     loaded = model if isinstance(model, LoadedModel) else find_model(model, loading, seed)
     live = loaded.source == LIVE
+    check_device_map(device_map, max_memory, device, loaded.source)
+    if device_map is not None and live:
+        raise RequestError(
+            "A device map is for a model given by name, and this one is a live module.",
+            "Spread it yourself before you hand it over: accelerate.dispatch_model(model,"
+            " accelerate.infer_auto_device_map(model)).",
+        )
     refuse_lazy(loaded.module)
     if steps is not None:
         demand_generation(loaded.module, loaded.word, steps, loading["method"])
@@ -114,9 +126,15 @@ def prepare(
     else:
         batch = build(loaded, input, seed=seed, **recipe)
         log.info("%s", batch.note)
-    place = _choose_device(device, loaded.module, live=live)
     kind = _choose_dtype(dtype)
-    module = _moved(loaded.module, place, kind, live=live)
+    if device_map is None:
+        place = _choose_device(device, loaded.module, live=live)
+        module = _moved(loaded.module, place, kind, live=live)
+    else:
+        from hookscope.dispatch import dispatch
+
+        module = loaded.module.to(dtype=kind)  # first, so that it is known what fits
+        place = dispatch(module, device_map, max_memory)
     if module is not loaded.module:
         layers = select(module, **selection, word=loaded.word)
     kind = kind or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -83,7 +84,20 @@ def dispatched_to(model: nn.Module) -> torch.device | None:
     return None
 
 
-def _dispatchers(hook: object) -> Iterator[object]:
+def send_back(model: nn.Module) -> None:
+    """Let go of the weights that accelerate brought for modules whose calls did not come to an end.
+
+    They stay otherwise, and are taken for other weights that come to lie at the same address.
+    """
+    for module in model.modules():
+        for hook in _dispatchers(getattr(module, "_hf_hook", None)):
+            inside = getattr(hook, "place_submodules", False)
+            own = module.parameters(recurse=inside)
+            if getattr(hook, "offload", False) and not all(weight.is_meta for weight in own):
+                hook.post_forward(module, None)
+
+
+def _dispatchers(hook: Any) -> Iterator[Any]:
     yield hook
     for part in getattr(hook, "hooks", ()):  # several in a row
         yield from _dispatchers(part)

@@ -56,7 +56,7 @@ FLOORS = (
     ("own_hooks",),
     ("edits",),
     ("changes",),
-    ("generation",),
+    ("generation", "dispatch"),
     ("prepare",),
     ("execute", "provenance"),
     ("layer_runs", "penalties"),

@@ -68,6 +68,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.inputs,
     changes.changes("capture"),
     options.run,
+    options.spread,
     option(
         "--generate",
         section="Run",

@@ -70,6 +70,7 @@ penalty = option(
     options.inputs,
     changes.changes("grads"),
     options.run,
+    options.spread,
     options.checks,
     options.output,
     everywhere,

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.choices import DEFAULT_MODEL, DEVICES, DTYPES
+from hookscope.choices import DEFAULT_MODEL, DEVICE_MAPS, DEVICES, DTYPES
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
 from hookscope.cli.values import (
@@ -80,6 +80,25 @@ def read_prefixes(
     from hookscope.spec import parse_prefixes
 
     return parse_prefixes(value)
+
+
+def _read_memory(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, int] | None:
+    """Return the ``DEVICE=SIZE`` words of an option as a dict, None where there are none."""
+    if not value or ctx.resilient_parsing:
+        return None
+    found: dict[str, int] = {}
+    for pair in value:
+        device, equals, size = pair.partition("=")
+        if not equals or device in found:
+            why = "is given twice" if equals else "is not DEVICE=SIZE, such as cuda:0=10GB"
+            raise click.BadParameter(f"{pair!r} {why}.", ctx, param)
+        try:
+            found[device] = byte_count(size)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+    return found
 
 
 def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
@@ -168,6 +187,12 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         from hookscope.spec import parse_model
 
         check_attn(parse_model(values["model"]), values["attn"])
+    if "device_map" in values:
+        from hookscope.demands import check_device_map
+        from hookscope.spec import parse_model
+
+        source = parse_model(values["model"]).source
+        check_device_map(values["device_map"], values["max_memory"], values["device"], source)
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
@@ -388,6 +413,25 @@ run = together(
         help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
     ),
     train,
+)
+
+spread = together(
+    option(
+        "--device-map",
+        section="Run",
+        type=click.Choice(DEVICE_MAPS),
+        help="Spread a model that is larger than one device over those there are, memory and disk,"
+        " by accelerate.",
+    ),
+    option(
+        "--max-memory",
+        section="Run",
+        multiple=True,
+        metavar="DEVICE=SIZE",
+        callback=_read_memory,
+        help="What weights may take of a device with --device-map: cuda:0=10GB, cpu=8GB."
+        " Repeatable.",
+    ),
 )
 
 limits = together(

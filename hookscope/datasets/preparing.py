@@ -109,6 +109,8 @@ def _prepared(given: Mapping[str, Any], model: Any, first: Any, device: str | No
         seed=given["seed"],
         dtype=given["dtype"],
         device=device,
+        device_map=given["device_map"],
+        max_memory=given["max_memory"],
         train=False,
     )
     if given["channels_last"]:

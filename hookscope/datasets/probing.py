@@ -22,6 +22,7 @@ from hookscope.recorder import Recorder
 from hookscope.records import Record
 from hookscope.sources.ghosts import meta_copy
 from hookscope.tensors import as_call, map_tensors
+from hookscope.wrappers import dispatched_to
 
 log = logging.getLogger("hookscope")
 
@@ -92,7 +93,8 @@ def probe(
         stop = (last.module, last.call) if last else None
     except Exception as error:
         log.info("order: it may depend on data (%s), so every pass runs to its end", _short(error))
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        first = next((p.device for p in module.parameters()), torch.device("cpu"))
+        device = dispatched_to(module) or first
         few, more = (_record(module, layers, kinds, call_of(n), device) for n in (_FEW, _MORE))
         stop = None
     coverage = {

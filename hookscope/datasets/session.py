@@ -29,7 +29,7 @@ from hookscope.datasets.rows import Collator, RowBatch, batches_of
 from hookscope.datasets.running import Work, passes, run
 from hookscope.datasets.state import State
 from hookscope.datasets.tallying import KeepStatistics
-from hookscope.errors import LayerError
+from hookscope.errors import LayerError, RequestError
 from hookscope.keywords import several
 from hookscope.module_tree import ROOT
 from hookscope.prepare import Prepared
@@ -89,6 +89,7 @@ def _extract(
     here: Team,
 ) -> Extraction:
     storing = read_storing(given["reduce"], given["store_dtype"], given["stats_only"])
+    _refuse_misfits(given, here)
     resume = given["resume"] or here.restarted
     first = here.rank == 0
     if first:
@@ -188,6 +189,24 @@ def _sound(tensors: dict[str, Tensor], batch: RowBatch) -> dict[str, Tensor]:
     """Without what blanks gave."""
     sound = [i for i in range(len(batch.rows)) if i not in batch.bad]
     return {key: tensor[sound] for key, tensor in tensors.items()} if batch.bad else tensors
+
+
+def _refuse_misfits(given: Mapping[str, Any], here: Team) -> None:
+    """Refuse what does not go with a model that is spread over devices."""
+    if given["device_map"] is None:
+        return
+    if here.local_world > 1:
+        raise RequestError(
+            f"{here.local_world} processes of one machine would each spread the model over all its"
+            " devices.",
+            "Start one process on each machine, or leave out --device-map.",
+        )
+    if given["channels_last"]:
+        raise RequestError(
+            "Weights that come and go keep no memory format: --channels-last does not go with"
+            " --device-map.",
+            "Leave out one of them.",
+        )
 
 
 def _device(word: str | None, here: Team) -> str | None:

@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 
 from hookscope.hooks import HookSet
+from hookscope.modules import submodule
+from hookscope.wrappers import send_back
 
 
 class _Enough(BaseException):
@@ -22,8 +24,10 @@ class Stopper:
     """
 
     def __init__(self, model: nn.Module, name: str, number: int) -> None:
+        module = submodule(model, name)
+        assert module is not None
+        self._model, self._module = model, module
         self._hooks = HookSet(model)
-        self._module = model.get_submodule(name)
         self._number = number
         self._calls = 0
 
@@ -35,6 +39,8 @@ class Stopper:
             hooks.after(self._module, self._after)
             with suppress(_Enough):
                 yield
+                return
+        send_back(self._model)
 
     def _after(self, *_: Any) -> None:
         self._calls += 1

@@ -56,6 +56,8 @@ def capture(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
     train: bool = False,
     generate: int | None = None,
     edits: str | Iterable[str] = (),
@@ -103,6 +105,10 @@ def capture(
         seed: of random weights, noise and dropout.
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
+        device_map: in place of ``device``, for a model larger than one: ``auto``, ``balanced``,
+            ``balanced_low_0`` or ``sequential``, which accelerate spreads it by.
+        max_memory: bytes of weights that a device gets then at most, as in ``{"cuda:0": 10**10}``;
+            others get what is free.
         train: run in train mode; buffers are put back afterwards.
         generate: let a language model add so many tokens to its input by its own ``generate``, the
             likeliest each time. Every step has a call number of its own: ``lm_head:2/output``.

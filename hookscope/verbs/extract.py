@@ -14,7 +14,7 @@ from hookscope.datasets.state import State
 from hookscope.keywords import kinds_of, options_of
 from hookscope.kinds import VALUES
 
-NOT_IN_PLAN = {"folder", "memory", "workers", "resume", "force", "progress"}
+NOT_IN_PLAN = {"folder", "memory", "max_memory", "workers", "resume", "force", "progress"}
 
 
 def extract(
@@ -41,6 +41,8 @@ def extract(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
     batch: int | None = None,
     memory: int = 2 * 10**9,
     workers: int | None = None,

@@ -60,6 +60,8 @@ def grads(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
     train: bool = False,
     edits: str | Iterable[str] = (),
     grad_edits: str | Iterable[str] = (),

@@ -47,6 +47,7 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         ["capture", "--output", "no/such/folder/file"],
         ["capture", "--output", "."],
         ["capture", "--seed", "x"],
+        ["capture", "--device-map", "auto", "--device", "cpu"],
         ["grads", "--loss", "nope"],
         ["tree", "missing.py:Net"],
         ["config"],

@@ -56,6 +56,8 @@ SAMPLES = {
     "seed": ("7", 7),
     "dtype": ("float16", "float16"),
     "device": ("auto", "auto"),
+    "device-map": ("auto", "auto"),
+    "max-memory": ("cuda:0=1GB cpu=2GB", {"cuda:0": 10**9, "cpu": 2 * 10**9}),
     "train": ("true", True),
     "generate": ("3", 3),
     "verify": ("on", True),

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.datasets import manifest
@@ -117,6 +118,20 @@ def test_a_model_whose_order_depends_on_data_runs_to_its_end(photos, tmp_path) -
         source.read_text().replace("x = self.relu(x - 0.1)", "x = self.relu(x) if x.sum() else x")
     )
     assert extract(photos, tmp_path / "out", layers="conv").manifest["stopped_after"] is None
+
+
+@pytest.mark.parametrize("wrapper", [torch.compile, torch.nn.DataParallel, torch.nn.Sequential])
+def test_passes_of_a_wrapped_model_end_early(tmp_path, wrapper) -> None:
+    past = []
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    net[2].register_forward_pre_hook(lambda *_: past.append(1))
+    rows = torch.rand(6, 4)
+    layer = "0.1" if wrapper is torch.nn.Sequential else "1"
+    given = {"layers": layer, "batch": 2, "workers": 0, "input": TensorDataset(rows)}
+    done = hookscope.extract(wrapper(net), tmp_path / "out", **given)
+    assert done.manifest["stopped_after"] == layer
+    assert len(past) == 2  # those without values
+    assert torch.equal(joined(tmp_path / "out", f"{layer}/output"), net[:2](rows))
 
 
 def test_a_corrupt_image_stops_the_run_after_the_shards_before_it(photos, tmp_path) -> None:
