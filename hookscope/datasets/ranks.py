@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+# Before there is a group: imported later, this keeps the group that there then is in its default
+# arguments for ever, and with it threads, which may abort the process when Python ends.
+import torch.distributed.nn.functional  # noqa: F401
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
