@@ -191,5 +191,11 @@ def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
                 f" {tuple(tensor.shape)}, not {(len(batch.rows), *column.shape)}.",
                 "The shape depends on the input: bring inputs to one --size.",
             )
+        if tensor.dtype != column.dtype:
+            raise CheckFailed(
+                f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of dtype"
+                f" {str(tensor.dtype)[6:]}, not {str(column.dtype)[6:]}.",
+                "What the model computes depends on its input. Leave the layer out.",
+            )
         rows[key] = tensor
     return rows

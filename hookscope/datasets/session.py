@@ -32,6 +32,7 @@ from hookscope.keywords import several
 from hookscope.module_tree import ROOT
 from hookscope.prepare import Prepared
 from hookscope.provenance import versions
+from hookscope.tensors import map_tensors
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _extract(
     inputs, told = _inputs(given)
     prepared, rows = prepare_rows(given, inputs, _device(given["device"], here))
     arrange, blank, total = rows.arrange, rows.blank, len(rows.each)
-    found = probe(prepared.module, prepared.layers, kinds, lambda count: arrange([blank] * count))
+    found = _probe(given, prepared, kinds, lambda count: arrange([blank] * count))
     keep = _keep_of(found.columns, storing, _image(blank))
     work = _work(given, prepared, found, kinds)
     row_bytes = sum(column.bytes for column in found.columns)
@@ -143,6 +144,29 @@ def _inputs(given: Mapping[str, Any]) -> tuple[Sequence[Entry] | Items, dict[str
     words = [os.fspath(word) for word in several(given["input"] or ())]
     entries = list_entries(words)[:: given["every"]]
     return entries, {"words": words, "sha256": _known_by(entries)}
+
+
+def _probe(
+    given: Mapping[str, Any],
+    prepared: Prepared,
+    kinds: set[str],
+    blanks: Callable[[int], Any],
+) -> Probe:
+    dtype = getattr(torch, prepared.dtype)
+
+    def call_of(count: int) -> Any:
+        return map_tensors(
+            blanks(count), lambda path, t: t.to(dtype) if t.is_floating_point() else t
+        )
+
+    return probe(
+        prepared.module,
+        prepared.layers,
+        kinds,
+        call_of,
+        seed=prepared.seed,
+        autocast=_autocast(given),
+    )
 
 
 def _keep_of(columns: Sequence[Column], storing: Storing, image: tuple[int, int] | None) -> Keep:
@@ -196,10 +220,14 @@ def _work(given: Mapping[str, Any], prepared: Prepared, found: Probe, kinds: set
         seed=prepared.seed,
         device=prepared.device,
         dtype=getattr(torch, prepared.dtype),
-        autocast=getattr(torch, given["autocast"]) if given["autocast"] else None,
+        autocast=_autocast(given),
         channels_last=given["channels_last"],
         skip_bad=given["skip_bad"],
     )
+
+
+def _autocast(given: Mapping[str, Any]) -> torch.dtype | None:
+    return getattr(torch, given["autocast"]) if given["autocast"] else None
 
 
 def _known_by(entries: Sequence[Entry]) -> str:

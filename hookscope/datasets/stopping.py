@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.hooks import HookSet
+from hookscope.modules import submodule
 
 
 class _Enough(BaseException):
@@ -23,7 +24,9 @@ class Stopper:
 
     def __init__(self, model: nn.Module, name: str, number: int) -> None:
         self._hooks = HookSet(model)
-        self._module = model.get_submodule(name)
+        found = submodule(model, name)
+        assert found is not None, "a layer that has just been recorded"
+        self._module = found
         self._number = number
         self._calls = 0
 
