@@ -146,7 +146,9 @@ def _refuse_bad(batch: RowBatch, skip: bool) -> None:
     if batch.bad and not skip:
         told = batch.told[batch.bad[0]]
         raise InputError(
-            told["skipped"], "Mend or remove it, or add --skip-bad to go on without such inputs."
+            told["skipped"],
+            "Mend it and run the same command with --resume, or with --resume --skip-bad to go on"
+            " without such inputs.",
         )
 
 

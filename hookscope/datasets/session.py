@@ -87,9 +87,10 @@ def _extract(
 ) -> Extraction:
     storing = read_storing(given["reduce"], given["store_dtype"], given["stats_only"])
     resume = given["resume"] or here.restarted
+    force = given["force"] and not here.restarted
     first = here.rank == 0
     if first:
-        check_folder(place, resume=resume, force=given["force"])
+        check_folder(place, resume=resume, force=force)
     inputs, told = _inputs(given)
     prepared, rows = prepare_rows(given, inputs, _device(given["device"], here))
     arrange, blank, total = rows.arrange, rows.blank, len(rows.each)
@@ -108,7 +109,7 @@ def _extract(
         "batch": size,
         "shard_rows": shard_rows,
     }
-    if first and given["force"] and not resume:
+    if first and force:
         clear(place)
     done = here.agree(manifest.begin(place, plan) if first else set())
     shards = shards_of(total, shard_rows)
