@@ -130,6 +130,7 @@ def _extract(
     mine = share(shards, done, here.rank, here.world)
     batches = read([batch for shard in mine for batch in shard.batches(size)])
     state = run(work, place, mine, batches, keep, progress)
+    state.skipped = here.total(state.skipped)
     keep.warn()
     here.wait()
     whole = here.agree(manifest.join(place, plan, found.coverage, keep.gather) if first else {})
@@ -233,7 +234,9 @@ def _autocast(given: Mapping[str, Any]) -> torch.dtype | None:
 
 def _known_by(entries: Sequence[Entry]) -> str:
     """A hash of the names of the inputs in their order."""
-    return hashlib.sha256("\n".join(entry.name for entry in entries).encode()).hexdigest()
+    # Names that are no text in UTF-8 have something else in the place of their bytes.
+    names = "\n".join(entry.name for entry in entries).encode(errors="backslashreplace")
+    return hashlib.sha256(names).hexdigest()
 
 
 def _origin(prepared: Prepared, options: dict[str, Any], work: Work) -> dict[str, Any]:
