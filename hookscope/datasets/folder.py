@@ -7,7 +7,6 @@ from. What is known of finished shards while the run is under way lies in ``.par
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from hookscope import strict_json
 from hookscope.datasets.place import Place
 from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.shards import sha256_in
 
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
@@ -83,11 +83,8 @@ def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
 
 
 def _sha256(place: Place, name: str) -> str:
-    digest = hashlib.sha256()
     with place.open(name) as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return sha256_in(file)
 
 
 def check_folder(place: Place, *, resume: bool, force: bool) -> None:

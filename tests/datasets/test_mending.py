@@ -220,6 +220,20 @@ def test_whatever_is_in_the_head_of_a_shard_a_reader_says_that_it_is_damaged(tmp
         read_all(out)
 
 
+def test_what_wants_a_file_says_how_to_make_one_of_a_folder(run, tmp_path) -> None:
+    out = str(write_features(tmp_path / "a folder", {"fc/output": ramp(4, 2)}, 2))
+    for words in (
+        ("diff", out, out),
+        ("diff", "resnet18", out),
+        ("plot", out, "fc"),
+        ("report", out),
+    ):
+        done = run(*words)
+        assert (done.rc, done.stdout) == (2, ""), done.stderr
+        assert "is a folder of features" in done.stderr
+        assert f"hookscope export '{out}'" in done.stderr
+
+
 @pytest.mark.slow
 def test_the_status_tells_damage_that_is_found_from_damage_in_the_way(run, tmp_path) -> None:
     out = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
