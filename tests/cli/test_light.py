@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_written_to_needs_nothing_heavy(
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    (tmp_path / "photo.png").write_bytes(b"there")
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     capture = ("capture", "--input", "photo.png", "--output")
     for words in (("full/",), ("photo.png/",), ("out/", "--resume", "--force")):
         assert loaded(clean_environment, tmp_path, *capture, *words) <= {"safetensors"}

@@ -77,6 +77,7 @@ def test_files_that_may_not_grow_end_the_run_with_a_sentence(
     done = capture(tmp_path / "out", *more, limit=limit)
     assert (done.returncode, done.stdout) == (1, "")
     assert "File too large" in done.stderr
+    assert "with --resume" in done.stderr
     assert "Traceback" not in done.stderr
     assert capture(tmp_path / "out", *more, "--resume").returncode == 0
     capture(tmp_path / "undisturbed", *more)
