@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import safetensors
 
 from hookscope.errors import ResultsFileError, cause
-from hookscope.outputs import MARK, header_of
+from hookscope.outputs import MARK, header_of, holds_features
 
 SCHEMA = 1
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, in a last dimension of two
@@ -83,6 +84,11 @@ def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
 
 def cannot_read(path: str | os.PathLike[str], error: Exception) -> ResultsFileError:
     """Return the error for a file that is missing, or that safetensors cannot make sense of."""
+    if holds_features(path):
+        return ResultsFileError(
+            f"Cannot read {path}: it is a folder of features, and a file is wanted.",
+            f"Make a file of it: hookscope export {shlex.quote(os.fspath(path))}",
+        )
     reason = "it is a folder" if Path(path).is_dir() else cause(error)
     return ResultsFileError(
         f"Cannot read {path}: {reason}.",

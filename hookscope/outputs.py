@@ -58,6 +58,12 @@ def names_folder(word: str | os.PathLike[str]) -> bool:
     return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
 
+def holds_features(word: str | os.PathLike[str]) -> bool:
+    """Whether a word names a folder of features, or an address, behind which nothing else lies."""
+    text = os.fspath(word)
+    return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
+
+
 def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
     """Tell whether hookscope wrote ``path``, from its beginning and its end.
 

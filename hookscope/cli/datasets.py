@@ -98,7 +98,12 @@ options = together(
         help="End each pass after the last layer that is wanted, where the order of layers does not"
         " depend on data.",
     ),
-    flag("skip-bad", section=SECTION, help="Go on where a file cannot be used; its row is NaN."),
+    flag(
+        "skip-bad",
+        section=SECTION,
+        is_eager=True,
+        help="Go on where a file cannot be used; its row is NaN.",
+    ),
     flag(
         "resume",
         section=SECTION,
@@ -140,6 +145,11 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
             "Give --input photos/, or let --output name a file.",
         )
     read_storing(values["reduce"], values["store_dtype"], values["stats_only"])
+    from hookscope.datasets.folder import check_folder
+    from hookscope.datasets.place import place_of
+
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # of several processes the first one looks
+        check_folder(place_of(folder), resume=values["resume"], force=force)
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with out.status("Loading torch ..."):
@@ -167,7 +177,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
 
         out.document(document("capture", {**done.manifest, **done.told(), "folder": folder}))
     else:
-        out.result(_lines(out, folder, done))
+        out.result(_lines(out, done))
     _say(out, folder, done)
 
 
@@ -189,11 +199,11 @@ def _say(out: Out, folder: str, done: Any) -> None:
     out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
 
 
-def _lines(out: Out, folder: str, done: Any) -> list[Text]:
+def _lines(out: Out, done: Any) -> list[Text]:
     """The table of what is in the folder; of statistics alone that of their file."""
     from hookscope.datasets.folder import STATISTICS
 
-    statistics = os.path.join(folder, STATISTICS)
+    statistics = os.path.join(str(done.place), STATISTICS)
     if os.path.isfile(statistics):
         from hookscope.reader import open_capture
         from hookscope.render.statistics import statistics_lines

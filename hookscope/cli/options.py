@@ -208,7 +208,8 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     from hookscope.spec import parse_model
 
     check_weights(parse_model(values["model"]), values["weights"])
-    if not may_hold_images(parse(values.get("input") or ())):
+    # With --skip-bad files are looked at in their turn, those of a Dataset too.
+    if not values.get("skip_bad") and not may_hold_images(parse(values.get("input") or ())):
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
@@ -298,6 +299,8 @@ def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     from hookscope.inputs.words import parse, refuse_misnamed
 
     ctx.meta[_INPUTS] = list(value)
+    if ctx.params.get("skip_bad"):  # read before all that is not eager; each is looked at in turn
+        return list(value)
     words = parse(word for word in value if not is_listing(word))
     for word in words[:_LOOKED_AT]:
         refuse_misnamed(word)

@@ -93,8 +93,13 @@ def fit_all(
             raise LayerError(
                 f"--reduce {reducer.reduction.word} has {len(vectors)} observations of {key} to"
                 f" find {count} components in, and needs more than that.",
-                "Ask for fewer components, give more inputs, or take the channels of each position"
-                f" for observations: --reduce pca:{count}:{reducer.axes.kind or 'space'}",
+                "Ask for fewer components, or give more inputs"
+                + (
+                    ", or take the channels of each position for observations: --reduce"
+                    f" pca:{count}:{reducer.axes.kind}"
+                    if reducer.axes.kind and reducer.whole
+                    else "."
+                ),
             )
         found = fit(vectors, count)
         tensors[f"{key}.mean"], tensors[f"{key}.components"] = found.mean, found.components

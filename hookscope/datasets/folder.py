@@ -7,14 +7,14 @@ from. What is known of finished shards while the run is under way lies in ``.par
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from hookscope import strict_json
 from hookscope.datasets.place import Place
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.shards import sha256_in
 
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
@@ -50,18 +50,23 @@ def read_json(place: Place, name: str) -> Any:
     """Return what a file of ours holds; None if there is none.
 
     Raises:
-        StoreError: it cannot be read, or is no JSON.
+        ResultsFileError: it cannot be read, or is no JSON.
     """
     if place.size(name) is None:
         return None
     try:
         with place.open(name) as file:
             return json.load(file)
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f"Cannot read {name} in {place}: {error}.",
-            "Remove the folder and run the command again.",
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(place, name, cause(error)) from error
+
+
+def damaged(place: Place, name: str, why: str) -> ResultsFileError:
+    """The error for a file of ours that is not as we write it, and that a run begins with."""
+    return ResultsFileError(
+        f"Cannot read {name} in {place}: {why}.",
+        "Make the results anew: the command that wrote them, with --force.",
+    )
 
 
 def write_json(place: Place, name: str, value: Mapping[str, Any]) -> None:
@@ -78,11 +83,8 @@ def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
 
 
 def _sha256(place: Place, name: str) -> str:
-    digest = hashlib.sha256()
     with place.open(name) as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return sha256_in(file)
 
 
 def check_folder(place: Place, *, resume: bool, force: bool) -> None:
@@ -92,6 +94,11 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
         RequestError: it cannot be made or written to, holds what hookscope did not write, or holds
             results, finished or not, and neither ``resume`` nor ``force`` is given.
     """
+    if resume and force:
+        raise RequestError(
+            "--resume goes on with what is there, and --force begins anew.",
+            "Leave out one of the two.",
+        )
     place.make()
     names = place.names()
     finished, begun = MANIFEST in names, any(name.startswith(PARTS) for name in names)
@@ -101,16 +108,17 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
             "Name an empty folder or a new one.",
         )
     if (finished or begun) and not (resume or force):
-        state = "the results of a finished run" if finished else "those of a run that was cut short"
+        state = "finished" if finished else "cut short"
         raise RequestError(
-            f"The folder {place} holds {state}.",
+            f"The folder {place} holds the results of a run that was {state}.",
             "Add --resume to go on with the same command, or --force to begin anew.",
         )
 
 
 def clear(place: Place) -> None:
     """Remove from a folder what hookscope wrote there, and nothing else."""
-    for name in place.names():
+    # What the folder is known by goes last: whoever is killed before that may begin again.
+    for name in sorted(place.names(), key=(PLAN, MANIFEST).__contains__):
         ours = name.startswith((_SHARD, PARTS)) or _is_half_written(name)
         if ours or name in _OTHERS:
             place.remove(name)
@@ -128,8 +136,9 @@ def clear_strays(place: Place, kept: Collection[str]) -> None:
 
 
 def _is_half_written(name: str) -> bool:
-    ours = name.startswith(tuple(f".{each}" for each in (_SHARD, *_OTHERS)))
-    return ours and name.endswith(".part")
+    # Two dots are before a name of which one file became the other before it was given.
+    ours = name.lstrip(".").startswith((_SHARD, *_OTHERS))
+    return ours and name.startswith(".") and name.endswith(".part")
 
 
 def told_of(place: Place, name: str) -> dict[str, Any]:

@@ -157,6 +157,8 @@ class ItemRows(Dataset[Row]):
             # So that what is drawn does not depend on the process, or on the items before.
             with seeded_throughout((self._seed + number) % 2**63):
                 item = self._items.run(lambda: self._items.dataset[number])
+                if item is None:
+                    raise InputError("it is None.")
                 return Row(self._ready(item), {"item": number})
         except Exception as error:
             why = error.message if isinstance(error, HookscopeError) else cause(error)

@@ -61,7 +61,7 @@ def list_entries(words: Iterable[str]) -> list[Entry]:
             if each.lower().endswith(_ARCHIVE):
                 found += _members(each)
             else:
-                found += [Entry(file, file) for file in files_of(each)]
+                found += [Entry(file, file) for file in files_of(each, usable=False)]
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
@@ -83,7 +83,7 @@ def _listed(word: str) -> list[str]:
         return [word]
     path = word[len(LIST) :]
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             lines = [line.strip() for line in file]
     except OSError as error:
         folder = os.path.dirname(path) or "."
@@ -103,10 +103,15 @@ def _members(path: str) -> Iterator[Entry]:
     try:
         with tarfile.open(path, "r:") as archive:  # without compression, so that parts can be read
             members = [m for m in archive if m.isfile()]
+        # tarfile ends without a word where something else follows than the end's zeros.
+        with open(path, "rb") as file:
+            file.seek(archive.offset)
+            if any(file.read(tarfile.BLOCKSIZE)):
+                raise tarfile.ReadError(f"it is cut off or damaged at byte {archive.offset}")
     except (OSError, tarfile.TarError) as error:
         raise InputError(
             f"{path!r} cannot be read as a tar archive: {error}.",
-            "Name a .tar that is not compressed.",
+            "Name a whole .tar that is not compressed.",
         ) from error
     images = [m for m in members if m.name.lower().endswith(IMAGE_SUFFIXES)]
     if not images:

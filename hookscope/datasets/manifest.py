@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,6 +16,7 @@ from hookscope.datasets.folder import (
     PARTS,
     PLAN,
     clear_strays,
+    damaged,
     is_sound,
     read_json,
     told_of,
@@ -33,6 +33,17 @@ _NOT_PLANNED = {
     "silent",
     "fitted",
 }  # what a manifest has and a plan has not
+# What a manifest tells, as far as it is read.
+_TOLD = {
+    **{"rows": int, "keys": list, "shards": list, "options": dict, "model": dict, "inputs": dict},
+    **{"device": str, "command": str, "versions": dict},
+}
+_TOLD_OF_KEY = {
+    **{"key": str, "module": str, "type": str, "call": int, "what": str, "shape": list},
+    **{"dtype": str, "reduce": str | None},
+}
+_TOLD_OF_FILE = {"file": str, "bytes": int, "sha256": str}
+_TOLD_OF_SHARD = {**_TOLD_OF_FILE, "first": int, "rows": int}
 
 
 def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
@@ -47,18 +58,27 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
 
     Raises:
         RequestError: an earlier run did something else; names what.
+        ResultsFileError: what tells of it is damaged.
         StoreError: the folder cannot be written.
     """
     plain = json.loads(strict_json.dumps(plan))
     manifest = read_json(place, MANIFEST)
-    earlier = manifest or read_json(place, PLAN)
+    earlier = read_json(place, PLAN) if manifest is None else manifest
     if earlier is None:
         write_json(place, PLAN, plain)
         return set()
+    if manifest is not None:
+        demand_whole(place, manifest)
+    elif not (isinstance(earlier, dict) and isinstance(earlier.get("options"), dict)):
+        raise damaged(place, PLAN, "it is damaged")
+    if plain["options"].get("skip_bad"):  # what was done without it is what is done with it
+        earlier = {**earlier, "options": {**earlier["options"], "skip_bad": True}}
     _demand_same(place, earlier["options"], plain["options"])
     _demand_same(place, earlier, plain)
-    if manifest:
+    if manifest is not None:
         _take_apart(place, manifest)
+    write_json(place, PLAN, plain)
+    place.remove(MANIFEST)
     sound = set()
     for part in parts_of(place):
         if is_sound(place, part):
@@ -66,6 +86,34 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
         else:
             place.remove(part_name(part["first"]))
     return sound
+
+
+def demand_whole(place: Place, manifest: Any) -> None:
+    """Raise ResultsFileError unless a manifest tells all that is read of it."""
+    whole = (
+        _tells(manifest, _TOLD)
+        and _tells(manifest["inputs"], {"words": list, "rows": int})
+        and _tells(manifest["model"], {"word": str, "weights": str | None})
+        and ("fitted" not in manifest or _tells(manifest["fitted"], _TOLD_OF_FILE))
+        and all(_tells(shard, _TOLD_OF_SHARD) for shard in manifest["shards"])
+        and all(
+            _tells(key, _TOLD_OF_KEY) and all(_is(length, int) for length in key["shape"])
+            for key in manifest["keys"]
+        )
+    )
+    if not whole:
+        raise damaged(place, MANIFEST, "it is damaged")
+
+
+def _tells(told: Any, kinds: Mapping[str, Any]) -> bool:
+    """Whether a value of JSON is an object that has those names, each with that kind of value."""
+    return isinstance(told, dict) and all(
+        name in told and _is(told[name], kind) for name, kind in kinds.items()
+    )
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return type(value) is int and value >= 0 if kind is int else isinstance(value, kind)
 
 
 def _demand_same(place: Place, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -86,7 +134,8 @@ def part_name(first: int) -> str:
 
 def parts_of(place: Place) -> Iterator[dict[str, Any]]:
     """Yield what is known of each finished shard, in order, with the lines of its rows."""
-    for name in place.names():
+    # The longer ones last: numbers of more than eight digits are longer.
+    for name in sorted(place.names(), key=lambda name: (len(name), name)):
         # A name that begins with a dot is of a file that a process was killed in the middle of.
         if name.startswith(PARTS) and name != PLAN and not name.startswith(f"{PARTS}."):
             yield read_json(place, name)
@@ -98,12 +147,26 @@ def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
     clear_strays(place, kept)  # of a run that was cut short while it cleaned up
     if manifest.get("fitted") and not is_sound(place, manifest["fitted"]):
         place.remove(FITTED)
-    with io.TextIOWrapper(place.open(INPUTS), encoding="utf-8") as lines:
-        for shard in manifest["shards"]:
-            told = [json.loads(line) for line in islice(lines, shard["rows"])]
+    lines = _lines(place)
+    for shard in manifest["shards"]:
+        told = list(islice(lines, shard["rows"]))
+        rows = range(shard["first"], shard["first"] + shard["rows"])
+        # Of what lacks its lines nothing is known, so that it is done again.
+        if [line.get("row") for line in told] == list(rows):
             write_json(place, part_name(shard["first"]), {**shard, "inputs": told})
-    write_json(place, PLAN, {k: v for k, v in manifest.items() if k not in _NOT_PLANNED})
-    place.remove(MANIFEST)
+
+
+def _lines(place: Place) -> Iterator[dict[str, Any]]:
+    """The table of inputs, as far as it is there; nothing is told in a line that is damaged."""
+    if place.size(INPUTS) is None:
+        return
+    with place.open(INPUTS) as file:
+        for line in file:
+            try:
+                told = json.loads(line)
+            except (ValueError, RecursionError):
+                told = None
+            yield told if isinstance(told, dict) else {}
 
 
 Gather = Callable[
@@ -125,8 +188,16 @@ def join(
 
     Returns:
         The manifest.
+
+    Raises:
+        StoreError: not all shards are known, or something cannot be written.
     """
     shards, places, size = gather(place, _write_inputs(place))
+    if (known := sum(shard["rows"] for shard in shards)) != plan["rows"]:
+        raise StoreError(
+            f"Of {plan['rows']} rows {known} are known in {place}, though all were written.",
+            "Did something remove files there? The same command with --resume does the rest.",
+        )
     fitted = {"fitted": told_of(place, FITTED)} if place.size(FITTED) is not None else {}
     manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
     write_json(place, INDEX, {"metadata": {"total_size": size}, "weight_map": places})

@@ -140,7 +140,9 @@ class RemotePlace(Place):
         try:
             self._files.pipe_file(self._at(name), data)
         except Exception as error:
-            raise StoreError(f"Cannot write {self}{name}: {cause(error)}.", "Try again.") from error
+            raise StoreError(
+                f"Cannot write {name} to {self}: {cause(error)}.", "Try again."
+            ) from error
 
     def scratch(self, name: str) -> Path:
         """A file on this machine's disk, in its folder for such."""
@@ -170,5 +172,5 @@ def place_of(word: str | os.PathLike[str]) -> Place:
         EnvironmentFault: what its address needs is not installed.
         RequestError: it is no address.
     """
-    text = os.fspath(word)
+    text = os.fspath(word).removeprefix("file://")
     return RemotePlace(text) if ADDRESS in text else Place(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ import torch
 from torch import nn
 
 from hookscope.captures import Capture
-from hookscope.errors import LayerError
+from hookscope.errors import HookscopeError, InputError, LayerError
+from hookscope.execute import model_failed, untouched
 from hookscope.modules import Layer, layers_of
 from hookscope.recorder import Recorder
 from hookscope.records import Record
@@ -72,36 +74,72 @@ def probe(
     layers: Sequence[Layer],
     kinds: Iterable[str],
     call_of: Callable[[int], Any],
+    *,
+    seed: int = 0,
+    autocast: torch.dtype | None = None,
 ) -> Probe:
     """Run ``module`` without values, or truly where it cannot run without, and tell what came.
+
+    It runs as it will over the dataset, in eval mode, and is left as it was.
 
     Args:
         module: on its device.
         layers: those to record.
         kinds: ``output``, ``input``.
-        call_of: takes a number of rows, returns a call value of so many.
+        call_of: takes a number of rows, returns a call value of so many, in the model's dtype.
+        seed: of anything random in the model.
+        autocast: dtype of ``torch.autocast``; None for none.
 
     Raises:
+        ForwardError: the model raised.
+        InputError: it takes one input at a time.
         LayerError: what a layer gives cannot be told apart by rows.
     """
-    try:
-        ghost = meta_copy(module)
-        names = {layer.name for layer in layers}
-        own = [layer for layer in layers_of(ghost) if layer.name in names]
-        few, more = (_record(ghost, own, kinds, call_of(n), "meta") for n in (_FEW, _MORE))
-        last = few.records[-1] if few.records else None
-        stop = (last.module, last.call) if last else None
-    except Exception as error:
-        log.info("order: it may depend on data (%s), so every pass runs to its end", _short(error))
-        first = next((p.device for p in module.parameters()), torch.device("cpu"))
-        device = dispatched_to(module) or first
-        few, more = (_record(module, layers, kinds, call_of(n), device) for n in (_FEW, _MORE))
+    with untouched(module, train=False, seed=seed):
+        truly = autocast is not None  # which dtypes it gives shows only where there are values
         stop = None
+        try:
+            ghost = meta_copy(module)
+            names = {layer.name for layer in layers}
+            own = [layer for layer in layers_of(ghost) if layer.name in names]
+            few, more = (_record(ghost, own, kinds, call_of(n), "meta") for n in (_FEW, _MORE))
+            last = few.records[-1] if few.records else None
+            stop = (last.module, last.call) if last else None
+        except Exception as error:
+            why = _short(error)
+            log.info("order: it may depend on data (%s), so every pass runs to its end", why)
+            truly = True
+        if truly:
+            few, more = (_truly(module, layers, kinds, call_of(n), autocast) for n in (_FEW, _MORE))
     coverage = {
         "fired": [vars(one) for one in few.coverage.fired],
         "silent": [vars(one) for one in few.coverage.silent],
     }
     return Probe(tuple(_columns(few, more)), stop, coverage)
+
+
+def _truly(
+    module: nn.Module,
+    layers: Sequence[Layer],
+    kinds: Iterable[str],
+    value: Any,
+    autocast: torch.dtype | None,
+) -> Capture:
+    first = next((p.device for p in module.parameters()), torch.device("cpu"))
+    device = dispatched_to(module) or first
+    try:
+        with torch.autocast(device.type, autocast) if autocast else nullcontext():
+            return _record(module, layers, kinds, value, device)
+    except InputError as error:  # of an exported program
+        raise InputError(
+            error.message,
+            "A run over a dataset gives it several inputs at once: export the model anew with"
+            " dynamic_shapes, or capture files one by one.",
+        ) from error
+    except HookscopeError:
+        raise
+    except Exception as error:
+        raise model_failed(module, value, error) from error
 
 
 def _record(

@@ -48,6 +48,14 @@ class Team:
             distributed.broadcast_object_list(box)
         return box[0]
 
+    def total(self, number: int) -> int:
+        """Return the sum of what each process has for ``number``."""
+        each = [number]
+        if self.world > 1:
+            each *= self.world
+            distributed.all_gather_object(each, number)
+        return sum(each)
+
     def wait(self) -> None:
         """Wait until every process has come this far."""
         if self.world > 1:

@@ -6,7 +6,6 @@ processes cannot be forked (Windows, macOS) they happen in the one process there
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from hookscope.datasets.decoding import Decode
 from hookscope.datasets.listing import Entry
-from hookscope.errors import HookscopeError
+from hookscope.errors import HookscopeError, cause
+from hookscope.inputs.reading import sha256
 from hookscope.sources.loaded import Recipe
 from hookscope.tensors import map_tensors
 
@@ -71,7 +71,7 @@ class ImageRows(Dataset[Row]):
         told: Told = {"path": entry.name}
         try:
             data = entry.read()
-            told |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            told |= {"bytes": len(data), "sha256": sha256(data)}
             return Row(self.recipe.run(self.decode(data, entry.name, self.channels)), told)
         except HookscopeError as error:
             return Row(None, {**told, "skipped": error.message})
@@ -118,6 +118,7 @@ def batches_of(
 
     Raises:
         InputError: rows cannot be put together, for their shapes differ.
+        HookscopeError: one of the processes has died.
     """
     forking = "fork" in multiprocessing.get_all_start_methods()
     several: dict[str, Any] = {}
@@ -130,7 +131,20 @@ def batches_of(
         pin_memory=pin,
         **several,
     )
-    for batch in loader:
+    reading = iter(loader)
+    while True:
+        try:
+            batch = next(reading, None)
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
+                raise
+            raise HookscopeError(
+                f"A process that reads inputs has died: {cause(error)}.",
+                "It may have been killed for the memory it took: give fewer --workers, or 0. With"
+                " --resume the run goes on.",
+            ) from error
+        if batch is None:
+            return
         if isinstance(batch, HookscopeError):
             raise batch
         yield batch

@@ -147,7 +147,9 @@ def _refuse_bad(batch: RowBatch, skip: bool) -> None:
     if batch.bad and not skip:
         told = batch.told[batch.bad[0]]
         raise InputError(
-            told["skipped"], "Mend or remove it, or add --skip-bad to go on without such inputs."
+            told["skipped"],
+            "Mend it and run the same command with --resume, or with --resume --skip-bad to go on"
+            " without such inputs.",
         )
 
 
@@ -191,6 +193,12 @@ def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
                 f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of shape"
                 f" {tuple(tensor.shape)}, not {(len(batch.rows), *column.shape)}.",
                 "The shape depends on the input: bring inputs to one --size.",
+            )
+        if tensor.dtype != column.dtype:
+            raise CheckFailed(
+                f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of dtype"
+                f" {str(tensor.dtype)[6:]}, not {str(column.dtype)[6:]}.",
+                "What the model computes depends on its input. Leave the layer out.",
             )
         rows[key] = tensor
     return rows

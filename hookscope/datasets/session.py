@@ -34,6 +34,7 @@ from hookscope.keywords import several
 from hookscope.module_tree import ROOT
 from hookscope.prepare import Prepared
 from hookscope.provenance import versions
+from hookscope.tensors import map_tensors
 
 log = logging.getLogger("hookscope")
 
@@ -91,13 +92,14 @@ def _extract(
     storing = read_storing(given["reduce"], given["store_dtype"], given["stats_only"])
     _refuse_misfits(given, here)
     resume = given["resume"] or here.restarted
+    force = given["force"] and not here.restarted
     first = here.rank == 0
     if first:
-        check_folder(place, resume=resume, force=given["force"])
+        check_folder(place, resume=resume, force=force)
     inputs, told = _inputs(given)
     prepared, rows = prepare_rows(given, inputs, _device(given["device"], here))
     arrange, blank, total = rows.arrange, rows.blank, len(rows.each)
-    found = probe(prepared.module, prepared.layers, kinds, lambda count: arrange([blank] * count))
+    found = _probe(given, prepared, kinds, lambda count: arrange([blank] * count))
     keep = _keep_of(found.columns, storing, _image(blank))
     work = _work(given, prepared, found, kinds)
     row_bytes = sum(column.bytes for column in found.columns)
@@ -112,7 +114,7 @@ def _extract(
         "batch": size,
         "shard_rows": shard_rows,
     }
-    if first and given["force"] and not resume:
+    if first and force:
         clear(place)
     done = here.agree(manifest.begin(place, plan) if first else set())
     shards = shards_of(total, shard_rows)
@@ -139,6 +141,7 @@ def _extract(
     mine = share(shards, done, here.rank, here.world)
     batches = read([batch for shard in mine for batch in shard.batches(size)])
     state = run(work, place, mine, batches, keep, progress)
+    state.skipped = here.total(state.skipped)
     keep.warn()
     here.wait()
     whole = here.agree(manifest.join(place, plan, found.coverage, keep.gather) if first else {})
@@ -154,6 +157,29 @@ def _inputs(given: Mapping[str, Any]) -> tuple[Sequence[Entry] | Items, dict[str
     words = [os.fspath(word) for word in several(given["input"] or ())]
     entries = list_entries(words)[:: given["every"]]
     return entries, {"words": words, "sha256": _known_by(entries)}
+
+
+def _probe(
+    given: Mapping[str, Any],
+    prepared: Prepared,
+    kinds: set[str],
+    blanks: Callable[[int], Any],
+) -> Probe:
+    dtype = getattr(torch, prepared.dtype)
+
+    def call_of(count: int) -> Any:
+        return map_tensors(
+            blanks(count), lambda path, t: t.to(dtype) if t.is_floating_point() else t
+        )
+
+    return probe(
+        prepared.module,
+        prepared.layers,
+        kinds,
+        call_of,
+        seed=prepared.seed,
+        autocast=_autocast(given),
+    )
 
 
 def _keep_of(columns: Sequence[Column], storing: Storing, image: tuple[int, int] | None) -> Keep:
@@ -225,15 +251,21 @@ def _work(given: Mapping[str, Any], prepared: Prepared, found: Probe, kinds: set
         seed=prepared.seed,
         device=prepared.device,
         dtype=getattr(torch, prepared.dtype),
-        autocast=getattr(torch, given["autocast"]) if given["autocast"] else None,
+        autocast=_autocast(given),
         channels_last=given["channels_last"],
         skip_bad=given["skip_bad"],
     )
 
 
+def _autocast(given: Mapping[str, Any]) -> torch.dtype | None:
+    return getattr(torch, given["autocast"]) if given["autocast"] else None
+
+
 def _known_by(entries: Sequence[Entry]) -> str:
     """A hash of the names of the inputs in their order."""
-    return hashlib.sha256("\n".join(entry.name for entry in entries).encode()).hexdigest()
+    # Names that are no text in UTF-8 have something else in the place of their bytes.
+    names = "\n".join(entry.name for entry in entries).encode(errors="backslashreplace")
+    return hashlib.sha256(names).hexdigest()
 
 
 def _origin(prepared: Prepared, options: dict[str, Any], work: Work) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from hookscope import strict_json
@@ -118,7 +118,8 @@ class _StatisticsFile:
         told = {"schema": SCHEMA, "rows": [self.shard.first, self.shard.last]}
         scratch = self.place.scratch(self.shard.name)
         text = strict_json.dumps(told, sort_keys=True)
-        save_file(self.known.to_tensors(), scratch, {MARK: text})
+        # Not by save_file: its errors are not those of a disk, and the file's mode not the umask's.
+        scratch.write_bytes(save(self.known.to_tensors(), {MARK: text}))
         return take(self.place, self.shard.name, scratch, self.shard)
 
     def discard(self) -> None:

@@ -6,11 +6,12 @@ Two files or two models; and which of the options that a model has belong to A, 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.outputs import is_ours
+from hookscope.outputs import holds_features, is_ours
 from hookscope.sources.catalog import check, check_weights
 from hookscope.spec import EXPORTED, TORCHSCRIPT, is_weights_file
 
@@ -29,8 +30,14 @@ def are_captures(a: Any, b: Any) -> bool:
     """Whether both words are files that hookscope wrote; False if neither is.
 
     Raises:
-        RequestError: one is a capture and the other a model.
+        RequestError: one is a capture and the other a model, or one is a folder of features.
     """
+    for side in (a, b):
+        if isinstance(side, str | os.PathLike) and holds_features(side):
+            raise RequestError(
+                f"{side} is a folder of features, and captures or models are compared.",
+                f"Make a file of it: hookscope export {shlex.quote(os.fspath(side))}",
+            )
     found = [_is_capture(side) for side in (a, b)]
     if found[0] != found[1]:
         capture, model = (a, b) if found[0] else (b, a)

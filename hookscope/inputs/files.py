@@ -17,7 +17,7 @@ from hookscope.suggest import did_you_mean
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
-def files_of(word: str, hint: str = "") -> Sequence[str]:
+def files_of(word: str, hint: str = "", *, usable: bool = True) -> Sequence[str]:
     """Return the files of one word, each there and readable.
 
     A folder stands for the images in it (by their suffix, in order of name, not in its folders). A
@@ -27,20 +27,21 @@ def files_of(word: str, hint: str = "") -> Sequence[str]:
     Args:
         word: a path or a glob.
         hint: what to say where nothing of a like name exists.
+        usable: whether each must be readable and not empty.
 
     Raises:
-        InputError: a file is missing, empty or unreadable, a folder holds no image, or a glob
-            matches nothing.
+        InputError: a file is missing, or empty or unreadable and should be ``usable``, a folder
+            holds no image, or a glob matches nothing.
     """
     path = os.path.expanduser(word)
     if os.path.isdir(path):
-        return _images_in(path)
+        return _images_in(path, usable)
     if os.path.lexists(path) or not has_magic(path):
-        return [_check(path, hint)]
+        return [_check(path, hint, usable)]
     found = matches(path)
     if not found:
         raise InputError(f"No file matches {word!r}.", "Check the folder and the pattern.")
-    return [_check(file, hint) for file in found]
+    return [_check(file, hint, usable) for file in found]
 
 
 def matches(pattern: str) -> list[str]:
@@ -50,7 +51,7 @@ def matches(pattern: str) -> list[str]:
     return sorted(file for file in glob(pattern, recursive=True) if os.path.isfile(file))
 
 
-def _images_in(folder: str) -> Sequence[str]:
+def _images_in(folder: str, usable: bool) -> Sequence[str]:
     try:
         names = sorted(os.listdir(folder))
     except OSError as exc:
@@ -63,13 +64,15 @@ def _images_in(folder: str) -> Sequence[str]:
             f"The folder {folder!r} holds no image.",
             f"Looked for {known} in it; name other files one by one, or by a glob.",
         )
-    return [_check(file, "") for file in images]
+    return [_check(file, "", usable) for file in images]
 
 
-def _check(file: str, hint: str) -> str:
+def _check(file: str, hint: str, usable: bool) -> str:
     path = Path(file)
     if not os.path.exists(file):
         raise InputError(f"There is no file {file!r}.", _near_file(path, hint))
+    if not usable:
+        return file
     if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read
         raise InputError(f"The file {file!r} is empty.", AGAIN)
     if not os.access(file, os.R_OK):

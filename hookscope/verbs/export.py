@@ -66,8 +66,8 @@ def export(
     Raises:
         RequestError: there are no such features, a layer names nothing, the format does not take
             what was chosen, or the file would lie in the folder itself.
-        StoreError: a shard is missing or damaged, or the file cannot be written. An earlier one is
-            then as it was.
+        ResultsFileError: a shard is missing or damaged.
+        StoreError: the file cannot be written. An earlier one is then as it was.
         EnvironmentFault: Parquet needs pyarrow, and it is not installed.
 
     Example:

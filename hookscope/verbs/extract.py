@@ -8,12 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from hookscope.choices import DECODINGS, DEFAULT_MODEL
+from hookscope.choices import AUTOCASTS, DECODINGS, DEFAULT_MODEL
 from hookscope.datasets.session import Extraction, extract_into
 from hookscope.datasets.state import State
+from hookscope.demands import demand_word
+from hookscope.errors import RequestError
 from hookscope.keywords import kinds_of, options_of
 from hookscope.kinds import VALUES
 
+_LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1}
 NOT_IN_PLAN = {"folder", "memory", "max_memory", "workers", "resume", "force", "progress"}
 
 
@@ -109,6 +112,11 @@ def extract(
         (1, [[512, 1, 1]])
     """
     given = locals()
+    demand_word("decode", decode, DECODINGS)
+    demand_word("autocast", autocast or AUTOCASTS[0], AUTOCASTS)
+    for name, least in _LEAST.items():
+        if given[name] is not None and given[name] < least:
+            raise RequestError(f"{name} is {given[name]}, and {least} is the least that it can be.")
     options = {k: v for k, v in options_of(given, extract).items() if k not in NOT_IN_PLAN}
     return extract_into(
         os.fspath(folder), given, options, kinds_of(what, VALUES), progress or (lambda state: None)

@@ -22,7 +22,8 @@ def open(features: str | os.PathLike[str]) -> Features:
 
     Raises:
         RequestError: there is no such folder, or no features in it.
-        StoreError: the run that makes it is not finished, or the manifest is damaged.
+        ResultsFileError: the manifest is damaged.
+        StoreError: the run that makes it is not finished.
 
     Example:
         >>> import hookscope

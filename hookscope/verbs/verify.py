@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hookscope.datasets.place import place_of
 from hookscope.datasets.reading.checking import Verification, check
 from hookscope.datasets.reading.features import read_manifest
+from hookscope.errors import ResultsFileError, StoreError
 
 
 def verify(
@@ -36,4 +37,8 @@ def verify(
         (True, 10, ())
     """
     place = place_of(features)
-    return check(place, read_manifest(place), progress or (lambda done, total: None))
+    try:
+        manifest = read_manifest(place)
+    except ResultsFileError as error:  # which is what was asked for, and no fault of the request
+        raise StoreError(error.message, error.hint) from error
+    return check(place, manifest, progress or (lambda done, total: None))

@@ -129,3 +129,27 @@ def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_env
     assert b"rows/s" in seen
     assert b"decode" in seen and b"forward" in seen and b"write" in seen
     assert b"3/6" in seen
+
+
+@pytest.mark.slow
+def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) -> None:
+    (photos / "2.png").write_bytes(b"")
+    (photos / "4.png").write_text("no image at all")
+    done = run(*CAPTURE, "-o", "features/", "--skip-bad", cwd=photos.parent)
+    assert done.rc == 0, done.stderr
+    assert "2 inputs could not be used" in done.stderr
+    table = (photos.parent / "features" / "inputs.jsonl").read_text().splitlines()
+    assert [n for n, line in enumerate(table) if "skipped" in json.loads(line)] == [2, 4]
+
+
+@pytest.mark.slow
+def test_what_a_second_process_skips_is_told(photos, clean_environment) -> None:
+    (photos / "5.png").write_bytes(b"no image")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "hookscope", *CAPTURE, "--workers", "0"]
+    command += ["--shard-size", "1", "--skip-bad", "-o", "out/"]
+    done = subprocess.run(
+        command, env=clean_environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 input could not be used" in done.stderr

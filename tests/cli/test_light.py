@@ -66,6 +66,17 @@ def test_needs_nothing_heavy(clean_environment, tmp_path, arguments) -> None:
     assert loaded(clean_environment, tmp_path, *arguments) == set()
 
 
+def test_a_folder_that_cannot_be_written_to_needs_nothing_heavy(
+    clean_environment, tmp_path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    capture = ("capture", "--input", "photo.png", "--output")
+    for words in (("full/",), ("photo.png/",), ("out/", "--resume", "--force")):
+        assert loaded(clean_environment, tmp_path, *capture, *words) <= {"safetensors"}
+
+
 def test_completion_needs_nothing_heavy(clean_environment, tmp_path) -> None:
     for words in ["hookscope tree res", "hookscope capture --layer l"]:
         answer = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "3"}

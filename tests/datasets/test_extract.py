@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.datasets import manifest
+from hookscope.datasets.listing import list_entries
 from hookscope.datasets.place import place_of
 from hookscope.errors import InputError, LayerError, RequestError
 
@@ -243,6 +245,57 @@ def test_inputs_from_a_list_and_from_a_tar_are_those_of_the_folder(photos, tmp_p
         for line in (tmp_path / "1" / "inputs.jsonl").read_text().splitlines()
     ]
     assert names == [f"{tmp_path}/photos.tar::{path.name}" for path in files]
+
+
+def test_a_tar_that_is_cut_off_or_damaged_loses_no_row_in_silence(photos, tmp_path) -> None:
+    path = tmp_path / "photos.tar"
+    with tarfile.open(path, "w") as archive:
+        for name in ("00.jpg", "01.jpg"):
+            archive.add(photos / name, name)
+    assert len(list_entries([str(path)])) == 2
+    with tarfile.open(path) as archive:
+        at = archive.getmembers()[1].offset
+    whole = path.read_bytes()
+    for damaged in (whole[: at + 100], whole[:at] + b"x" + whole[at + 1 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=f"it is cut off or damaged at byte {at}"):
+            list_entries([str(path)])
+
+
+def test_a_list_from_windows_and_names_that_are_no_text(photos, tmp_path) -> None:
+    odd = os.fsencode(photos / "00") + b"\xff.jpg"
+    try:
+        os.rename(photos / "00.jpg", odd)
+    except OSError:
+        pytest.skip("the file system takes no such names")
+    extract(photos, tmp_path / "out")
+    paths = hookscope.open(tmp_path / "out").inputs.paths
+    assert os.fsencode(str(paths[0])) == odd
+    extract(photos, tmp_path / "out", resume=True)
+    names = tmp_path / "list.txt"
+    names.write_text(f"{photos}/01.jpg\r\n", encoding="utf-8-sig", newline="")
+    assert [entry.name for entry in list_entries([f"@{names}"])] == [f"{photos}/01.jpg"]
+
+
+def test_the_address_of_a_folder_is_that_folder(photos, tmp_path) -> None:
+    extract(photos, tmp_path / "out")
+    extract(photos, f"file://{tmp_path}/other/")
+    assert contents(tmp_path / "other") == contents(tmp_path / "out")
+    assert hookscope.verify(f"file://{tmp_path}/other").ok
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"every": 0}, {"every": -1}, {"batch": 0}, {"batch": -2}, {"workers": -1}),
+        *({"shard_size": 0}, {"memory": 0}, {"decode": "quick"}, {"autocast": "float8"}),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(photos, tmp_path, wrong) -> None:
+    with pytest.raises(RequestError, match=next(iter(wrong))):
+        extract(photos, tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_second_input(photos, tmp_path) -> None:

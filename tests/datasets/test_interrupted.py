@@ -70,13 +70,17 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     assert contents(out) == contents(tmp_path / "undisturbed")
 
 
-def test_files_that_may_not_grow_end_the_run_with_a_sentence(capture, tmp_path) -> None:
-    done = capture(tmp_path / "out", limit=20_000)
+@pytest.mark.parametrize(("limit", "more"), [(20_000, ()), (3_000, ("--stats-only",))])
+def test_files_that_may_not_grow_end_the_run_with_a_sentence(
+    capture, tmp_path, limit, more
+) -> None:
+    done = capture(tmp_path / "out", *more, limit=limit)
     assert (done.returncode, done.stdout) == (1, "")
     assert "File too large" in done.stderr
+    assert "with --resume" in done.stderr
     assert "Traceback" not in done.stderr
-    assert capture(tmp_path / "out", "--resume").returncode == 0
-    capture(tmp_path / "undisturbed")
+    assert capture(tmp_path / "out", *more, "--resume").returncode == 0
+    capture(tmp_path / "undisturbed", *more)
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+)
 
 import hookscope
-from hookscope.errors import InputError, RequestError
+from hookscope.errors import HookscopeError, InputError, RequestError
 
 from .conftest import contents
 from .test_extract import joined
@@ -195,6 +203,38 @@ def test_a_dataset_of_another_length_is_no_resumption(home) -> None:
     extract(Tensors(torch.zeros(6, 3, 16, 16)), "out")
     with pytest.raises(RequestError, match="another inputs"):
         extract(Tensors(torch.zeros(7, 3, 16, 16)), "out", resume=True)
+
+
+VALUES = torch.rand(10, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+class Holes(Tensors):
+    def __getitem__(self, i):
+        return None if i == 3 else super().__getitem__(i)
+
+
+def test_an_item_that_is_none_cannot_be_used(home, tmp_path) -> None:
+    with pytest.raises(InputError, match="Item 3 of Holes cannot be used: it is None"):
+        extract(Holes(VALUES), tmp_path / "out")
+    done = extract(Holes(VALUES), tmp_path / "out", resume=True, skip_bad=True)
+    assert done.state.skipped == 1
+
+
+class Deadly(Tensors):
+    def __getitem__(self, i):
+        if i == 6 and get_worker_info():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(i)
+
+
+def test_a_process_that_dies_while_it_reads_is_told_of(home, tmp_path) -> None:
+    with pytest.raises(HookscopeError, match="A process that reads inputs has died") as caught:
+        extract(Deadly(VALUES), tmp_path / "out", workers=1)
+    assert "--workers" in caught.value.hint
+    extract(Deadly(VALUES), tmp_path / "out", resume=True)
+    extract(Tensors(VALUES), tmp_path / "whole")
+    found, expected = (hookscope.open(tmp_path / name)["head"][:] for name in ("out", "whole"))
+    assert (found == expected).all()
 
 
 @pytest.mark.slow

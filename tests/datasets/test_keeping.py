@@ -95,6 +95,13 @@ def test_more_components_than_inputs_are_refused(photos, tmp_path) -> None:
     assert "pca:12:space" in caught.value.hint
 
 
+def test_what_is_offered_in_place_of_too_many_components_is_there(photos, tmp_path) -> None:
+    for layer, offered in (("relu", "--reduce pca:3:space"), ("head", "give more inputs.")):
+        with pytest.raises(LayerError, match="has 3 observations of") as caught:
+            extract(photos, tmp_path / layer, layers=layer, reduce="pca:3", every=4)
+        assert caught.value.hint.endswith(offered)
+
+
 def test_smaller_dtypes_are_those_of_the_rows(photos, tmp_path, whole) -> None:
     for word in ("float16", "bfloat16"):
         extract(photos, tmp_path / word, store_dtype=word)

@@ -87,10 +87,25 @@ def check(
     for name in place.names():
         if name.startswith("rows-") and name not in known:
             damages.append(Damage(name, "the manifest has no such shard"))
+    if (fitted := manifest.get("fitted")) and (problem := _file_problem(place, fitted)):
+        damages.append(Damage(fitted["file"], problem))
     damages += [Damage(INDEX, problem) for problem in _index_problems(place, places, whole)]
     damages += [Damage(INPUTS, problem) for problem in _table_problems(place, manifest["rows"])]
     size = sum(shard["bytes"] for shard in shards)
     return Verification(str(place), manifest["rows"], len(shards), size, tuple(damages))
+
+
+def _file_problem(place: Place, told: Mapping[str, Any]) -> str:
+    """In what a file is not as the manifest tells; empty if it is."""
+    size = place.size(told["file"])
+    if size is None:
+        return "missing"
+    if size != told["bytes"]:
+        return f"{size} bytes, and it was written with {told['bytes']}"
+    try:
+        return "" if is_sound(place, told) else "its bytes are not those that were written"
+    except OSError as error:
+        return f"cannot be read: {cause(error)}"
 
 
 def _problem(
@@ -103,17 +118,12 @@ def _problem(
 
     File and bytes of each of its tensors are added to ``places``.
     """
-    size = place.size(shard["file"])
-    if size is None:
-        return "missing"
-    if size != shard["bytes"]:
-        return f"{size} bytes, and it was written with {shard['bytes']}"
+    if problem := _file_problem(place, shard):
+        return problem
     try:
-        if not is_sound(place, shard):
-            return "its bytes are not those that were written"
         with place.open(shard["file"]) as file:
             table, _ = header_in(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return f"cannot be read: {cause(error)}"
     spans = {name: told["data_offsets"] for name, told in table.items() if name != "__metadata__"}
     places |= {name: (shard["file"], end - start) for name, (start, end) in spans.items()}
@@ -159,7 +169,7 @@ def _table_problems(place: Place, rows: int) -> Iterator[str]:
                 if json.loads(text)["row"] != line or not text.endswith(b"\n"):
                     yield f"line {line + 1} is not the whole one of row {line}"
                     return
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         yield f"line {line + 1} cannot be read: {cause(error)}"
         return
     if line + 1 != rows:

@@ -12,14 +12,15 @@ from hookscope.datasets.folder import (
     PLAN,
     STATISTICS,
     STATISTICS_ONLY,
+    damaged,
     read_json,
 )
-from hookscope.datasets.manifest import SCHEMA, parts_of
+from hookscope.datasets.manifest import SCHEMA, demand_whole, parts_of
 from hookscope.datasets.place import Place, place_of
 from hookscope.datasets.reading.lazy import SCALE, Rows
 from hookscope.datasets.reading.shards import Shards
 from hookscope.datasets.reading.table import Inputs
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.keys import WHOLE, choose_keys
 from hookscope.outputs import ADDRESS
 
@@ -46,6 +47,8 @@ class Features:
         self.folder = str(place)
         self.manifest = read_manifest(place)
         self.rows = int(self.manifest["rows"])
+        if (rows := sum(shard["rows"] for shard in self.manifest["shards"])) != self.rows:
+            raise damaged(place, MANIFEST, f"its shards hold {rows} of {self.rows} rows")
         told = {str(one["key"]): one for one in self.manifest["keys"]}
         scales = {key + SCALE for key in told}  # not listed; and if they were, no key of their own
         self.keys = tuple(key for key in told if key not in scales)
@@ -73,7 +76,7 @@ class Features:
 
         Raises:
             RequestError: there is none of that name, or several, or no row was kept.
-            StoreError: the first shard is missing or damaged.
+            ResultsFileError: the first shard is missing or damaged.
         """
         found = self.choose([word])
         if len(found) > 1:
@@ -129,7 +132,8 @@ def read_manifest(place: Place) -> dict[str, Any]:
 
     Raises:
         RequestError: there is no such folder, or no features in it.
-        StoreError: the run that makes it is not finished, or the manifest is damaged.
+        ResultsFileError: the manifest is damaged.
+        StoreError: the run that makes it is not finished.
     """
     if ADDRESS not in place.word and not os.path.isdir(place.word):
         what = "is a file" if os.path.exists(place.word) else "does not exist"
@@ -153,9 +157,10 @@ def read_manifest(place: Place) -> dict[str, Any]:
             "Name a folder that 'hookscope capture --output FOLDER/' wrote.",
         )
     if manifest.get("schema") != SCHEMA:
-        raise StoreError(
+        raise ResultsFileError(
             f"The features in {place} have schema {manifest.get('schema')}, and this hookscope"
             f" reads schema {SCHEMA}.",
             "Upgrade hookscope, or capture them again.",
         )
+    demand_whole(place, manifest)
     return manifest

@@ -32,7 +32,7 @@ class Rows:
     Args:
         shards: what holds them.
         key: which tensor.
-        shape: of one row.
+        shape: of all rows.
         raw: leave int8 as it is stored.
 
     Attributes:
@@ -43,7 +43,7 @@ class Rows:
 
     def __init__(self, shards: Shards, key: str, shape: tuple[int, ...], raw: bool = False) -> None:
         first = shards.open(0)
-        stored = first.spot(key).dtype
+        stored = first.spot(key, shape[1:]).dtype
         self.key, self.shape = key, shape
         self.scaled = not raw and first.holds(key + SCALE)
         self.format = "F32" if self.scaled else stored
@@ -95,7 +95,7 @@ class Rows:
 
         Raises:
             IndexError: numpy would not take the index either.
-            StoreError: a shard is missing or damaged.
+            ResultsFileError: a shard is missing or damaged.
         """
         reading = reading_of(index, self.shape)
         found = self._gathered(reading.rows, reading.inner)
@@ -118,10 +118,10 @@ class Rows:
     def _gathered(
         self, rows: NDArray[np.intp], inner: tuple[slice, ...], mapped: bool = True
     ) -> NDArray[Any]:
-        found = self._shards.gather(self.key, rows, inner, mapped)
+        found = self._shards.gather(self.key, self.shape[1:], rows, inner, mapped)
         if not self.scaled:
             return found
-        scales = self._shards.gather(self.key + SCALE, rows, (), mapped)
+        scales = self._shards.gather(self.key + SCALE, (), rows, (), mapped)
         each = scales.reshape(-1, *(1,) * (found.ndim - 1))
         multiplied: NDArray[np.float32] = np.multiply(found, each, dtype=np.float32)
         return multiplied

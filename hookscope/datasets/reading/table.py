@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hookscope.datasets.folder import INPUTS
 from hookscope.datasets.place import Place
-from hookscope.errors import StoreError, cause
+from hookscope.errors import ResultsFileError, cause
 
 _BLOCK = 1 << 22  # bytes
 
@@ -49,8 +49,16 @@ class Inputs(Sequence[dict[str, Any]]):
             return self._entry(file.read(int(end - start)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        with self._place.open(INPUTS) as file:
-            yield from map(self._entry, file)
+        rows = 0
+        try:
+            with self._place.open(INPUTS) as file:
+                for line in file:
+                    yield self._entry(line)
+                    rows += 1
+        except OSError as error:
+            raise self._damaged(cause(error)) from error
+        if rows != self._rows:
+            raise self._damaged(f"it has {rows} lines for {self._rows} rows")
 
     @property
     def paths(self) -> list[str | None]:
@@ -80,12 +88,15 @@ class Inputs(Sequence[dict[str, Any]]):
 
     def _entry(self, line: bytes) -> dict[str, Any]:
         try:
-            return dict(json.loads(line))
-        except ValueError as error:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise self._damaged("a line is no JSON") from error
+        if not isinstance(entry, dict) or "row" not in entry:
+            raise self._damaged("a line is of no row")
+        return entry
 
-    def _damaged(self, found: str) -> StoreError:
-        return StoreError(
+    def _damaged(self, found: str) -> ResultsFileError:
+        return ResultsFileError(
             f"The table {INPUTS} in {self._place} cannot be read: {found}.",
             f"'hookscope verify {self._place}' tells what else is damaged.",
         )

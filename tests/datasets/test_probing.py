@@ -1,0 +1,104 @@
+"""What a model gives is found out before the first row: as it will run, and leaving no trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hookscope
+from hookscope.errors import ForwardError, InputError
+
+
+class Branching(nn.Module):
+    """Looks at values, and gives more while it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 2)
+        self.auxiliary = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.norm(x)
+        if x.sum() > 1e9:
+            x = -x
+        return (self.head(x), self.auxiliary(x)) if self.training else self.head(x)
+
+
+VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def extract(model: object, folder: Path, values: torch.Tensor = VALUES, **more):
+    more = {"batch": 3, "shard_size": 1, "workers": 0, "layers": "*head"} | more
+    return hookscope.extract(model, folder, input=TensorDataset(values), **more)
+
+
+def test_a_model_in_training_is_probed_as_it_runs_and_left_as_it_was(tmp_path) -> None:
+    model = Branching().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    extract(model, tmp_path / "out", layers="*")
+    assert model.training
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    features = hookscope.open(tmp_path / "out")
+    assert features.keys == ("norm/output", "head/output", "./output")
+    assert torch.equal(features["head"].torch()[:], model.eval()(VALUES))
+
+
+@pytest.mark.parametrize("word", ["float16", "bfloat16", "float64"])
+def test_photos_are_given_to_the_model_in_its_dtype(photos, tmp_path, word) -> None:
+    model = f"{tmp_path}/small.py:Small"
+    more = {"layers": ["relu", "head"], "dtype": word}
+    hookscope.extract(model, tmp_path / "out", input=str(photos), batch=12, workers=0, **more)
+    files = sorted(str(path) for path in photos.iterdir() if path.suffix != ".txt")
+    shot = hookscope.capture(model, input=files, **more)
+    features = hookscope.open(tmp_path / "out")
+    for key in shot:
+        assert shot[key].dtype == getattr(torch, word)
+        assert torch.equal(features[key].torch()[:], shot[key]), key
+
+
+def test_items_of_another_dtype_become_the_models(tmp_path) -> None:
+    model = nn.Sequential(nn.Linear(4, 2))
+    extract(model, tmp_path / "out", VALUES.double(), layers="0")
+    found = hookscope.open(tmp_path / "out")["0"].torch()[:]
+    assert torch.equal(found, model(VALUES))
+
+
+def test_under_autocast_rows_are_of_the_dtype_that_it_gives(tmp_path) -> None:
+    model = nn.Sequential(nn.Linear(4, 2))
+    extract(model, tmp_path / "out", layers="0", autocast="bfloat16")
+    features = hookscope.open(tmp_path / "out")
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(VALUES)
+    found = features["0"].torch()[:]
+    assert (found.dtype, expected.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_a_wrapped_model_stops_early_too(tmp_path, wrap) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    done = extract(wrap(model), tmp_path / "out", layers="*0")
+    assert done.manifest["stopped_after"] == done.manifest["keys"][0]["module"]
+    rows = hookscope.open(tmp_path / "out")[done.manifest["keys"][0]["key"]].torch()[:]
+    assert torch.equal(rows, model[0](VALUES))
+
+
+def test_what_the_model_raises_names_the_layer(tmp_path) -> None:
+    model = nn.Sequential(nn.Linear(5, 2))
+    with pytest.raises(ForwardError, match=r"failed in layer 0 \(Linear\)") as caught:
+        extract(model, tmp_path / "out", layers="0")
+    assert caught.value.layer == "0"
+
+
+def test_a_program_for_one_input_is_refused_with_a_repair_that_there_is(tmp_path) -> None:
+    program = torch.export.export(nn.Linear(4, 2), (VALUES[:1],))
+    with pytest.raises(InputError, match="shape 1x4, and got 2x4") as caught:
+        extract(program, tmp_path / "out", layers=".")
+    assert "dynamic_shapes" in caught.value.hint
+    assert "--shape" not in caught.value.hint
