@@ -6,7 +6,7 @@ been done already, nor on how many processes there are. So the same bytes come w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hookscope.datasets.folder import shard_name
@@ -46,7 +46,7 @@ def shards_of(rows: int, shard_rows: int) -> list[Shard]:
     return [Shard(i, min(i + shard_rows, rows)) for i in range(0, rows, shard_rows)]
 
 
-def share(shards: list[Shard], done: Collection[str], rank: int, world: int) -> list[Shard]:
+def share(shards: Sequence[Shard], done: Collection[str], rank: int, world: int) -> list[Shard]:
     """The shards that are left for process ``rank`` of ``world``: an equal, neighbouring part.
 
     >>> [shard.first for shard in share(shards_of(10, 2), {"rows-00000000.safetensors"}, 1, 2)]

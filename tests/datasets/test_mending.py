@@ -117,7 +117,7 @@ def test_parts_are_in_order_beyond_eight_digits(tmp_path) -> None:
 
 def test_no_manifest_is_written_where_something_removed_a_part(tmp_path, monkeypatch) -> None:
     def losing(place: Place) -> list[dict]:
-        return known(place)[1:]
+        return list(known(place))[1:]
 
     known = manifest.parts_of
     monkeypatch.setattr(manifest, "parts_of", losing)
