@@ -247,14 +247,7 @@ MEASURES = (
         "one file, written and synced",
         1.25,
         "ms",
-        lambda: inside("bench.datasets", "plain"),
-    ),
-    Measure(
-        "writing 1 GB in shards with their checksums",
-        "one file with its checksum",
-        1.25,
-        "ms",
-        lambda: inside("bench.datasets", "hashed"),
+        lambda: inside("bench.datasets"),
     ),
     Measure(
         "20,000 images through a small model, peak memory",

@@ -8,7 +8,6 @@ import os
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import BinaryIO
 
 from hookscope.errors import RequestError, WeightsFileError
 from hookscope.filekinds import AGAIN
@@ -56,15 +55,10 @@ class WeightFiles:
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal."""
-    with open(path, "rb") as file:
-        return sha256_in(file)
-
-
-def sha256_in(file: BinaryIO) -> str:
-    """Return the same of a file that is open at its beginning."""
     digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

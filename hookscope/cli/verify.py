@@ -21,7 +21,7 @@ EXAMPLES = (
 def verify(ctx: click.Context, features: str) -> None:
     """Check the features of a dataset against what was written.
 
-    Each shard is held against the length and the SHA-256 that it was written with, and the index
+    Each shard is held against the length and the CRC-32 that it was written with, and the index
     and the table of inputs against the manifest. Exit status: 0 all is sound, 1 something is
     damaged, missing or not finished, 2 there are no features.
     """

@@ -42,7 +42,7 @@ _TOLD_OF_KEY = {
     **{"key": str, "module": str, "type": str, "call": int, "what": str, "shape": list},
     **{"dtype": str, "reduce": str | None},
 }
-_TOLD_OF_FILE = {"file": str, "bytes": int, "sha256": str}
+_TOLD_OF_FILE = {"file": str, "bytes": int, "crc32": str}
 _TOLD_OF_SHARD = {**_TOLD_OF_FILE, "first": int, "rows": int}
 
 

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from hookscope import strict_json
-from hookscope.datasets.folder import slice_key
+from hookscope.datasets.folder import crc32_in, slice_key
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.outputs import MARK
-from hookscope.shards import sha256_of
 
 # What the format calls each dtype. https://github.com/huggingface/safetensors#format
 NAMES = {
@@ -108,12 +107,14 @@ class ShardFile:
 
 def take(place: Place, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
     """Give a whole file its name; return what is known of it."""
+    with scratch.open("rb") as file:
+        checksum = crc32_in(file)
     told = {
         "file": name,
         "first": rows.first,
         "rows": rows.rows,
         "bytes": scratch.stat().st_size,
-        "sha256": sha256_of(scratch),
+        "crc32": checksum,
     }
     place.take(scratch, name)
     return told

@@ -16,7 +16,7 @@ def verify(
 ) -> Verification:
     """Read every file of a folder of features and say which are damaged or missing.
 
-    Each shard is held against the length and the SHA-256 that it was written with, the index
+    Each shard is held against the length and the CRC-32 that it was written with, the index
     against what the shards hold, and the table of inputs against the number of rows.
 
     Args:

@@ -5,8 +5,8 @@ It follows what docs/datasets.md tells of the folder, and uses nothing of hooksc
 
 from __future__ import annotations
 
-import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,9 +35,9 @@ def write_features(
         save_file(parts, folder / file, metadata={"hookscope": told})
         places |= dict.fromkeys(parts, file)
         data = (folder / file).read_bytes()
-        digest = hashlib.sha256(data).hexdigest()
+        digest = f"{zlib.crc32(data):08x}"
         told_of = {"file": file, "first": first, "rows": last - first}
-        shards.append({**told_of, "bytes": len(data), "sha256": digest})
+        shards.append({**told_of, "bytes": len(data), "crc32": digest})
     keys = [
         {
             **{"key": key, "module": key.rpartition("/")[0], "type": "Linear", "call": 1},

@@ -167,7 +167,7 @@ def test_whatever_is_in_a_manifest_a_reader_says_that_it_is_damaged(tmp_path) ->
     (out / "pca.safetensors").write_bytes(b"")
     file = out / "manifest.json"
     told = json.loads(file.read_text())
-    told |= {"options": {"x": 1}, "fitted": {"file": "pca.safetensors", "bytes": 0, "sha256": ""}}
+    told |= {"options": {"x": 1}, "fitted": {"file": "pca.safetensors", "bytes": 0, "crc32": ""}}
     for damaged in changed(told):
         file.write_text(json.dumps(damaged))
         try:
