@@ -206,21 +206,21 @@ MEASURES = (
         lambda: memories(filling()),
     ),
     Measure(
-        "128 photos through resnet18, five layers kept",
+        "256 photos through resnet18, five layers kept",
         "a loop by hand",
         1.0,
         "ms",
         lambda: jobs("resnet18", datasets.STAGES, "hand"),
     ),
     Measure(
-        "128 photos through resnet50, layer1 kept",  # stops after it: 1.5 times the throughput
+        "256 photos through resnet50, layer1 kept",  # stops after it: 1.5 times the throughput
         "a loop by hand",
         0.67,
         "ms",
         lambda: jobs("resnet50", "layer1", "hand"),
     ),
     Measure(
-        "128 photos through resnet18, five layers kept",
+        "256 photos through resnet18, five layers kept",
         "torchlens.extract_dataset",
         0.33,
         "ms",
@@ -228,7 +228,7 @@ MEASURES = (
         needs="torchlens",
     ),
     Measure(
-        "128 photos through resnet50, layer1 kept",
+        "256 photos through resnet50, layer1 kept",
         "torchlens.extract_dataset",
         0.33,
         "ms",
@@ -236,7 +236,7 @@ MEASURES = (
         needs="torchlens",
     ),
     Measure(
-        "128 photos through resnet50 in two processes",
+        "256 photos through resnet50 in two processes",
         "in one",
         1.0,
         "ms",

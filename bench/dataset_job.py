@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import hookscope
 
-BATCH, WORKERS = 32, 1
-SHARD = 25 * 10**6  # bytes: several shards, so that several processes have something to do
+BATCH, WORKERS = 8, 1
 
 
 class Photos(Dataset[Tensor]):
@@ -48,7 +47,6 @@ def by_hookscope(model: str, layers: Sequence[str], photos: Path, folder: Path) 
         input=str(photos),
         batch=BATCH,
         workers=WORKERS,
-        shard_size=SHARD,
     )
 
 
@@ -92,4 +90,4 @@ if __name__ == "__main__":
     hookscope.extract  # noqa: B018 - which imports it
     begun = perf_counter()
     WAYS[way](name, names.split(","), Path(source), Path(target))
-    print(perf_counter() - begun)
+    sys.stdout.write(f"{perf_counter() - begun}\n")  # at once: several processes write here

@@ -34,7 +34,8 @@ options = together(
         section=SECTION,
         type=click.IntRange(min=1),
         metavar="N",
-        help="Inputs at once; as many as --memory allows, 64 at most, if not given.",
+        help="Inputs at once; as many as --memory allows, 64 at most and on a CPU no more"
+        " than 5 MB of them, if not given.",
     ),
     option(
         "--memory",

@@ -100,7 +100,8 @@ def settle(
     work = _work(given, prepared, found, kinds)
     row_bytes = sum(column.bytes for column in found.columns)
     own = inputs.batch if isinstance(inputs, Items) else None
-    size = given["batch"] or own or batch_size(arrange([blank]), row_bytes, given["memory"], total)
+    limits = row_bytes, given["memory"], total, prepared.device.type
+    size = given["batch"] or own or batch_size(arrange([blank]), *limits)
     shard_rows = rows_in_shard(keep.row_bytes or row_bytes, size, given["shard_size"], total)
     plan = {
         **_origin(prepared, options, work),

@@ -73,7 +73,8 @@ def extract(
         folder: where the results go; see docs/datasets.md for what is in it.
         input: folders, globs, ``@list.txt``, tar files of images; a Dataset with a length, a
             DataLoader that does not shuffle, or the word of one: ``data.py:photos``.
-        batch: inputs at once; None for as many as ``memory`` allows, 64 at most.
+        batch: inputs at once; None for as many as ``memory`` allows, 64 at most, and on a CPU no
+            more than 5 MB of them.
         memory: bytes that the run may take beside the model, by an estimate.
         workers: processes that read and preprocess; None for one fewer than there are cores.
         shard_size: bytes of one file, roughly; None for 512 MB at most, and 16 files if there are
