@@ -12,6 +12,7 @@ import torch
 
 import hookscope
 from hookscope.errors import RequestError, StoreError
+from tests.conftest import REPO
 
 from .by_hand import ramp, write_features
 
@@ -36,6 +37,10 @@ def test_a_sound_folder_is_sound(folder: Path) -> None:
     found = hookscope.verify(folder, progress=lambda *numbers: seen.append(numbers))
     assert (found.ok, found.rows, found.shards, found.damages) == (True, 8, 3, ())
     assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_the_features_among_the_samples_are_sound() -> None:
+    assert hookscope.verify(REPO / "sample_models" / "features").ok
 
 
 def test_every_flipped_bit_is_noticed(folder: Path) -> None:
