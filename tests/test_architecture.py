@@ -41,6 +41,7 @@ FLOORS = (
     ("pictures.figures", "diffing.files"),
     ("datasets.place",),
     ("datasets.folder",),
+    ("datasets.schema",),
     ("datasets.manifest", "datasets.serving"),
     ("datasets.reading",),
     ("tensors", "summaries", "lending", "wrappers"),
@@ -64,7 +65,6 @@ FLOORS = (
     ("stepping",),
     ("runs",),
     ("edits.effect", "keywords"),
-    ("datasets",),
     ("ablation", "health", "diffing"),
     ("render",),
     ("page", "cams"),
@@ -78,7 +78,8 @@ LIGHT = [name for names in FLOORS[:7] for name in names]
 # Of torch alone: a capture is looked at with numpy and rich.
 TORCH_FREE = {
     *("render", "page", "verbs.plot", "verbs.diff", "verbs.open", "verbs.export", "verbs.verify"),
-    *("datasets.place", "datasets.folder", "datasets.manifest", "datasets.reading"),
+    *("datasets.place", "datasets.folder", "datasets.schema", "datasets.manifest"),
+    "datasets.reading",
     *(name for names in FLOORS[7:12] for name in names),
 }
 

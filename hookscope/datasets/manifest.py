@@ -23,27 +23,11 @@ from hookscope.datasets.folder import (
     write_json,
 )
 from hookscope.datasets.place import Place
+from hookscope.datasets.schema import SCHEMA, demand_whole
 from hookscope.errors import RequestError, StoreError, cause
 
-SCHEMA = 1
-_NOT_PLANNED = {
-    "schema",
-    "shards",
-    "fired",
-    "silent",
-    "fitted",
-}  # what a manifest has and a plan has not
-# What a manifest tells, as far as it is read.
-_TOLD = {
-    **{"rows": int, "keys": list, "shards": list, "options": dict, "model": dict, "inputs": dict},
-    **{"device": str, "command": str, "versions": dict},
-}
-_TOLD_OF_KEY = {
-    **{"key": str, "module": str, "type": str, "call": int, "what": str, "shape": list},
-    **{"dtype": str, "reduce": str | None},
-}
-_TOLD_OF_FILE = {"file": str, "bytes": int, "crc32": str}
-_TOLD_OF_SHARD = {**_TOLD_OF_FILE, "first": int, "rows": int}
+# What a manifest has and a plan has not.
+_NOT_PLANNED = {"schema", "shards", "fired", "silent", "fitted"}
 
 
 def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
@@ -86,34 +70,6 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
         else:
             place.remove(part_name(part["first"]))
     return sound
-
-
-def demand_whole(place: Place, manifest: Any) -> None:
-    """Raise ResultsFileError unless a manifest tells all that is read of it."""
-    whole = (
-        _tells(manifest, _TOLD)
-        and _tells(manifest["inputs"], {"words": list, "rows": int})
-        and _tells(manifest["model"], {"word": str, "weights": str | None})
-        and ("fitted" not in manifest or _tells(manifest["fitted"], _TOLD_OF_FILE))
-        and all(_tells(shard, _TOLD_OF_SHARD) for shard in manifest["shards"])
-        and all(
-            _tells(key, _TOLD_OF_KEY) and all(_is(length, int) for length in key["shape"])
-            for key in manifest["keys"]
-        )
-    )
-    if not whole:
-        raise damaged(place, MANIFEST, "it is damaged")
-
-
-def _tells(told: Any, kinds: Mapping[str, Any]) -> bool:
-    """Whether a value of JSON is an object that has those names, each with that kind of value."""
-    return isinstance(told, dict) and all(
-        name in told and _is(told[name], kind) for name, kind in kinds.items()
-    )
-
-
-def _is(value: Any, kind: Any) -> bool:
-    return type(value) is int and value >= 0 if kind is int else isinstance(value, kind)
 
 
 def _demand_same(place: Place, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -15,11 +15,12 @@ from hookscope.datasets.folder import (
     damaged,
     read_json,
 )
-from hookscope.datasets.manifest import SCHEMA, demand_whole, parts_of
+from hookscope.datasets.manifest import parts_of
 from hookscope.datasets.place import Place, place_of
 from hookscope.datasets.reading.lazy import SCALE, Rows
 from hookscope.datasets.reading.shards import Shards
 from hookscope.datasets.reading.table import Inputs
+from hookscope.datasets.schema import SCHEMA, demand_whole
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.keys import WHOLE, choose_keys
 from hookscope.outputs import ADDRESS
