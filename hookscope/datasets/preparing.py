@@ -176,7 +176,7 @@ def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) 
             f" more than --memory ({memory:,}).",
             "Choose fewer layers, or raise --memory.",
         )
-    log.info("batch: %d, by --memory", size)
+    log.info("batch: %d, as none is given", size)
     return size
 
 

@@ -96,7 +96,7 @@ def run(
             state.bytes = writing.bytes
             progress(state)
             if batch.rows.stop == shard.last:
-                log.info("rows: %d of %d after %.0f s", state.rows, state.total, state.seconds)
+                log.debug("%d of %d rows are done.", state.rows, state.total)
                 shard = next(rest, None)
     state.bytes = writing.bytes
     return state
