@@ -43,6 +43,13 @@ def repo() -> Path:
     return REPO
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_each_time() -> None:
+    """Random weights and inputs of a test are the same in every run."""
+    if torch := sys.modules.get("torch"):  # tests of what runs without it do not bring it in
+        torch.manual_seed(0)
+
+
 @pytest.fixture
 def clean_environment(tmp_path: Path) -> dict[str, str]:
     """The environment without settings of hookscope's or of the terminal's, and an empty home."""
