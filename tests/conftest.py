@@ -47,7 +47,7 @@ def repo() -> Path:
 def same_numbers_each_time() -> None:
     """Random weights and inputs of a test are the same in every run."""
     if torch := sys.modules.get("torch"):  # tests of what runs without it do not bring it in
-        torch.manual_seed(0)
+        torch.manual_seed(7)  # not the 0 from which hookscope itself builds models
 
 
 @pytest.fixture

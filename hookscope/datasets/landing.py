@@ -38,8 +38,9 @@ class Lander:
         """Return ``tensors`` on their way; to be called from the stream that computes them."""
         devices = {t.device for t in tensors.values() if t.is_cuda}
         for device in devices:
-            stream = self._streams.setdefault(device, torch.cuda.Stream(device))
-            stream.wait_stream(torch.cuda.current_stream(device))
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)
+            self._streams[device].wait_stream(torch.cuda.current_stream(device))
         values = {name: self._landed(tensor) for name, tensor in tensors.items()}
         return Landing(values, tuple(self._streams[device].record_event() for device in devices))
 
