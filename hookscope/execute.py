@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +20,7 @@ from hookscope.module_tree import ROOT
 from hookscope.modules import layers_of, module_running, submodule, tensors_at
 from hookscope.prepare import Prepared
 from hookscope.recorder import Recorder
+from hookscope.seeding import seeded_throughout
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loading import LIVE
 from hookscope.tensors import as_call, map_tensors, walk
@@ -93,18 +92,8 @@ def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     gpus = sorted(
         one.index for one in places if one and one.type == "cuda" and one.index is not None
     )
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=gpus):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed idle devices too
-        for gpu in gpus:
-            torch.cuda.default_generators[gpu].manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    with seeded_throughout(seed, gpus):
+        yield
 
 
 def forward(

@@ -44,7 +44,7 @@ FLOORS = (
     ("datasets.schema",),
     ("datasets.manifest", "datasets.serving"),
     ("datasets.reading",),
-    ("tensors", "summaries", "lending", "wrappers"),
+    ("tensors", "summaries", "lending", "wrappers", "seeding"),
     ("gates",),
     ("sources", "losses", "store"),
     ("inputs", "losses.custom"),

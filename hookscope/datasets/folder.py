@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from hookscope import strict_json
 from hookscope.datasets.place import Place
-from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.errors import RequestError, ResultsFileError, StoreError, cause
 
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
@@ -73,6 +73,14 @@ def write_json(place: Place, name: str, value: Mapping[str, Any]) -> None:
     """Write a file of ours, the same bytes for the same value."""
     text = strict_json.dumps(value, sort_keys=True, indent=1)
     place.write(name, f"{text}\n".encode())
+
+
+def cannot_write(what: str, error: OSError) -> StoreError:
+    """Return the error of a disk that is full, say, while a run writes ``what``: `to out/`."""
+    return StoreError(
+        f"Cannot write {what}: {cause(error)}.",
+        "What is finished is kept: make room, then run the same command with --resume.",
+    )
 
 
 def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:

@@ -24,11 +24,11 @@ from hookscope.inputs.items import (
     is_labelled,
     pictured,
     plain,
-    seeded_throughout,
 )
 from hookscope.inputs.offered import Run, find
 from hookscope.inputs.places import takes_one
 from hookscope.inputs.words import names_function
+from hookscope.seeding import seeded_throughout
 from hookscope.sources.loaded import LoadedModel, Recipe
 
 _ORDER = "A run that is resumed, or done by several processes, needs the same item in each row"

@@ -15,6 +15,7 @@ from hookscope.datasets.folder import (
     MANIFEST,
     PARTS,
     PLAN,
+    cannot_write,
     clear_strays,
     damaged,
     is_sound,
@@ -24,7 +25,7 @@ from hookscope.datasets.folder import (
 )
 from hookscope.datasets.place import Place
 from hookscope.datasets.schema import SCHEMA, demand_whole
-from hookscope.errors import RequestError, StoreError, cause
+from hookscope.errors import RequestError, StoreError
 
 # What a manifest has and a plan has not.
 _NOT_PLANNED = {"schema", "shards", "fired", "silent", "fitted"}
@@ -172,10 +173,7 @@ def _write_inputs(place: Place) -> list[dict[str, Any]]:
                 known.append(part)
         place.take(scratch, INPUTS)
     except OSError as error:
-        raise StoreError(
-            f"Cannot write {INPUTS} to {place}: {cause(error)}.",
-            "What is finished is kept: make room, then run the same command with --resume.",
-        ) from error
+        raise cannot_write(f"{INPUTS} to {place}", error) from error
     return known
 
 

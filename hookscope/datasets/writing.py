@@ -14,12 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from hookscope.datasets.folder import write_json
+from hookscope.datasets.folder import cannot_write, write_json
 from hookscope.datasets.manifest import part_name
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.shards import Growing
-from hookscope.errors import StoreError, cause
 
 _FINISHING = 2  # shards that are finished at once; filling another then waits
 
@@ -74,10 +73,7 @@ class Writing:
 
     def _raise(self) -> None:
         if isinstance(self._error, OSError):
-            raise StoreError(
-                f"Cannot write to {self.place}: {cause(self._error)}.",
-                "What is finished is kept: make room, then run the same command with --resume.",
-            ) from self._error
+            raise cannot_write(f"to {self.place}", self._error) from self._error
         if self._error is not None:
             raise self._error
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -73,18 +71,3 @@ def plain(value: Any, word: str) -> Any:
     if isinstance(value, np.ndarray):
         return tensor_of(value, word)
     return dict(value) if isinstance(value, Mapping) else value
-
-
-@contextmanager
-def seeded_throughout(seed: int) -> Iterator[None]:
-    """Seed what code that shuffles or crops draws from, and put the states back."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)

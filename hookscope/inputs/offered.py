@@ -19,12 +19,12 @@ from hookscope.inputs.items import (
     is_labelled,
     pictured,
     plain,
-    seeded_throughout,
     tell_of_labels,
 )
 from hookscope.inputs.places import takes_one
 from hookscope.inputs.reading import Asked
 from hookscope.inputs.words import InputWord
+from hookscope.seeding import seeded_throughout
 from hookscope.sources.functions import load_home
 from hookscope.sources.loaded import Recipe
 from hookscope.sources.userfile import guarded
