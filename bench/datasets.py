@@ -15,7 +15,7 @@ from bench.processes import HOOKSCOPE, Cost, cost
 
 Command = tuple[str, ...]
 
-PHOTOS, PAIRS = 256, 3
+PAIRS = 3
 STAGES = "layer1,layer2,layer3,layer4,avgpool"
 JOB = "bench.dataset_job"
 ONE: Command = (sys.executable,)
@@ -38,10 +38,13 @@ def example_input():
 """
 
 
-def jobs(model: str, layers: str, plain: str, ours: Command = ONE) -> list[tuple[float, float]]:
+def jobs(
+    count: int, model: str, layers: str, plain: str, ours: Command = ONE
+) -> list[tuple[float, float]]:
     """Run the job of ``bench.dataset_job`` as hookscope does it and otherwise, in turn.
 
     Args:
+        count: how many photos.
         model: name of a model.
         layers: names of layers, with commas.
         plain: the other way.
@@ -51,7 +54,7 @@ def jobs(model: str, layers: str, plain: str, ours: Command = ONE) -> list[tuple
         Seconds of each pair.
     """
     with tempfile.TemporaryDirectory() as room:
-        source = photos.write(Path(room, "photos"), PHOTOS)
+        source = photos.write(Path(room, "photos"), count)
         measured = []
         for pair in range(PAIRS):
             targets = [Path(room, f"{side}-{pair}") for side in ("ours", "plain")]
@@ -62,7 +65,7 @@ def jobs(model: str, layers: str, plain: str, ours: Command = ONE) -> list[tuple
             )
             measured.append((mine, theirs))
             if pair == 0:
-                _demand_same(layers.split(","), *targets)
+                _demand_same(count, layers.split(","), *targets)
         return measured
 
 
@@ -77,14 +80,14 @@ def _seconds(command: Command) -> float:
     return min(float(line) for line in done.stdout.split())
 
 
-def _demand_same(layers: Sequence[str], ours: Path, plain: Path) -> None:
+def _demand_same(count: int, layers: Sequence[str], ours: Path, plain: Path) -> None:
     """Demand the same values of two folders; threads of another number may round otherwise."""
     import torch
 
     for layer in layers:
         mine, theirs = _rows(ours, layer), _rows(plain, layer)
         atol = 1e-5 * float(theirs.abs().max())  # a sum near zero rounds as its addends do
-        if mine.shape[0] != PHOTOS or not torch.allclose(mine, theirs, rtol=1e-3, atol=atol):
+        if mine.shape[0] != count or not torch.allclose(mine, theirs, rtol=1e-3, atol=atol):
             sys.exit(f"{layer} differs between {ours.name} and {plain.name}")
 
 

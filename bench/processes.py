@@ -8,8 +8,8 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 
+LAUNCH = Path(__file__).with_name("launch.py")
 IMAGE = Path(__file__).resolve().parent.parent / "img.png"
 SCRIPT = Path(sys.executable).with_name("hookscope.exe" if os.name == "nt" else "hookscope")
 HOOKSCOPE = (str(SCRIPT),) if SCRIPT.exists() else (sys.executable, "-m", "hookscope")
@@ -29,28 +29,19 @@ class Cost:
 
 
 def cost(command: tuple[str, ...]) -> Cost:
-    """Run ``command`` in an empty folder and return what it took.
-
-    This process must itself be small: on Linux a child starts out with its parent's peak.
+    """Run ``command`` in a folder of its own and return what it, or a process of its own, took.
 
     Raises:
         SystemExit: the command failed; its own words are shown.
     """
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
-        start = perf_counter()
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
-        if hasattr(os, "wait4"):
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            memory = usage.ru_maxrss
-        else:
-            process.wait()
-            memory = 0
-        took = perf_counter() - start
-        if process.returncode:
-            output.seek(0)
-            sys.exit(f"{' '.join(command)} failed:\n{output.read().decode(errors='replace')}")
-        return Cost(took, memory)
+    with tempfile.TemporaryDirectory() as folder:
+        printed = Path(folder, "printed")
+        launch = (sys.executable, "-I", "-S", str(LAUNCH), str(printed), *command)
+        told = subprocess.run(launch, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+        status, seconds, memory = told.stdout.split()
+        if int(status):
+            sys.exit(f"{' '.join(command)} failed:\n{printed.read_text(errors='replace')}")
+        return Cost(float(seconds), int(memory))
 
 
 def pairs(ours: tuple[str, ...], plain: tuple[str, ...], count: int) -> list[tuple[Cost, Cost]]:

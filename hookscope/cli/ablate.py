@@ -13,6 +13,7 @@ from hookscope.cli.everywhere import everywhere
 from hookscope.cli.following import edit_command
 from hookscope.cli.out import Out
 from hookscope.cli.recording import say_what_was_written, settle_path
+from hookscope.cli.running import running
 from hookscope.cli.values import FileName
 
 EXAMPLES = (
@@ -108,12 +109,9 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
     path, replaces = settle_path("ablate", file, force, values["model"], ".json")
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
+    with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.ablate import ablate as verb
 
-        listen(out)
-        out.step(f"Running {values['model']} ...")
         with out.bar("knocking out") as advance:
 
             def progress(done: int, total: int) -> None:

@@ -20,6 +20,7 @@ from hookscope.cli.everywhere import everywhere
 from hookscope.cli.following import grads_command
 from hookscope.cli.out import Out
 from hookscope.cli.recording import refuse_own_source, settle_path
+from hookscope.cli.running import running
 from hookscope.cli.values import FileName
 from hookscope.errors import RequestError
 
@@ -164,14 +165,11 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
         refuse_own_source(path, read)
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
-    with out.status("Loading torch ..."):
+    with running(out, f"Running {values['model']} ..."):
         from hookscope import atomic
         from hookscope.cams.picture import heat_png
-        from hookscope.cli.log import listen
         from hookscope.verbs.cam import cam as verb
 
-        listen(out)
-        out.step(f"Running {values['model']} ...")
         with out.bar("running") as advance:
             capture = verb(**values, progress=advance)
         out.step(f"Writing {picture} ...")

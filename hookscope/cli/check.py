@@ -10,6 +10,7 @@ from hookscope.cli import losses, options
 from hookscope.cli.command import Example, command, flag, option, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 from hookscope.cli.values import FileName, Several
 from hookscope.health.checks import CHECKS, DEFAULTS, choose, settle
 
@@ -108,12 +109,9 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     settle(values)
     replaces = outputs.check_report(Path(output), force) if output else False
     options.announce_model(ctx)
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
+    with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.check import check as verb
 
-        listen(out)
-        out.step(f"Running {values['model']} ...")
         health = verb(**values)
     if out.json:
         from hookscope.render.json import document

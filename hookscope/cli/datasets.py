@@ -12,6 +12,7 @@ from hookscope.choices import AUTOCASTS, DECODINGS
 from hookscope.cli.command import Command, flag, option, together
 from hookscope.cli.options import announce_model
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 from hookscope.cli.values import Parsed, byte_count
 from hookscope.datasets.reductions import STORE_DTYPES, read_storing
 from hookscope.errors import RequestError
@@ -151,17 +152,13 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
 
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # of several processes the first one looks
         check_folder(place_of(folder), resume=values["resume"], force=force)
+    elif os.environ["RANK"] != "0":  # and the first one tells what they do
+        out.quiet = True
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
-        from hookscope.datasets.ranks import is_first
+    with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.extract import extract as verb
 
-        if not is_first():
-            out.quiet = True
-        listen(out)
-        out.step(f"Running {values['model']} ...")
         with out.bar("rows") as advance:
 
             def progress(state: State) -> None:

@@ -13,6 +13,7 @@ from hookscope.cli import candidates, options
 from hookscope.cli.command import Example, command, flag, option, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 from hookscope.cli.values import FileName, Several
 
 DIFFERS, TROUBLE = 1, 2
@@ -195,14 +196,10 @@ def diff(ctx: click.Context, **values: Any) -> None:
     _refuse_misfits(ctx, values, captures)
     if captures:  # of settings that hold for all commands, such as a seed, files need none
         values = {name: value for name, value in values.items() if name not in OF_MODELS}
-    with out.status("Comparing ..." if captures else "Loading torch ..."):
-        if not captures:
-            from hookscope.cli.log import listen
-
-            listen(out)
+    what = f"Comparing {values['a']} with {values['b']} ..."
+    with out.status(what) if captures else running(out, what):
         from hookscope.verbs.diff import diff as verb
 
-        out.step(f"Comparing {values['a']} with {values['b']} ...")
         result = verb(**values)
     if out.json:
         from hookscope.render.json import document

@@ -10,6 +10,7 @@ from hookscope.cli import candidates, options, pictures
 from hookscope.cli.command import Example, command
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 
 EXAMPLES = (
     Example(
@@ -62,11 +63,8 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     path, replaces = pictures.settle_picture(output, force, spec.stem, "filters")
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
+    with running(out, f"Reading {values['model']} ..."):
         from hookscope.verbs.filters import filters as verb
 
-        listen(out)
-        out.step(f"Reading {values['model']} ...")
         drawing = verb(**values)
     pictures.deliver(out, drawing, path, replaces, dpi, "filters")

@@ -10,6 +10,7 @@ from hookscope.cli import options
 from hookscope.cli.command import Example, command, option, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 from hookscope.cli.values import Parsed
 from hookscope.cli.values import shape as read_shape
 
@@ -87,12 +88,9 @@ def gradcheck(ctx: click.Context, **values: Any) -> None:
 
     catalog.check(values["model"])
     options.announce_model(ctx)
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
+    with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.gradcheck import gradcheck as verb
 
-        listen(out)
-        out.step(f"Running {values['model']} ...")
         result = verb(**values)
     if out.json:
         from hookscope.render.json import document

@@ -7,7 +7,6 @@ option are answered without them.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -92,9 +91,6 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
     The status is 0 when done, 1 when a sound request failed, 2 when it was wrong, 130 after Ctrl-C.
     """
-    # Importing torch makes a million objects that stay. To look through them for garbage after
-    # every 700 of them, as Python does by default, is a tenth of the time that a command takes.
-    gc.set_threshold(200_000)
     prepare_streams()
     out = Out()
     try:

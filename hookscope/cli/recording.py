@@ -13,6 +13,7 @@ from hookscope.cli import candidates
 from hookscope.cli.following import next_command
 from hookscope.cli.options import announce_model
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 from hookscope.errors import HookError, RequestError
 
 if TYPE_CHECKING:
@@ -34,11 +35,7 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
         refuse_own_source(path, [*read, values["weights"], values.get("target")])
     announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
-
-        listen(out)
-        out.step(f"Running {values['model']} ...")
+    with running(out, f"Running {values['model']} ..."):
         failure: HookError | None = None
         try:
             capture: Capture = getattr(import_module(f"hookscope.verbs.{verb}"), verb)(**values)

@@ -10,6 +10,7 @@ from hookscope.cli import candidates, losses, options
 from hookscope.cli.command import Example, command, flag, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 from hookscope.cli.values import FileName
 from hookscope.errors import RequestError
 
@@ -68,12 +69,9 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
         raise RequestError("--force is for the file of --chrome.", "Add --chrome FILE.")
     replaces = outputs.check(Path(chrome), force, "--chrome", ".json") if chrome else False
     options.announce_model(ctx)
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
+    with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.trace import trace as verb
 
-        listen(out)
-        out.step(f"Running {values['model']} ...")
         result = verb(**values)
         written = result.save_chrome(chrome) if chrome else 0
     names = [(one.module, one.type) for one in result.coverage.fired]

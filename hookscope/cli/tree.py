@@ -10,6 +10,7 @@ from hookscope.cli import candidates, options
 from hookscope.cli.command import Example, command
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.cli.running import running
 
 EXAMPLES = (
     Example("hookscope tree resnet18", "Every module, as --layer would take its name."),
@@ -43,12 +44,9 @@ def tree(ctx: click.Context, **values: Any) -> None:
 
     catalog.check(values["model"])
     options.announce_model(ctx)
-    with out.status("Loading torch ..."):
-        from hookscope.cli.log import listen
+    with running(out, f"Reading {values['model']} ..."):
         from hookscope.verbs.tree import tree as verb
 
-        listen(out)
-        out.step(f"Reading {values['model']} ...")
         result = verb(**values)
     complete = len(result.nodes) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")

@@ -20,7 +20,7 @@ _INSIDE = "::"
 _ARCHIVE = ".tar"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # of which there may be millions
 class Entry:
     """One input: a file, or ``size`` bytes from ``start`` on in an archive.
 

@@ -62,11 +62,6 @@ class Team:
             distributed.barrier()
 
 
-def is_first() -> bool:
-    """Whether this is the process that tells what the run does."""
-    return not distributed.is_torchelastic_launched() or os.environ["RANK"] == "0"
-
-
 @contextmanager
 def team() -> Iterator[Team]:
     """Yield this process's place among those that torchrun started; alone where it did not."""

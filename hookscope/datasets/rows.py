@@ -126,7 +126,7 @@ def batches_of(
         several = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"}
     loader = DataLoader(
         _Numbered(rows),
-        batch_sampler=[list(batch) for batch in batches],
+        batch_sampler=map(list, batches),
         collate_fn=collate,
         pin_memory=pin,
         **several,

@@ -1,0 +1,34 @@
+"""What each command that runs a model does around it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hookscope.cli.log import listen
+from hookscope.cli.out import Out
+
+
+@contextmanager
+def running(out: Out, what: str) -> Iterator[None]:
+    """Bring torch in, say ``what`` is done now, and let ``out`` tell what the library logs."""
+    with out.status("Loading torch ..."):
+        listen(out)
+        _import_torch()
+        out.step(what)
+        yield
+
+
+def _import_torch() -> None:
+    """Import torch without looking for garbage meanwhile.
+
+    The import makes a million objects that stay. To look through them after every 700 new ones, as
+    Python does by default, is a tenth of the time that a command takes.
+    """
+    gc.disable()
+    try:
+        import torch  # noqa: F401
+    finally:
+        gc.enable()
+    gc.freeze()
