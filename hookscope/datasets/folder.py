@@ -108,7 +108,7 @@ def _crc32(place: Place, name: str) -> str:
 
 
 def check_folder(place: Place, *, resume: bool, force: bool) -> None:
-    """Make sure that results can go to a folder, and make it.
+    """Make sure that results can go to a folder.
 
     Raises:
         RequestError: it cannot be made or written to, holds what hookscope did not write, or holds
@@ -119,7 +119,7 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
             "--resume goes on with what is there, and --force begins anew.",
             "Leave out one of the two.",
         )
-    place.make()
+    place.demand_writable()
     names = place.names()
     finished, begun = MANIFEST in names, any(name.startswith(PARTS) for name in names)
     if not (finished or begun) and names:

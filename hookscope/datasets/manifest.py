@@ -16,6 +16,7 @@ from hookscope.datasets.folder import (
     PARTS,
     PLAN,
     cannot_write,
+    clear,
     clear_strays,
     damaged,
     is_sound,
@@ -48,10 +49,11 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
     """
     plain = json.loads(strict_json.dumps(plan))
     manifest = read_json(place, MANIFEST)
-    earlier = read_json(place, PLAN) if manifest is None else manifest
-    if earlier is None:
+    if manifest is None and next(iter(parts_of(place)), None) is None:
+        clear(place)  # nothing is finished that could go on
         write_json(place, PLAN, plain)
         return set()
+    earlier = read_json(place, PLAN) if manifest is None else manifest
     if manifest is not None:
         demand_whole(place, manifest)
     elif not (isinstance(earlier, dict) and isinstance(earlier.get("options"), dict)):

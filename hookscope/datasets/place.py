@@ -29,20 +29,19 @@ class Place:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.word,)  # a copy in another process has scratch room of its own
 
-    def make(self) -> None:
-        """Make the folder, and those above it.
+    def demand_writable(self) -> None:
+        """Demand that files can be written to it; it is made with the first of them.
 
         Raises:
             RequestError: it is a file, or cannot be made or written to.
         """
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        there = next(p for p in (self._root, *self._root.absolute().parents) if os.path.lexists(p))
+        if not there.is_dir():
+            raise RequestError(f"{there} is a file, and no folder.", "Name another --output.")
+        if not os.access(there, os.W_OK | os.X_OK):
             raise RequestError(
-                f"The folder {self} cannot be made: {cause(error)}.", "Name another --output."
-            ) from error
-        if not os.access(self._root, os.W_OK | os.X_OK):
-            raise RequestError(f"The folder {self} cannot be written to.", "Name another --output.")
+                f"The folder {there} cannot be written to.", "Name another --output."
+            )
 
     def names(self) -> list[str]:
         """Every file in it, at any depth, in order."""
@@ -64,7 +63,12 @@ class Place:
         Raises:
             StoreError: it cannot be written.
         """
-        (self._root / name).parent.mkdir(exist_ok=True)
+        try:
+            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"The folder {self} cannot be made: {cause(error)}.", "Name another --output."
+            ) from error
         write_bytes(self._root / name, data)
 
     def scratch(self, name: str) -> Path:
@@ -108,8 +112,8 @@ class RemotePlace(Place):
     def _at(self, name: str) -> str:
         return f"{self._address}/{name}"
 
-    def make(self) -> None:
-        """Make the folder, where the store has such a thing."""
+    def demand_writable(self) -> None:
+        """Make the folder, where the store has such a thing: no other way tells of the rights."""
         try:
             self._files.makedirs(self._address, exist_ok=True)
         except Exception as error:  # each store raises its own
@@ -138,7 +142,11 @@ class RemotePlace(Place):
     def write(self, name: str, data: bytes) -> None:
         """Write a file as a whole."""
         try:
-            self._files.pipe_file(self._at(name), data)
+            try:
+                self._files.pipe_file(self._at(name), data)
+            except FileNotFoundError:  # of a store with folders, such as sftp
+                self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
+                self._files.pipe_file(self._at(name), data)
         except Exception as error:
             raise StoreError(
                 f"Cannot write {name} to {self}: {cause(error)}.", "Try again."

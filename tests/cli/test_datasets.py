@@ -103,6 +103,14 @@ def test_options_of_one_form_are_refused_in_the_other(run, photos) -> None:
     assert "there is no input" in done.stderr
 
 
+def test_a_run_that_cannot_begin_leaves_no_folder(run, photos) -> None:
+    words = ("capture", "small.py:small", "--input", "photos", "-o", "deep/out/")
+    done = run(*words, "--layer", "nosuch", cwd=photos.parent)
+    assert done.rc == 2
+    assert "nosuch" in done.stderr
+    assert not (photos.parent / "deep").exists()
+
+
 @pytest.mark.slow
 def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_environment) -> None:
     (photos.parent / "small.py").write_text(

@@ -392,6 +392,13 @@ def test_an_object_store_gets_the_same_files(photos, tmp_path) -> None:
     store.rm("/lab", recursive=True)
 
 
+def test_a_store_with_folders_gets_the_same_files(photos, tmp_path) -> None:
+    extract(photos, tmp_path / "disk")
+    out = tmp_path / "store" / "run"  # fsspec's way to the disk, which makes no folders by itself
+    extract(photos, f"local://{out}")
+    assert contents(out) == contents(tmp_path / "disk")
+
+
 @pytest.mark.parametrize("more", [{}, {"store_dtype": "int8"}, {"stats_only": True}])
 def test_the_index_tells_the_bytes_of_all_tensors(photos, tmp_path, more) -> None:
     out = tmp_path / "out"

@@ -101,6 +101,24 @@ def test_a_run_that_a_bad_image_ended_goes_on_without_it(photos, tmp_path) -> No
         run("out", resume=True)
 
 
+def test_a_run_that_finished_nothing_may_go_on_as_another(photos, tmp_path) -> None:
+    (photos / "01.jpg").write_text("no image")
+    out = tmp_path / "out"
+
+    def run(folder: Path, **more):
+        word = f"{tmp_path}/small.py:Small"
+        more |= {"layers": "conv", "batch": 4, "workers": 0}
+        hookscope.extract(word, folder, input=str(photos), **more)
+
+    with pytest.raises(InputError):
+        run(out)
+    assert list(contents(out)) == [".parts/plan.json"]
+    (out / "pca.safetensors").write_bytes(b"what another run fitted")
+    run(out, reduce="pca:2", skip_bad=True, resume=True)
+    run(tmp_path / "whole", reduce="pca:2", skip_bad=True)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
 def test_going_on_and_beginning_anew_are_two_things(tmp_path) -> None:
     extract(tmp_path / "out")
     with pytest.raises(RequestError, match=r"--resume goes on .* and --force begins anew"):
