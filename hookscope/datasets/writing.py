@@ -19,6 +19,7 @@ from hookscope.datasets.manifest import part_name
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.shards import Growing
+from hookscope.errors import StoreError
 
 _FINISHING = 2  # shards that are finished at once; filling another then waits
 
@@ -50,6 +51,7 @@ class Writing:
         self.bytes = 0
         self._queue: queue.Queue[Filled | None] = queue.Queue(maxsize=2)
         self._error: BaseException | None = None
+        self._untold: list[dict[str, Any]] = []
         self._thread = threading.Thread(target=self._work, name="hookscope-writer", daemon=True)
 
     def __enter__(self) -> Writing:
@@ -78,10 +80,21 @@ class Writing:
             raise self._error
 
     def _work(self) -> None:
+        finishing: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(_FINISHING, "hookscope-finisher") as pool:
+            try:
+                self._fill(pool, finishing)
+            except BaseException as error:
+                self._error = error
+                while self._queue.get() is not None:  # let whoever puts go on, to see the error
+                    pass
+        for one in finishing:
+            self._error = self._error or one.exception()
+        self._tell_again()
+
+    def _fill(self, pool: ThreadPoolExecutor, finishing: deque[Future[None]]) -> None:
         file: Growing | None = None
         lines: list[dict[str, Any]] = []
-        finishing: deque[Future[None]] = deque()
-        pool = ThreadPoolExecutor(_FINISHING, "hookscope-finisher")
         try:
             while (filled := self._queue.get()) is not None:
                 if file is None:
@@ -93,14 +106,7 @@ class Writing:
                         finishing.popleft().result()
                     finishing.append(pool.submit(self._finish, file, lines))
                     file = None
-            for one in finishing:
-                one.result()
-        except BaseException as error:
-            self._error = error
-            while self._queue.get() is not None:  # let whoever puts go on, to see the error
-                pass
         finally:
-            pool.shutdown()
             if file is not None:
                 file.discard()
 
@@ -110,4 +116,18 @@ class Writing:
         except BaseException:
             file.discard()
             raise
+        try:
+            self._tell(known)
+        except StoreError:
+            self._untold.append(known)
+
+    def _tell(self, known: dict[str, Any]) -> None:
         write_json(self.place, part_name(known["first"]), known)
+
+    def _tell_again(self) -> None:
+        """Tell of what is finished and could not be told, now that a shard's beginning is gone."""
+        try:
+            for known in self._untold:
+                self._tell(known)
+        except StoreError as error:
+            self._error = self._error or error

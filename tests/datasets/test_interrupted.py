@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+
+from hookscope.datasets.folder import shard_name
+from hookscope.datasets.place import Place
+from hookscope.datasets.planning import Shard
+from hookscope.datasets.shards import ShardFile, Stored
+from hookscope.datasets.writing import Filled, Writing
+from hookscope.errors import StoreError
 
 from .conftest import contents
 
@@ -130,3 +141,59 @@ def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -
     launch(*TORCHRUN, "--nproc-per-node", "3", "dying.py", "out/", "resume")
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["rows"] == 12
+
+
+class Full(Place):
+    """A folder without room as long as the second shard's beginning takes it."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.taken, self.refused = threading.Event(), threading.Event()
+
+    def scratch(self, name: str) -> Path:
+        if name == shard_name(2):
+            self.taken.set()
+        return super().scratch(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.taken.wait()
+        if not self.refused.is_set():
+            self.refused.set()
+            raise StoreError("No space left.", "")
+        assert not self.scratch(shard_name(2)).exists()
+        super().write(name, data)
+
+
+class Gone(Place):
+    """A folder that takes no shard."""
+
+    def take(self, scratch: Path, name: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def write_three_rows(place: Place) -> None:
+    def begin(place: Place, shard: Shard) -> ShardFile:
+        file = ShardFile(place, shard, [Stored("a/output", (1,), torch.float32)])
+        if shard.first and isinstance(place, Full):
+            place.refused.wait()
+        return file
+
+    with Writing(place, begin) as writing:
+        for first, last in ((0, 2), (2, 3)):
+            values = {"a/output": torch.ones(last - first, 1)}
+            lines = [{"row": row} for row in range(first, last)]
+            writing.put(Filled(Shard(first, first + 2), first, values, lines))
+
+
+def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) -> None:
+    place = Full(str(tmp_path))
+    write_three_rows(place)
+    assert sorted(place.names()) == [".parts/00000000.json", shard_name(0)]
+
+
+def test_a_shard_that_cannot_be_finished_after_the_last_batch_ends_the_run(tmp_path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(write_three_rows, Gone(str(tmp_path))).exception(timeout=60)
+    assert isinstance(told, StoreError)
+    assert "Input/output error" in told.message
+    assert not list(tmp_path.iterdir())
