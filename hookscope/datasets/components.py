@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from hookscope import strict_json
-from hookscope.datasets.folder import FITTED
+from hookscope.datasets.folder import FIT, FITTED, told_of, write_json
 from hookscope.datasets.place import Place
 from hookscope.datasets.reducing import Reducer
 from hookscope.errors import LayerError
@@ -108,6 +108,7 @@ def fit_all(
     told: dict[str, Any] = {"schema": SCHEMA, "keys": list(reducers)}
     text = strict_json.dumps(told, sort_keys=True)
     place.write(FITTED, save(tensors, {MARK: text}))
+    write_json(place, FIT, told_of(place, FITTED))
 
 
 def read_all(keys: Iterable[str], place: Place) -> dict[str, Components]:

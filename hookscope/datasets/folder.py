@@ -8,13 +8,14 @@ from. What is known of finished shards while the run is under way lies in ``.par
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Collection, Mapping
 from typing import Any, BinaryIO
 
 from hookscope import strict_json
 from hookscope.datasets.place import Place
-from hookscope.errors import RequestError, ResultsFileError, StoreError, cause
+from hookscope.errors import RequestError, ResultsFileError, cause
 
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
@@ -24,8 +25,11 @@ STATISTICS_ONLY = "statistics"  # what the manifest calls that way of reducing
 FITTED = "pca.safetensors"  # what rows are projected with, where they are
 PARTS = ".parts/"
 PLAN = f"{PARTS}plan.json"  # what the run does, which is told before the first shard
-_SHARD = "rows-"
-_OTHERS = (MANIFEST, INDEX, INPUTS, STATISTICS, FITTED)
+FIT = f"{PARTS}fitted.json"  # size and checksum of what was fitted
+_SHARD = r"rows-\d{8,}\.safetensors"
+_OURS = "|".join((_SHARD, *map(re.escape, (MANIFEST, INDEX, INPUTS, STATISTICS, FITTED))))
+# Names that nobody else would choose: they tell a folder of results from another.
+_SIGNS = "|".join((_SHARD, re.escape(INDEX), rf"{re.escape(PARTS)}.*"))
 
 
 def shard_name(first: int) -> str:
@@ -34,7 +38,7 @@ def shard_name(first: int) -> str:
     >>> shard_name(512)
     'rows-00000512.safetensors'
     """
-    return f"{_SHARD}{first:08d}.safetensors"
+    return f"rows-{first:08d}.safetensors"
 
 
 def slice_key(key: str, first: int, last: int) -> str:
@@ -75,14 +79,6 @@ def write_json(place: Place, name: str, value: Mapping[str, Any]) -> None:
     place.write(name, f"{text}\n".encode())
 
 
-def cannot_write(what: str, error: OSError) -> StoreError:
-    """Return the error of a disk that is full, say, while a run writes ``what``: `to out/`."""
-    return StoreError(
-        f"Cannot write {what}: {cause(error)}.",
-        "What is finished is kept: make room, then run the same command with --resume.",
-    )
-
-
 def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
     """Whether a shard is there with the bytes that it had when it was written."""
     if place.size(shard["file"]) != shard["bytes"]:
@@ -121,14 +117,13 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
         )
     place.demand_writable()
     names = place.names()
-    finished, begun = MANIFEST in names, any(name.startswith(PARTS) for name in names)
-    if not (finished or begun) and names:
+    if names and not any(re.fullmatch(_SIGNS, name) for name in names):
         raise RequestError(
             f"The folder {place} holds files and no results of hookscope: {names[0]}, for one.",
             "Name an empty folder or a new one.",
         )
-    if (finished or begun) and not (resume or force):
-        state = "finished" if finished else "cut short"
+    if names and not (resume or force):
+        state = "finished" if MANIFEST in names else "cut short"
         raise RequestError(
             f"The folder {place} holds the results of a run that was {state}.",
             "Add --resume to go on with the same command, or --force to begin anew.",
@@ -138,9 +133,8 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
 def clear(place: Place) -> None:
     """Remove from a folder what hookscope wrote there, and nothing else."""
     # What the folder is known by goes last: whoever is killed before that may begin again.
-    for name in sorted(place.names(), key=(PLAN, MANIFEST).__contains__):
-        ours = name.startswith((_SHARD, PARTS)) or _is_half_written(name)
-        if ours or name in _OTHERS:
+    for name in sorted(place.names(), key=(PLAN, INDEX).__contains__):
+        if re.fullmatch(_OURS, name) or name.startswith(PARTS) or _is_half_written(name):
             place.remove(name)
 
 
@@ -150,15 +144,14 @@ def clear_strays(place: Place, kept: Collection[str]) -> None:
     What processes that were killed had half written goes too.
     """
     for name in place.names():
-        stray = name.startswith(_SHARD) and name not in kept
+        stray = re.fullmatch(_SHARD, name) and name not in kept
         if stray or name.startswith(PARTS) or _is_half_written(name):
             place.remove(name)
 
 
 def _is_half_written(name: str) -> bool:
     # Two dots are before a name of which one file became the other before it was given.
-    ours = name.lstrip(".").startswith((_SHARD, *_OTHERS))
-    return ours and name.startswith(".") and name.endswith(".part")
+    return bool(re.fullmatch(rf"\.+({_OURS})(\.[^/]*)?\.part", name))
 
 
 def told_of(place: Place, name: str) -> dict[str, Any]:

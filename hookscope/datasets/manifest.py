@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from hookscope import strict_json
 from hookscope.datasets.folder import (
+    FIT,
     FITTED,
     INDEX,
     INPUTS,
     MANIFEST,
     PARTS,
     PLAN,
-    cannot_write,
     clear,
     clear_strays,
     damaged,
     is_sound,
     read_json,
-    told_of,
     write_json,
 )
-from hookscope.datasets.place import Place
-from hookscope.datasets.schema import SCHEMA, demand_whole
-from hookscope.errors import RequestError, StoreError
+from hookscope.datasets.place import Place, cannot_write
+from hookscope.datasets.schema import SCHEMA, File, Part, demand_whole
+from hookscope.errors import RequestError, ResultsFileError, StoreError
+from hookscope.typed_json import misfit
 
+_PART = rf"{re.escape(PARTS)}\d+\.json"
 # What a manifest has and a plan has not.
 _NOT_PLANNED = {"schema", "shards", "fired", "silent", "fitted"}
 
@@ -50,7 +52,7 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
     plain = json.loads(strict_json.dumps(plan))
     manifest = read_json(place, MANIFEST)
     if manifest is None and next(iter(parts_of(place)), None) is None:
-        clear(place)  # nothing is finished that could go on
+        clear(place)  # nothing is finished from which it could go on
         write_json(place, PLAN, plain)
         return set()
     earlier = read_json(place, PLAN) if manifest is None else manifest
@@ -60,12 +62,13 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
         raise damaged(place, PLAN, "it is damaged")
     if plain["options"].get("skip_bad"):  # what was done without it is what is done with it
         earlier = {**earlier, "options": {**earlier["options"], "skip_bad": True}}
-    _demand_same(place, earlier["options"], plain["options"])
-    _demand_same(place, earlier, plain)
+    _demand_same(place, "", _deciding(earlier), _deciding(plain))
     if manifest is not None:
         _take_apart(place, manifest)
     write_json(place, PLAN, plain)
     place.remove(MANIFEST)
+    if not ((told := _told(place, FIT, File)) and is_sound(place, told)):
+        place.remove(FITTED)  # fitting it anew gives the same
     sound = set()
     for part in parts_of(place):
         if is_sound(place, part):
@@ -75,15 +78,35 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
     return sound
 
 
-def _demand_same(place: Place, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name in sorted({*earlier, *now} - _NOT_PLANNED):
-        was, would_be = earlier.get(name), now.get(name)
-        if was != would_be:
-            raise RequestError(
-                f"The run in {place} had another {name}: {_short(was)}, and now it would be"
-                f" {_short(would_be)}.",
-                "Give the same command as then, or --force to begin anew.",
-            )
+def _deciding(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same to go on: first what explains the rest, the model and the options."""
+    rest = {name: plan[name] for name in sorted(plan) if name not in _NOT_PLANNED}
+    told = {"model": rest.pop("model", None), **rest.pop("options"), **rest}
+    if isinstance(inputs := told.get("inputs"), dict) and inputs.get("sha256"):
+        told["inputs"] = {name: inputs[name] for name in inputs if name != "words"}
+    return told
+
+
+def _demand_same(place: Place, name: str, was: Any, now: Any) -> None:
+    if was == now:
+        return
+    if isinstance(was, dict) and isinstance(now, dict):
+        for each in {**was, **now}:
+            _demand_same(place, f"{name} {each}", was.get(each), now.get(each))
+        return
+    raise RequestError(
+        f"The run in {place} had another{name}: {_short(was)}, and now it would be {_short(now)}.",
+        "Give the same command as then, or --force to begin anew.",
+    )
+
+
+def _told(place: Place, name: str, kind: Any) -> Any:
+    """What a file of ours tells; None where it is missing or damaged."""
+    try:
+        told = read_json(place, name)
+    except ResultsFileError:
+        return None
+    return None if misfit(told, kind) else told
 
 
 def part_name(first: int) -> str:
@@ -92,20 +115,22 @@ def part_name(first: int) -> str:
 
 
 def parts_of(place: Place) -> Iterator[dict[str, Any]]:
-    """Yield what is known of each finished shard, in order, with the lines of its rows."""
+    """Yield what is known of each finished shard, in order, with the lines of its rows.
+
+    A shard of which what is told is damaged is as good as not finished.
+    """
     # The longer ones last: numbers of more than eight digits are longer.
     for name in sorted(place.names(), key=lambda name: (len(name), name)):
-        # A name that begins with a dot is of a file that a process was killed in the middle of.
-        if name.startswith(PARTS) and name != PLAN and not name.startswith(f"{PARTS}."):
-            yield read_json(place, name)
+        if re.fullmatch(_PART, name) and (told := _told(place, name, Part)):
+            yield told
 
 
 def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
     """Make of a finished folder an unfinished one in which each shard is known by itself."""
     kept = {shard["file"] for shard in manifest["shards"]}
     clear_strays(place, kept)  # of a run that was cut short while it cleaned up
-    if manifest.get("fitted") and not is_sound(place, manifest["fitted"]):
-        place.remove(FITTED)
+    if "fitted" in manifest:
+        write_json(place, FIT, manifest["fitted"])
     lines = _lines(place)
     for shard in manifest["shards"]:
         told = list(islice(lines, shard["rows"]))
@@ -157,7 +182,8 @@ def join(
             f"Of {plan['rows']} rows {known} are known in {place}, though all were written.",
             "Did something remove files there? The same command with --resume does the rest.",
         )
-    fitted = {"fitted": told_of(place, FITTED)} if place.size(FITTED) is not None else {}
+    told = _told(place, FIT, File)
+    fitted = {"fitted": told} if told else {}
     manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
     write_json(place, INDEX, {"metadata": {"total_size": size}, "weight_map": places})
     write_json(place, MANIFEST, manifest)

@@ -1,6 +1,7 @@
 """Where a folder of results lies: on a disk, or behind any address that fsspec knows (s3://...).
 
-Torch-free. Files appear whole or not at all: on a disk by renaming, in an object store by nature.
+Torch-free. Files appear whole or not at all, whatever ends the process or the machine: on a disk by
+renaming what is on it for good, in an object store by nature.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hookscope.atomic import write_bytes
 from hookscope.errors import EnvironmentFault, RequestError, StoreError, cause
 from hookscope.outputs import ADDRESS
 
@@ -63,13 +64,16 @@ class Place:
         Raises:
             StoreError: it cannot be written.
         """
+        path = self._root / name
+        scratch = path.with_name(f".{path.name}.part")
         try:
-            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch.write_bytes(data)
+            self.take(scratch, name)
         except OSError as error:
-            raise StoreError(
-                f"The folder {self} cannot be made: {cause(error)}.", "Name another --output."
-            ) from error
-        write_bytes(self._root / name, data)
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+            raise cannot_write(f"{name} to {self}", error) from error
 
     def scratch(self, name: str) -> Path:
         """Where a file is to be written before :meth:`take` gives it its name."""
@@ -77,6 +81,8 @@ class Place:
 
     def take(self, scratch: Path, name: str) -> None:
         """Give a file that lies at ``scratch(name)`` its name."""
+        with scratch.open("rb+") as file:  # a name on the disk without what it names is no file
+            os.fsync(file.fileno())
         os.replace(scratch, self._root / name)
 
     def remove(self, name: str) -> None:
@@ -171,6 +177,14 @@ class RemotePlace(Place):
         """Remove a file."""
         if self._files.exists(self._at(name)):
             self._files.rm_file(self._at(name))
+
+
+def cannot_write(what: str, error: OSError) -> StoreError:
+    """Return the error of a disk that is full, say, while a run writes ``what``: `to out/`."""
+    return StoreError(
+        f"Cannot write {what}: {cause(error)}.",
+        "What is finished is kept: make room, then run the same command with --resume.",
+    )
 
 
 def place_of(word: str | os.PathLike[str]) -> Place:

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,8 @@ from typing import Any
 import torch.distributed.nn.functional  # noqa: F401
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
+
+from hookscope.errors import HookscopeError, cause
 
 # One process may wait for another as long as a shard takes, or all that are left of them.
 _PATIENCE = timedelta(days=7)
@@ -33,6 +35,8 @@ class Team:
         local_rank: its number on this machine.
         local_world: how many there are on this machine.
         restarted: whether the launcher started it again after one had died.
+        store: what the launcher keeps for its processes from one attempt to the next; None where
+            that is not known.
     """
 
     rank: int = 0
@@ -40,12 +44,14 @@ class Team:
     local_rank: int = 0
     local_world: int = 1
     restarted: bool = False
+    store: Any = None
 
     def agree(self, value: Any) -> Any:
         """Return what the first process has for ``value``."""
         box = [value]
         if self.world > 1:
-            distributed.broadcast_object_list(box)
+            with _together():
+                distributed.broadcast_object_list(box)
         return box[0]
 
     def total(self, number: int) -> int:
@@ -53,13 +59,37 @@ class Team:
         each = [number]
         if self.world > 1:
             each *= self.world
-            distributed.all_gather_object(each, number)
+            with _together():
+                distributed.all_gather_object(each, number)
         return sum(each)
 
     def wait(self) -> None:
         """Wait until every process has come this far."""
         if self.world > 1:
-            distributed.barrier()
+            with _together():
+                distributed.barrier()
+
+    def note_begun(self, folder: str) -> None:
+        """Keep in mind, for attempts after this one, that the run into ``folder`` has begun."""
+        if self.store is not None:
+            self.store.set(f"begun/{folder}", "")
+
+    def has_begun(self, folder: str) -> bool:
+        """Whether an attempt before this one, in which a process died, has begun that run."""
+        if self.store is None:
+            return self.restarted
+        return bool(self.store.check([f"begun/{folder}"]))
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Tell of a process that ended in the middle of what all do."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise HookscopeError(
+            f"Another process of the run has ended: {cause(error)}.", "Its own message says why."
+        ) from error
 
 
 @contextmanager
@@ -75,9 +105,14 @@ def team() -> Iterator[Team]:
         local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
         restarted=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0",
     )
-    own = here.world > 1 and not distributed.is_initialized()
+    if distributed.is_initialized():
+        yield here
+        return
+    store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # which outlives a restart
+        here = replace(here, store=store)
+    own = world > 1
     if own:
-        store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
         meeting = distributed.PrefixStore(  # type: ignore[attr-defined]
             _meet(store, rank, world), store
         )
@@ -87,8 +122,7 @@ def team() -> Iterator[Team]:
         )
     try:
         yield here
-        if own:  # whoever ends first would cut the others off in the middle of its last word
-            distributed.barrier()
+        here.wait()  # whoever ends first would cut the others off in the middle of its last word
     finally:
         if own:
             distributed.destroy_process_group()

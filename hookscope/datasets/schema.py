@@ -26,6 +26,12 @@ class ShardFile(File):
     rows: int
 
 
+class Part(ShardFile):
+    """What is known of a shard until all are finished; ``inputs`` are the lines of its rows."""
+
+    inputs: list[dict[str, Any]]
+
+
 class Key(TypedDict):
     """What is kept of each row under one name; ``shape`` is that of a row."""
 

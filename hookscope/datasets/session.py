@@ -76,15 +76,18 @@ def _extract(
     here: Team,
 ) -> Extraction:
     storing = refuse_misfits(given, here)
-    resume = given["resume"] or here.restarted
-    force = given["force"] and not here.restarted
     first = here.rank == 0
+    again = first and here.has_begun(place.word)
+    force = given["force"] and not again
     if first:
-        check_folder(place, resume=resume, force=force)
+        check_folder(place, resume=given["resume"] or again, force=force)
     job = settle(given, storing, options, kinds, here)
     if first and force:
         clear(place)
-    done = here.agree(manifest.begin(place, job.plan) if first else set())
+    done = manifest.begin(place, job.plan) if first else set()
+    if first:
+        here.note_begun(place.word)
+    done = here.agree(done)
     if STATISTICS in done:
         done = {shard.name for shard in job.shards}
     if first:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -101,7 +102,8 @@ class ShardFile:
 
     def discard(self) -> None:
         """Leave nothing of it."""
-        self._file.close()
+        with suppress(OSError):  # of a full disk, where the last of it does not go
+            self._file.close()
         self.scratch.unlink(missing_ok=True)
 
 

@@ -14,9 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from hookscope.datasets.folder import cannot_write, write_json
+from hookscope.datasets.folder import write_json
 from hookscope.datasets.manifest import part_name
-from hookscope.datasets.place import Place
+from hookscope.datasets.place import Place, cannot_write
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.shards import Growing
 from hookscope.errors import StoreError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -99,13 +100,17 @@ DYING = """
 import os, signal, sys
 import hookscope
 
+last = os.environ.get("RANK") == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if last and sys.argv[2] in ("early", "force"):
+    os.kill(os.getpid(), signal.SIGKILL)
+
 def progress(state):
-    last = os.environ.get("RANK") == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if last and sys.argv[1] == "out/" and sys.argv[2] == "die" and state.rows >= 4:
         os.kill(os.getpid(), signal.SIGKILL)
 
 hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input="photos", batch=1,
-    shard_size=1, workers=0, progress=progress, resume=sys.argv[2] == "resume")
+    shard_size=1, workers=0, progress=progress, resume=sys.argv[2] == "resume",
+    force=sys.argv[2] == "force")
 """
 
 
@@ -130,6 +135,21 @@ def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(launch,
     restarting = (*TORCHRUN, "--max-restarts", "1", "--nproc-per-node", "2")
     launch(*restarting, "dying.py", "out/", "die")
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("how", [TORCHRUN, (*TORCHRUN[:2], "--master-port", "29417")], ids=len)
+def test_started_again_before_it_began_a_run_does_not_go_on_from_older_results(
+    launch, photos, tmp_path, how
+) -> None:
+    launch("dying.py", "out/", "-")
+    older = contents(tmp_path / "out")
+    shutil.copy(photos / "00.jpg", photos / "03.jpg")
+    restarting = (*how, "--max-restarts", "1", "--nproc-per-node", "2", "dying.py")
+    launch(*restarting, "out/", "early", well=False)
+    assert contents(tmp_path / "out") == older
+    launch(*restarting, "out/", "force")
+    launch("dying.py", "undisturbed/", "-")
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed") != older
 
 
 def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -> None:

@@ -42,6 +42,7 @@ class Dying(Place):
         super().remove(name)
 
 
+PART = {"file": "rows-00000000.safetensors", "bytes": 1, "crc32": "", "rows": 1, "inputs": []}
 KINDS = [{}, {"stats_only": True}, {"reduce": "pca:2"}]
 
 
@@ -129,7 +130,7 @@ def test_parts_are_in_order_beyond_eight_digits(tmp_path) -> None:
     place = place_of(tmp_path)
     rows = [0, 99_999_998, 100_000_000, 200_000_000]
     for first in reversed(rows):
-        folder.write_json(place, manifest.part_name(first), {"first": first})
+        folder.write_json(place, manifest.part_name(first), PART | {"first": first})
     assert [part["first"] for part in manifest.parts_of(place)] == rows
 
 
