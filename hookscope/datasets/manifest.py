@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -31,7 +31,7 @@ from hookscope.typed_json import misfit
 
 _PART = rf"{re.escape(PARTS)}\d+\.json"
 # What a manifest has and a plan has not.
-_NOT_PLANNED = {"schema", "shards", "fired", "silent", "fitted"}
+_NOT_PLANNED = {"options", "schema", "shards", "fired", "silent", "fitted"}
 
 
 def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
@@ -62,7 +62,8 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
         raise damaged(place, PLAN, "it is damaged")
     if plain["options"].get("skip_bad"):  # what was done without it is what is done with it
         earlier = {**earlier, "options": {**earlier["options"], "skip_bad": True}}
-    _demand_same(place, "", _deciding(earlier), _deciding(plain))
+    asked = {**earlier["options"], **plain["options"]}
+    _demand_same(place, "", _deciding(earlier, asked), _deciding(plain, asked))
     if manifest is not None:
         _take_apart(place, manifest)
     write_json(place, PLAN, plain)
@@ -78,10 +79,13 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
     return sound
 
 
-def _deciding(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same to go on: first what explains the rest, the model and the options."""
-    rest = {name: plan[name] for name in sorted(plan) if name not in _NOT_PLANNED}
-    told = {"model": rest.pop("model", None), **rest.pop("options"), **rest}
+def _deciding(plan: Mapping[str, Any], asked: Iterable[str]) -> dict[str, Any]:
+    """What must be the same to go on: first what explains the rest, the model and what is asked."""
+    told = {"model": plan.get("model")}
+    told |= {name: plan.get(name, plan["options"].get(name)) for name in asked}
+    told |= {
+        name: plan[name] for name in sorted({*plan} - _NOT_PLANNED, key=("keys",).__contains__)
+    }
     if isinstance(inputs := told.get("inputs"), dict) and inputs.get("sha256"):
         told["inputs"] = {name: inputs[name] for name in inputs if name != "words"}
     return told
@@ -206,5 +210,5 @@ def _write_inputs(place: Place) -> list[dict[str, Any]]:
 
 
 def _short(value: Any) -> str:
-    text = "nothing" if value is None else strict_json.dumps(value)
+    text = "nothing" if value is None else strict_json.dumps(value, sort_keys=True)
     return text if len(text) <= 60 else f"{text[:57]}..."

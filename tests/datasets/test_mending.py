@@ -262,3 +262,79 @@ def test_the_status_tells_damage_that_is_found_from_damage_in_the_way(run, tmp_p
     (out / "manifest.json").write_text("{")
     assert run("show", str(out)).rc == 2
     assert run("verify", str(out)).rc == 1
+
+
+def test_files_of_others_stay_whatever_becomes_of_the_results(tmp_path) -> None:
+    out = tmp_path / "out"
+    extract(out)
+    others = ("rows-mine.csv", "rows-00000000.safetensors.bak", ".manifest.json", "sub/notes.txt")
+    (out / "sub").mkdir()
+    for name in others:
+        (out / name).write_text("mine")
+    (out / "rows-00000002.safetensors").unlink()
+    extract(out, resume=True)
+    extract(out, force=True)
+    assert {(out / name).read_text() for name in others} == {"mine"}
+
+
+@pytest.mark.parametrize("word", [{}, {"resume": True}, {"force": True}], ids=str)
+def test_a_folder_of_another_programs_is_left_alone(tmp_path, word) -> None:
+    for name in ("manifest.json", "inputs.jsonl", "rows-of-people.txt"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(RequestError, match="no results of hookscope"):
+        extract(tmp_path, **word)
+    assert set(contents(tmp_path).values()) == {b"{}"}
+
+
+@pytest.mark.parametrize("word", ["resume", "force"])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_finished_folder_that_lost_its_manifest_can_be_made_again(tmp_path, kind, word) -> None:
+    out = tmp_path / "out"
+    extract(out, **kind)
+    whole = contents(out)
+    (out / "manifest.json").unlink()
+    with pytest.raises(RequestError, match="cut short"):
+        extract(out, **kind)
+    extract(out, **kind, **{word: True})
+    assert contents(out) == whole
+
+
+def leave_unfinished(out: Path, **more) -> None:
+    """Leave a folder whose second shard of three is missing."""
+    extract(out, **more)
+    plan = json.loads((out / "manifest.json").read_text())
+    manifest.begin(place_of(out), plan)
+    (out / ".parts" / "00000002.json").unlink()
+    (out / "rows-00000002.safetensors").unlink()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "null", "3", '{"first": 0}'])
+def test_what_tells_of_a_shard_and_is_damaged_costs_that_shard_alone(tmp_path, content) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    extract(whole)
+    leave_unfinished(out)
+    (out / ".parts" / "00000000.json").write_text(content)
+    with pytest.raises(StoreError, match="2 of 6 rows"):
+        hookscope.open(out)
+    assert extract(out, resume=True).resumed == 2
+    assert contents(out) == contents(whole)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:40], lambda data: data[:-1] + b"\x7f"])
+def test_what_rows_are_projected_with_is_fitted_again_where_it_is_damaged(tmp_path, damage) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    extract(whole, reduce="pca:2")
+    leave_unfinished(out, reduce="pca:2")
+    fitted = out / "pca.safetensors"
+    fitted.write_bytes(damage(fitted.read_bytes()))
+    assert extract(out, reduce="pca:2", resume=True).resumed == 4
+    assert contents(out) == contents(whole)
+
+
+def test_what_differs_from_the_run_that_is_to_go_on_is_named(tmp_path) -> None:
+    out = tmp_path / "out"
+    extract(out)
+    with pytest.raises(RequestError, match=r"another batch: 2, and now it would be 3\."):
+        extract(out, batch=3, resume=True)
+    with pytest.raises(RequestError, match=r'another reduce: nothing, and now it would be "mean'):
+        extract(out, reduce="mean", resume=True)
