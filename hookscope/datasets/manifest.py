@@ -83,9 +83,8 @@ def _deciding(plan: Mapping[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     """What must be the same to go on: first what explains the rest, the model and what is asked."""
     told = {"model": plan.get("model")}
     told |= {name: plan.get(name, plan["options"].get(name)) for name in asked}
-    told |= {
-        name: plan[name] for name in sorted({*plan} - _NOT_PLANNED, key=("keys",).__contains__)
-    }
+    rest = sorted({*plan} - _NOT_PLANNED, key=lambda name: (name == "keys", name))
+    told |= {name: plan[name] for name in rest}
     if isinstance(inputs := told.get("inputs"), dict) and inputs.get("sha256"):
         told["inputs"] = {name: inputs[name] for name in inputs if name != "words"}
     return told
