@@ -18,7 +18,7 @@ import torch.distributed.nn.functional  # noqa: F401
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
-from hookscope.errors import HookscopeError, cause
+from hookscope.errors import HookscopeError
 
 # One process may wait for another as long as a shard takes, or all that are left of them.
 _PATIENCE = timedelta(days=7)
@@ -88,7 +88,7 @@ def _together() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise HookscopeError(
-            f"Another process of the run has ended: {cause(error)}.", "Its own message says why."
+            "Another process of the run has ended.", "Its own message says why."
         ) from error
 
 
