@@ -94,6 +94,8 @@ def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) 
     """
     into = output is not None and names_folder(output)
     values = datasets.split(ctx, into, values)
+    if values["input"] and not values.get("skip_bad"):
+        values["input"] = options.look_at(values["input"])
     if into:
         datasets.extract(ctx, str(output), force, {**values, "input": options.words_of(ctx)})
     else:

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.choices import AUTOCASTS, DECODINGS
 from hookscope.cli.command import Command, flag, option, together
@@ -103,7 +104,6 @@ options = together(
     flag(
         "skip-bad",
         section=SECTION,
-        is_eager=True,
         help="Go on where a file cannot be used; its row is NaN.",
     ),
     flag(
@@ -126,11 +126,15 @@ NAMES = {
 
 
 def split(ctx: click.Context, folder: bool, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are for this form of the command; refuse those for the other one."""
+    """Return the values that are for this form of the command; refuse those for the other one.
+
+    What a variable or a settings file says of the other form is for other runs, and passed over.
+    """
     other = _NOT_HERE if folder else NAMES
     assert isinstance(ctx.command, Command)
     for one in ctx.command.options():
-        if one.name in other and one.was_chosen(ctx):
+        typed = ctx.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
+        if one.name in other and typed:
             raise RequestError(
                 f"--{one.key} {'is not for' if folder else 'is for'} a folder of results.",
                 "Let --output name a file." if folder else "End --output with a slash: features/",
@@ -154,7 +158,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
         check_folder(place_of(folder), resume=values["resume"], force=force)
     elif os.environ["RANK"] != "0":  # and the first one tells what they do
         out.quiet = True
-    announce_model(ctx)
+    announce_model(ctx, values)
     out.last_words = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.extract import extract as verb

@@ -6,7 +6,7 @@ that a command hands its values on as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -164,9 +164,17 @@ model = together(
 )
 
 
-def announce_model(ctx: click.Context) -> None:
-    """Tell where the model's name came from, unless it was typed; refuse what cannot be run."""
-    _refuse_misfits(ctx.info_name or "", ctx.params)
+def announce_model(ctx: click.Context, dataset: dict[str, Any] | None = None) -> None:
+    """Tell where the model's name came from, unless it was typed; refuse what cannot be run.
+
+    Args:
+        ctx: of the command.
+        dataset: the values that count where the run is over a dataset.
+    """
+    if dataset is None:
+        _refuse_listings(ctx)
+    values = ctx.params if dataset is None else dataset
+    _refuse_misfits(ctx.info_name or "", values, skips=bool(dataset and dataset["skip_bad"]))
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -176,7 +184,19 @@ def announce_model(ctx: click.Context) -> None:
     )
 
 
-def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
+def _refuse_listings(ctx: click.Context) -> None:
+    from hookscope.datasets.listing import is_listing
+
+    if listing := next((word for word in words_of(ctx) if is_listing(word)), None):
+        folder = "End --output with a slash: features/"
+        raise click.UsageError(
+            f"{listing!r} lists many inputs, and is for a folder of results."
+            f" {folder if ctx.info_name == 'capture' else 'Name the inputs one by one.'}",
+            ctx,
+        )
+
+
+def _refuse_misfits(verb: str, values: dict[str, Any], skips: bool) -> None:
     """Refuse options that do not go together, before anything heavy is imported to use them."""
     if "hooks" in values:
         from hookscope.own_hooks.words import settle_kinds
@@ -196,7 +216,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
-    from hookscope.inputs.words import NO_IMAGE, may_hold_images, parse, refuse_unused
+    from hookscope.inputs.words import NO_IMAGE, refuse_unused
     from hookscope.losses.formulas import (
         FORMULAS,
         check_reduction,
@@ -209,7 +229,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
 
     check_weights(parse_model(values["model"]), values["weights"])
     # With --skip-bad files are looked at in their turn, those of a Dataset too.
-    if not values.get("skip_bad") and not may_hold_images(parse(values.get("input") or ())):
+    if not skips and not _may_hold_images(values.get("input") or ()):
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
@@ -225,6 +245,13 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         else:
             refuse_choices(loss, values["reduction"], values["raw"])
         check_target(values["target"])
+
+
+def _may_hold_images(words: list[str] | tuple[()]) -> bool:
+    from hookscope.datasets.listing import is_listing
+    from hookscope.inputs.words import may_hold_images, parse
+
+    return any(map(is_listing, words)) or may_hold_images(parse(words))
 
 
 # Which layers
@@ -295,16 +322,22 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
+    ctx.meta[_INPUTS] = list(value)
+    if ctx.command.name == "capture":  # whether they are looked at now, its other options tell
+        return list(value)
+    return look_at(value)
+
+
+def look_at(given: Sequence[str]) -> list[str]:
+    """Return one word for each file behind the words of ``--input``; refuse what is misnamed."""
     from hookscope.datasets.listing import is_listing
     from hookscope.inputs.words import parse, refuse_misnamed
 
-    ctx.meta[_INPUTS] = list(value)
-    if ctx.params.get("skip_bad"):  # read before all that is not eager; each is looked at in turn
-        return list(value)
-    words = parse(word for word in value if not is_listing(word))
+    listings = [word for word in given if is_listing(word)]
+    words = parse(word for word in given if word not in listings)
     for word in words[:_LOOKED_AT]:
         refuse_misnamed(word)
-    return [*(word for word in value if is_listing(word)), *(word.word for word in words)]
+    return [*listings, *(word.word for word in words)]
 
 
 def words_of(ctx: click.Context) -> list[str]:

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -161,3 +162,45 @@ def test_what_a_second_process_skips_is_told(photos, clean_environment) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "1 input could not be used" in done.stderr
+
+
+@pytest.mark.slow
+def test_lists_and_archives_are_taken_with_other_words(run, photos) -> None:
+    work = photos.parent
+    (work / "list.txt").write_text("photos/1.png\nphotos/3.png\n")
+    with tarfile.open(work / "two.tar", "w") as archive:
+        archive.add(photos / "0.png", "a.png")
+        archive.add(photos / "2.png", "b.png")
+    words = ("--input", "@list.txt", "--input", "two.tar", "--size", "8", "-o", "features/")
+    done = run(*CAPTURE, *words, cwd=work)
+    assert done.rc == 0, done.stderr
+    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
+    named = [json.loads(line)["path"] for line in lines]
+    listed = ["photos/1.png", "photos/3.png", "two.tar::a.png", "two.tar::b.png"]
+    assert named == [*(f"photos/{i}.png" for i in range(6)), *listed]
+
+
+def test_a_list_is_refused_where_no_folder_is_written(run, photos) -> None:
+    (photos.parent / "list.txt").write_text("photos/1.png\n")
+    for verb, said in [("capture", "End --output with a slash"), ("grads", "one by one")]:
+        done = run(verb, "small.py:small", "--input", "@list.txt", cwd=photos.parent)
+        assert (done.rc, done.stdout) == (2, "")
+        assert "'@list.txt' lists many inputs" in done.stderr and said in done.stderr
+    words = ("--input", "@list.txt", "--shape", "1x3x8x8", "-o", "features/")
+    done = run("capture", "small.py:small", *words, cwd=photos.parent)
+    assert done.rc == 2
+    assert "--shape is not for a folder of results" in done.stderr
+
+
+@pytest.mark.slow
+def test_settings_for_the_other_form_are_passed_over(run, photos) -> None:
+    given = {"HOOKSCOPE_CAPTURE_BATCH": "2", "HOOKSCOPE_CAPTURE_COMPARE": "1"}
+    words = ("capture", "small.py:small", "--input", "photos")
+    (photos.parent / "hookscope.toml").write_text("[capture]\nskip-bad = true\nops = true\n")
+    env = {"HOOKSCOPE_CAPTURE_BATCH": "2"}
+    done = run(*words, "-o", "a.safetensors", cwd=photos.parent, env=env)
+    assert done.rc == 0, done.stderr
+    done = run(*words, "-o", "features/", cwd=photos.parent, env=given)
+    assert done.rc == 0, done.stderr
+    manifest = json.loads((photos.parent / "features" / "manifest.json").read_text())
+    assert (manifest["batch"], manifest["options"]["skip_bad"]) == (2, True)
