@@ -204,3 +204,34 @@ def test_settings_for_the_other_form_are_passed_over(run, photos) -> None:
     assert done.rc == 0, done.stderr
     manifest = json.loads((photos.parent / "features" / "manifest.json").read_text())
     assert (manifest["batch"], manifest["options"]["skip_bad"]) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, photos) -> None:
+    work = photos.parent
+    (work / "list.txt").write_text("photos/1.png\nphotos/33.png\nphotos/3.png\n")
+    words = ("capture", "small.py:small", "--layer", "0", "--input", "@list.txt", "-o", "features/")
+    done = run(*words, cwd=work)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "There is no file 'photos/33.png'." in done.stderr
+    assert not (work / "features").exists()
+    done = run(*words, "--skip-bad", cwd=work)
+    assert done.rc == 0, done.stderr
+    assert "1 input could not be used" in done.stderr
+    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
+    table = [json.loads(line) for line in lines]
+    assert [line["path"] for line in table] == [f"photos/{i}.png" for i in (1, 33, 3)]
+    assert ["No such file" in line.get("skipped", "") for line in table] == [False, True, False]
+    done = run(*words, "--skip-bad", "--input", "nosuch.png", "--force", cwd=work)
+    assert done.rc == 2
+    assert "There is no file 'nosuch.png'." in done.stderr
+
+
+def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(run, photos) -> None:
+    work = photos.parent
+    (work / "a.png").write_text("no image at all")
+    with tarfile.open(work / "bad.tar", "w") as archive:
+        archive.add(work / "a.png", "a.png")
+    done = run("capture", "small.py:small", "--input", "bad.tar", "-o", "features/", cwd=work)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "'bad.tar::a.png' is not an image: it looks like a text file." in done.stderr
