@@ -91,8 +91,8 @@ options = together(
         section=SECTION,
         default=DECODINGS[0],
         type=click.Choice(DECODINGS),
-        help="fast lets a JPEG be scaled down while it is decoded, to no less than twice the size"
-        " that is needed.",
+        help="fast lets a JPEG be scaled down while it is decoded, to no less than twice the side"
+        " of what the model is given.",
     ),
     flag(
         "stop",
@@ -163,7 +163,8 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.extract import extract as verb
 
-        with out.bar("rows") as advance:
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
+        with out.bar("rows of the first process" if several else "rows") as advance:
 
             def progress(state: State) -> None:
                 kept = f"what is finished is in {folder}; the same command with --resume goes on."
@@ -177,7 +178,8 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     if out.json:
         from hookscope.render.json import document
 
-        out.document(document("capture", {**done.manifest, **done.told(), "folder": folder}))
+        told = {**done.told(), "rows_now": done.rows - done.resumed}  # of all processes
+        out.document(document("capture", {**done.manifest, **told, "folder": folder}))
     else:
         out.result(_lines(out, done))
     _say(out, folder, done)
@@ -195,7 +197,7 @@ def _say(out: Out, folder: str, done: Any) -> None:
         out.warning(
             f"{plural(done.state.skipped, 'input')} could not be used: NaN, marked in inputs.jsonl."
         )
-    if pace := _pace(done.state):
+    if pace := _pace(done.state) if done.team.world == 1 else _pace_of_all(done):
         out.note(pace)
     out.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
     out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
@@ -220,10 +222,23 @@ def _pace(state: State) -> str:
     """Rate, bytes written, and which part of the run was waited for; empty before the first row."""
     from hookscope.render.text import size as bytes_text
 
+    shares = _shares(state)
+    if not state.rows or not shares:
+        return ""
+    return f"{state.rows / state.seconds:.3g} rows/s, {bytes_text(state.bytes)}, {shares}"
+
+
+def _pace_of_all(done: Any) -> str:
+    """The rate of several processes together, and what the first of them waited for."""
+    rows, shares = done.rows - done.resumed, _shares(done.state)
+    if not rows:
+        return ""
+    rate = f"{rows / done.state.seconds:.3g} rows/s in {done.team.world} processes"
+    return f"{rate}; the first: {shares}" if shares else rate
+
+
+def _shares(state: State) -> str:
     times = {"decode": state.times.read, "forward": state.times.forward}
     times["write"] = state.times.write
     whole = sum(times.values())
-    if not state.rows or not whole:
-        return ""
-    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in times.items())
-    return f"{state.rows / state.seconds:.3g} rows/s, {bytes_text(state.bytes)}, {shares}"
+    return ", ".join(f"{name} {part / whole:.0%}" for name, part in times.items() if whole)

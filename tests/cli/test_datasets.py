@@ -152,16 +152,19 @@ def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) 
 
 
 @pytest.mark.slow
-def test_what_a_second_process_skips_is_told(photos, clean_environment) -> None:
+def test_what_several_processes_did_is_told_of_all(photos, clean_environment) -> None:
     (photos / "5.png").write_bytes(b"no image")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "hookscope", *CAPTURE, "--workers", "0"]
-    command += ["--shard-size", "1", "--skip-bad", "-o", "out/"]
+    command += ["--shard-size", "1", "--skip-bad", "-o", "out/", "--json"]
     done = subprocess.run(
         command, env=clean_environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "1 input could not be used" in done.stderr
+    assert "rows/s in 2 processes; the first: decode" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["rows_now"], told["rows_skipped"]) == (6, 6, 1)
 
 
 @pytest.mark.slow
