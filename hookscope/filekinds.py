@@ -158,9 +158,7 @@ def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
     return "a zip archive with no weights in it", A_MODEL
 
 
-def _describe_pickle(
-    path: str, file: BinaryIO, otherwise: str = CUT_PICKLE
-) -> tuple[str, str]:
+def _describe_pickle(path: str, file: BinaryIO, otherwise: str = CUT_PICKLE) -> tuple[str, str]:
     """A checkpoint is built of tensors and plain containers; anything else is some object."""
     try:
         objects = foreign(globals_in(file))

@@ -87,7 +87,7 @@ def extract(
             disk; ``dtype`` is what the model computes in.
         stats_only: keep statistics of each channel over all inputs, and no row.
         decode: ``exact``, the pixels that ``capture`` gives; or ``fast``: a JPEG is scaled down
-            while it is decoded, to no less than twice the size that is needed.
+            while it is decoded, to no less than twice the side of what the model is given.
         stop: end each pass after the last layer that is wanted, where a pass without values has
             shown that the order of layers does not depend on data.
         skip_bad: go on where a file cannot be used. Its row is NaN and marked in the table.

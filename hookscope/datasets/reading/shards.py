@@ -129,9 +129,7 @@ class Shards:
         sums: hold all bytes of each against its CRC-32 before the first row of it is given.
     """
 
-    def __init__(
-        self, place: Place, told: Sequence[Mapping[str, Any]], sums: bool = False
-    ) -> None:
+    def __init__(self, place: Place, told: Sequence[Mapping[str, Any]], sums: bool = False) -> None:
         self._made_of = (place, told, sums)
         self._place, self._told = place, told
         self._unchecked = set(range(len(told))) if sums else set()
