@@ -346,21 +346,24 @@ def words_of(ctx: click.Context) -> list[str]:
     return words
 
 
-input = option(
-    "--input",
-    "-i",
-    section="Input",
-    multiple=True,
-    type=InputName("word"),
-    callback=_expand,
-    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz, .safetensors,"
-    " .pt, .csv, .json, .txt, .wav or video file; random:SHAPE, ints:SHAPE:0-1000, text:WORDS; or"
-    " FILE.py:FUNCTION. NAME=WORD says which argument it is. Several make a batch; seeded noise if"
-    " not given.",
-)
+def _input(more: str = "") -> Callable[[Any], Any]:
+    return option(
+        "--input",
+        "-i",
+        section="Input",
+        multiple=True,
+        type=InputName("word"),
+        callback=_expand,
+        help="An image, a folder or a glob of them, - for standard input; a .npy, .npz,"
+        " .safetensors, .pt, .csv, .json, .txt, .wav or video file; random:SHAPE,"
+        " ints:SHAPE:0-1000, text:WORDS; or FILE.py:FUNCTION. NAME=WORD says which argument it is."
+        f" Several make a batch; seeded noise if not given.{more}",
+    )
 
-inputs = together(
-    input,
+
+input = _input()
+
+_preprocessing = together(
     shape,
     option(
         "--preprocess",
@@ -386,6 +389,16 @@ inputs = together(
         type=Parsed("numbers", divisors),
         help="Divides each channel, in place of the recipe's.",
     ),
+)
+
+inputs = together(input, _preprocessing)
+
+inputs_or_dataset = together(
+    _input(
+        " For an --output FOLDER/: images; @LIST, a file with one of them on each line; a .tar of"
+        " them; or FILE.py:NAME of a Dataset."
+    ),
+    _preprocessing,
 )
 
 
@@ -527,4 +540,21 @@ output = together(
         help="The safetensors file to write; MODEL.COMMAND.safetensors here if not given.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
+)
+
+output_or_folder = together(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        metavar="FILE|FOLDER/",
+        help="The safetensors file to write, or a folder for the features of a whole dataset;"
+        " MODEL.COMMAND.safetensors here if not given.",
+    ),
+    flag(
+        "force",
+        section="Output",
+        help="Replace a file that hookscope did not write, or the results in FOLDER/.",
+    ),
 )

@@ -49,7 +49,8 @@ def export(
     """Write the features of a dataset to one file, as a whole or not at all.
 
     Memory does not grow with the number of rows. Each shard is read as a whole first, and held
-    against its CRC-32, whichever layers are chosen. int8 with a scale for each row is multiplied out.
+    against its CRC-32, whichever layers are chosen. int8 with a scale for each row is multiplied
+    out.
 
     Args:
         features: the folder, or its address.

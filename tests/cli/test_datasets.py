@@ -238,3 +238,10 @@ def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(run, photos) -> Non
     done = run("capture", "small.py:small", "--input", "bad.tar", "-o", "features/", cwd=work)
     assert (done.rc, done.stdout) == (2, "")
     assert "'bad.tar::a.png' is not an image: it looks like a text file." in done.stderr
+
+
+def test_help_tells_of_folders_lists_and_archives(run) -> None:
+    told = " ".join(run("capture", "--help").stdout.split())
+    assert "-o, --output FILE|FOLDER/" in told
+    for word in ("@LIST", ".tar", "FILE.py:NAME of a Dataset"):
+        assert word in told
