@@ -186,13 +186,13 @@ def announce_model(ctx: click.Context, dataset: dict[str, Any] | None = None) ->
 
 def _refuse_listings(ctx: click.Context) -> None:
     from hookscope.datasets.listing import is_listing
+    from hookscope.errors import InputError
 
     if listing := next((word for word in words_of(ctx) if is_listing(word)), None):
         folder = "End --output with a slash: features/"
-        raise click.UsageError(
-            f"{listing!r} lists many inputs, and is for a folder of results."
-            f" {folder if ctx.info_name == 'capture' else 'Name the inputs one by one.'}",
-            ctx,
+        raise InputError(
+            f"{listing!r} lists many inputs, and is for a folder of results.",
+            folder if ctx.info_name == "capture" else "Name the inputs one by one.",
         )
 
 
