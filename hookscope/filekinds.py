@@ -7,11 +7,13 @@ of one pickle are looked at. Nothing is unpickled.
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import os
 import re
 import zipfile
 from fnmatch import fnmatchcase
+from typing import BinaryIO
 
 from hookscope.errors import InputError
 from hookscope.pickles import DAMAGED_ZIP, DamagedPickle, foreign, globals_in
@@ -72,10 +74,19 @@ def describe_file(path: str) -> tuple[str, str]:
     """
     try:
         with open(path, "rb") as file:
-            head = file.read(_HEAD)
-        return _describe(path, head)
+            return _describe(path, file)
     except OSError as exc:
         return f"a file that cannot be read ({exc.strerror})", "Check its permissions."
+
+
+def describe_bytes(data: bytes) -> str:
+    """Say what the content of a file is.
+
+    Example:
+        >>> describe_bytes(b"a few words")
+        'a text file'
+    """
+    return _describe("", io.BytesIO(data))[0]
 
 
 def refuse_other_than_image(path: str) -> None:
@@ -88,39 +99,41 @@ def refuse_other_than_image(path: str) -> None:
             head = file.read(_HEAD)
     except OSError:
         return
-    if not _TEXT_IMAGES.match(head) and describe_file(path)[0] not in (IMAGE, UNKNOWN):
-        raise not_an_image(f"The file {path!r}", path)
+    if not _TEXT_IMAGES.match(head) and (kind := describe_file(path)[0]) not in (IMAGE, UNKNOWN):
+        raise not_an_image(f"The file {path!r}", kind)
 
 
-def not_an_image(called: str, path: str = "") -> InputError:
-    """Return the error about input that no image can be read from; ``path`` is its file, if any."""
-    kind = f": it looks like {describe_file(path)[0]}" if path else ""
-    return InputError(f"{called} is not an image{kind}.", _READS_IMAGES)
+def not_an_image(called: str, kind: str = "") -> InputError:
+    """Return the error about input that no image can be read from; ``kind`` tells what it is."""
+    looks = f": it looks like {kind}" if kind else ""
+    return InputError(f"{called} is not an image{looks}.", _READS_IMAGES)
 
 
-def _describe(path: str, head: bytes) -> tuple[str, str]:
+def _describe(path: str, file: BinaryIO) -> tuple[str, str]:
+    head = file.read(_HEAD)
+    file.seek(0)
     if not head:
         return EMPTY, AGAIN
     if head.startswith(b"PK"):
-        return _describe_zip(path)
+        return _describe_zip(path, file)
     if _IMAGES.match(head):
         return IMAGE, _USE_INPUT.format(path)
     for kind, beginning in _OTHERS.items():
         if beginning.match(head):
             return kind, _USE_INPUT.format(path)
     if head[8:9] == b"{" and head[4:8] == bytes(4):  # a header of less than 4 GB
-        return _describe_safetensors(path)
+        return _describe_safetensors(path, file)
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
-        return _describe_pickle(path)
+        return _describe_pickle(path, file)
     if _is_onnx(head):
         return ONNX, _USE_SOURCE
     return TEXT if _is_text(head) else UNKNOWN, A_MODEL
 
 
-def _describe_zip(path: str) -> tuple[str, str]:
+def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
     """What the names in a zip archive tell; TorchScript also holds a data.pkl, so it goes first."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
     except DAMAGED_ZIP:
         return CUT_OFF, AGAIN
@@ -138,17 +151,17 @@ def _describe_zip(path: str) -> tuple[str, str]:
     if holds("data/aotinductor/*"):
         return COMPILED, _USE_UNCOMPILED
     if holds("data.pkl"):
-        return _describe_pickle(path, CUT_OFF)
+        file.seek(0)
+        return _describe_pickle(path, file, CUT_OFF)
     if names and holds("*.npy"):
         return ARRAYS, _USE_INPUT.format(path)
     return "a zip archive with no weights in it", A_MODEL
 
 
-def _describe_pickle(path: str, otherwise: str = CUT_PICKLE) -> tuple[str, str]:
+def _describe_pickle(path: str, file: BinaryIO, otherwise: str = CUT_PICKLE) -> tuple[str, str]:
     """A checkpoint is built of tensors and plain containers; anything else is some object."""
     try:
-        with open(path, "rb") as file:
-            objects = foreign(globals_in(file))
+        objects = foreign(globals_in(file))
     except DamagedPickle:
         return otherwise, AGAIN
     if objects:
@@ -156,11 +169,10 @@ def _describe_pickle(path: str, otherwise: str = CUT_PICKLE) -> tuple[str, str]:
     return CHECKPOINT, _USE_WEIGHTS.format(path)
 
 
-def _describe_safetensors(path: str) -> tuple[str, str]:
+def _describe_safetensors(path: str, file: BinaryIO) -> tuple[str, str]:
     """Eight bytes tell the length of a header in JSON, which tells where the tensors lie."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length)
+    length = int.from_bytes(file.read(8), "little")
+    header = file.read(length)
     try:
         sound = len(header) == length and isinstance(json.loads(header), dict)
     except (ValueError, RecursionError):

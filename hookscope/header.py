@@ -15,6 +15,7 @@ from hookscope.errors import ResultsFileError, cause
 from hookscope.outputs import MARK, header_of, holds_features
 
 SCHEMA = 1
+_OF_FEATURES = {"rows", "keys"}  # what shards and what is fitted to them tell
 PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, in a last dimension of two
 
 
@@ -47,7 +48,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
     Raises:
         ResultsFileError: there is no such file, it is no safetensors file or not all of one,
-            hookscope did not write it, or its metadata is damaged.
+            hookscope did not write it, its metadata is damaged, or it is part of a folder.
     """
     try:
         # It holds the header against itself and against the file's length before it lets go.
@@ -63,6 +64,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
             "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
         )
     info = _info(path, text)
+    if "records" not in info and _OF_FEATURES & set(info):
+        raise _part_of_features(path)
     places = {
         key: Place(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
         for key, told in table.items()
@@ -80,6 +83,15 @@ def _holds_pairs(place: Place) -> bool:
 
 def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
     return ResultsFileError(f"Cannot read {path}: its metadata is damaged.", "Record it again.")
+
+
+def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
+    folder = shlex.quote(f"{os.path.dirname(path) or '.'}/")
+    return ResultsFileError(
+        f"{path} is a part of a folder of features, which is read as a whole.",
+        f"'hookscope show {folder}' tells what it holds, 'hookscope export {folder}' makes one"
+        " file of it.",
+    )
 
 
 def cannot_read(path: str | os.PathLike[str], error: Exception) -> ResultsFileError:

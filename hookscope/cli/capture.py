@@ -65,7 +65,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.what("output", "output", "input"),
     options.ops,
     options.attention,
-    options.inputs,
+    options.inputs_or_dataset,
     changes.changes("capture"),
     options.run,
     options.spread,
@@ -77,7 +77,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
         help="Let a language model add N tokens, the likeliest each; every step is a call.",
     ),
     options.checks,
-    options.output,
+    options.output_or_folder,
     datasets.options,
     everywhere,
     click.pass_context,
@@ -94,6 +94,8 @@ def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) 
     """
     into = output is not None and names_folder(output)
     values = datasets.split(ctx, into, values)
+    if values["input"] and not values.get("skip_bad"):
+        values["input"] = options.look_at(values["input"])
     if into:
         datasets.extract(ctx, str(output), force, {**values, "input": options.words_of(ctx)})
     else:

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.choices import AUTOCASTS, DECODINGS
 from hookscope.cli.command import Command, flag, option, together
@@ -90,8 +91,8 @@ options = together(
         section=SECTION,
         default=DECODINGS[0],
         type=click.Choice(DECODINGS),
-        help="fast lets a JPEG be scaled down while it is decoded, to no less than twice the size"
-        " that is needed.",
+        help="fast lets a JPEG be scaled down while it is decoded, to no less than twice the side"
+        " of what the model is given.",
     ),
     flag(
         "stop",
@@ -103,7 +104,6 @@ options = together(
     flag(
         "skip-bad",
         section=SECTION,
-        is_eager=True,
         help="Go on where a file cannot be used; its row is NaN.",
     ),
     flag(
@@ -126,11 +126,15 @@ NAMES = {
 
 
 def split(ctx: click.Context, folder: bool, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are for this form of the command; refuse those for the other one."""
+    """Return the values that are for this form of the command; refuse those for the other one.
+
+    What a variable or a settings file says of the other form is for other runs, and passed over.
+    """
     other = _NOT_HERE if folder else NAMES
     assert isinstance(ctx.command, Command)
     for one in ctx.command.options():
-        if one.name in other and one.was_chosen(ctx):
+        typed = ctx.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
+        if one.name in other and typed:
             raise RequestError(
                 f"--{one.key} {'is not for' if folder else 'is for'} a folder of results.",
                 "Let --output name a file." if folder else "End --output with a slash: features/",
@@ -154,12 +158,13 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
         check_folder(place_of(folder), resume=values["resume"], force=force)
     elif os.environ["RANK"] != "0":  # and the first one tells what they do
         out.quiet = True
-    announce_model(ctx)
+    announce_model(ctx, values)
     out.last_words = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.extract import extract as verb
 
-        with out.bar("rows") as advance:
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
+        with out.bar("rows of the first process" if several else "rows") as advance:
 
             def progress(state: State) -> None:
                 kept = f"what is finished is in {folder}; the same command with --resume goes on."
@@ -173,7 +178,8 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     if out.json:
         from hookscope.render.json import document
 
-        out.document(document("capture", {**done.manifest, **done.told(), "folder": folder}))
+        told = {**done.told(), "rows_now": done.rows - done.resumed}  # of all processes
+        out.document(document("capture", {**done.manifest, **told, "folder": folder}))
     else:
         out.result(_lines(out, done))
     _say(out, folder, done)
@@ -191,7 +197,7 @@ def _say(out: Out, folder: str, done: Any) -> None:
         out.warning(
             f"{plural(done.state.skipped, 'input')} could not be used: NaN, marked in inputs.jsonl."
         )
-    if pace := _pace(done.state):
+    if pace := _pace(done.state) if done.team.world == 1 else _pace_of_all(done):
         out.note(pace)
     out.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
     out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
@@ -216,10 +222,23 @@ def _pace(state: State) -> str:
     """Rate, bytes written, and which part of the run was waited for; empty before the first row."""
     from hookscope.render.text import size as bytes_text
 
+    shares = _shares(state)
+    if not state.rows or not shares:
+        return ""
+    return f"{state.rows / state.seconds:.3g} rows/s, {bytes_text(state.bytes)}, {shares}"
+
+
+def _pace_of_all(done: Any) -> str:
+    """The rate of several processes together, and what the first of them waited for."""
+    rows, shares = done.rows - done.resumed, _shares(done.state)
+    if not rows:
+        return ""
+    rate = f"{rows / done.state.seconds:.3g} rows/s in {done.team.world} processes"
+    return f"{rate}; the first: {shares}" if shares else rate
+
+
+def _shares(state: State) -> str:
     times = {"decode": state.times.read, "forward": state.times.forward}
     times["write"] = state.times.write
     whole = sum(times.values())
-    if not state.rows or not whole:
-        return ""
-    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in times.items())
-    return f"{state.rows / state.seconds:.3g} rows/s, {bytes_text(state.bytes)}, {shares}"
+    return ", ".join(f"{name} {part / whole:.0%}" for name, part in times.items() if whole)

@@ -6,7 +6,7 @@ that a command hands its values on as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -164,9 +164,17 @@ model = together(
 )
 
 
-def announce_model(ctx: click.Context) -> None:
-    """Tell where the model's name came from, unless it was typed; refuse what cannot be run."""
-    _refuse_misfits(ctx.info_name or "", ctx.params)
+def announce_model(ctx: click.Context, dataset: dict[str, Any] | None = None) -> None:
+    """Tell where the model's name came from, unless it was typed; refuse what cannot be run.
+
+    Args:
+        ctx: of the command.
+        dataset: the values that count where the run is over a dataset.
+    """
+    if dataset is None:
+        _refuse_listings(ctx)
+    values = ctx.params if dataset is None else dataset
+    _refuse_misfits(ctx.info_name or "", values, skips=bool(dataset and dataset["skip_bad"]))
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -176,7 +184,19 @@ def announce_model(ctx: click.Context) -> None:
     )
 
 
-def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
+def _refuse_listings(ctx: click.Context) -> None:
+    from hookscope.datasets.listing import is_listing
+    from hookscope.errors import InputError
+
+    if listing := next((word for word in words_of(ctx) if is_listing(word)), None):
+        folder = "End --output with a slash: features/"
+        raise InputError(
+            f"{listing!r} lists many inputs, and is for a folder of results.",
+            folder if ctx.info_name == "capture" else "Name the inputs one by one.",
+        )
+
+
+def _refuse_misfits(verb: str, values: dict[str, Any], skips: bool) -> None:
     """Refuse options that do not go together, before anything heavy is imported to use them."""
     if "hooks" in values:
         from hookscope.own_hooks.words import settle_kinds
@@ -196,7 +216,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
     if "weights" not in values:
         return
     from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
-    from hookscope.inputs.words import NO_IMAGE, may_hold_images, parse, refuse_unused
+    from hookscope.inputs.words import NO_IMAGE, refuse_unused
     from hookscope.losses.formulas import (
         FORMULAS,
         check_reduction,
@@ -209,7 +229,7 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
 
     check_weights(parse_model(values["model"]), values["weights"])
     # With --skip-bad files are looked at in their turn, those of a Dataset too.
-    if not values.get("skip_bad") and not may_hold_images(parse(values.get("input") or ())):
+    if not skips and not _may_hold_images(values.get("input") or ()):
         refuse_unused(values, NO_IMAGE)
     changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
     refuse_idle_comparison(values.get("compare", False), *changes)
@@ -225,6 +245,13 @@ def _refuse_misfits(verb: str, values: dict[str, Any]) -> None:
         else:
             refuse_choices(loss, values["reduction"], values["raw"])
         check_target(values["target"])
+
+
+def _may_hold_images(words: list[str] | tuple[()]) -> bool:
+    from hookscope.datasets.listing import is_listing
+    from hookscope.inputs.words import may_hold_images, parse
+
+    return any(map(is_listing, words)) or may_hold_images(parse(words))
 
 
 # Which layers
@@ -295,16 +322,22 @@ shapes = flag(
 def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
+    ctx.meta[_INPUTS] = list(value)
+    if ctx.command.name == "capture":  # whether they are looked at now, its other options tell
+        return list(value)
+    return look_at(value)
+
+
+def look_at(given: Sequence[str]) -> list[str]:
+    """Return one word for each file behind the words of ``--input``; refuse what is misnamed."""
     from hookscope.datasets.listing import is_listing
     from hookscope.inputs.words import parse, refuse_misnamed
 
-    ctx.meta[_INPUTS] = list(value)
-    if ctx.params.get("skip_bad"):  # read before all that is not eager; each is looked at in turn
-        return list(value)
-    words = parse(word for word in value if not is_listing(word))
+    listings = [word for word in given if is_listing(word)]
+    words = parse(word for word in given if word not in listings)
     for word in words[:_LOOKED_AT]:
         refuse_misnamed(word)
-    return [*(word for word in value if is_listing(word)), *(word.word for word in words)]
+    return [*listings, *(word.word for word in words)]
 
 
 def words_of(ctx: click.Context) -> list[str]:
@@ -313,21 +346,24 @@ def words_of(ctx: click.Context) -> list[str]:
     return words
 
 
-input = option(
-    "--input",
-    "-i",
-    section="Input",
-    multiple=True,
-    type=InputName("word"),
-    callback=_expand,
-    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz, .safetensors,"
-    " .pt, .csv, .json, .txt, .wav or video file; random:SHAPE, ints:SHAPE:0-1000, text:WORDS; or"
-    " FILE.py:FUNCTION. NAME=WORD says which argument it is. Several make a batch; seeded noise if"
-    " not given.",
-)
+def _input(more: str = "") -> Callable[[Any], Any]:
+    return option(
+        "--input",
+        "-i",
+        section="Input",
+        multiple=True,
+        type=InputName("word"),
+        callback=_expand,
+        help="An image, a folder or a glob of them, - for standard input; a .npy, .npz,"
+        " .safetensors, .pt, .csv, .json, .txt, .wav or video file; random:SHAPE,"
+        " ints:SHAPE:0-1000, text:WORDS; or FILE.py:FUNCTION. NAME=WORD says which argument it is."
+        f" Several make a batch; seeded noise if not given.{more}",
+    )
 
-inputs = together(
-    input,
+
+input = _input()
+
+_preprocessing = together(
     shape,
     option(
         "--preprocess",
@@ -353,6 +389,16 @@ inputs = together(
         type=Parsed("numbers", divisors),
         help="Divides each channel, in place of the recipe's.",
     ),
+)
+
+inputs = together(input, _preprocessing)
+
+inputs_or_dataset = together(
+    _input(
+        " For an --output FOLDER/: images; @LIST, a file with one of them on each line; a .tar of"
+        " them; or FILE.py:NAME of a Dataset."
+    ),
+    _preprocessing,
 )
 
 
@@ -494,4 +540,21 @@ output = together(
         help="The safetensors file to write; MODEL.COMMAND.safetensors here if not given.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
+)
+
+output_or_folder = together(
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        metavar="FILE|FOLDER/",
+        help="The safetensors file to write, or a folder for the features of a whole dataset;"
+        " MODEL.COMMAND.safetensors here if not given.",
+    ),
+    flag(
+        "force",
+        section="Output",
+        help="Replace a file that hookscope did not write, or the results in FOLDER/.",
+    ),
 )

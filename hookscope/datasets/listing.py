@@ -52,19 +52,36 @@ class Entry:
 def list_entries(words: Iterable[str]) -> list[Entry]:
     """Return the inputs that ``words`` name, in order.
 
+    A file that is missing and that a line of a list names is an input like others, which cannot be
+    used.
+
     Raises:
         InputError: a file is missing or of another kind, or there is none.
     """
     found: list[Entry] = []
     for word in words:
+        listed = _is_list(word)
         for each in _listed(word):
             if each.lower().endswith(_ARCHIVE):
                 found += _members(each)
             else:
-                found += [Entry(file, file) for file in files_of(each, usable=False)]
+                files = files_of(each, usable=False, there=not listed)
+                found += [Entry(file, file) for file in files]
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
+
+
+def refuse_missing(words: Iterable[str]) -> None:
+    """Refuse a list that names a file which does not exist, before anything is run.
+
+    Raises:
+        InputError: names the file.
+    """
+    for word in filter(_is_list, words):
+        for each in _listed(word):
+            if not each.lower().endswith(_ARCHIVE):
+                files_of(each, usable=False)
 
 
 def is_listing(word: str) -> bool:
@@ -73,13 +90,16 @@ def is_listing(word: str) -> bool:
     >>> is_listing("@photos.txt"), is_listing("photos.tar"), is_listing("photos/")
     (True, True, False)
     """
-    listed = word.startswith(LIST) and not os.path.exists(word)
-    return listed or word.lower().endswith(_ARCHIVE)
+    return _is_list(word) or word.lower().endswith(_ARCHIVE)
+
+
+def _is_list(word: str) -> bool:
+    return word.startswith(LIST) and not os.path.exists(word)
 
 
 def _listed(word: str) -> list[str]:
     """The words in the list that ``@FILE`` names; any other word alone."""
-    if not word.startswith(LIST) or os.path.exists(word):
+    if not _is_list(word):
         return [word]
     path = word[len(LIST) :]
     try:

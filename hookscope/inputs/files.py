@@ -17,7 +17,9 @@ from hookscope.suggest import did_you_mean
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
-def files_of(word: str, hint: str = "", *, usable: bool = True) -> Sequence[str]:
+def files_of(
+    word: str, hint: str = "", *, usable: bool = True, there: bool = True
+) -> Sequence[str]:
     """Return the files of one word, each there and readable.
 
     A folder stands for the images in it (by their suffix, in order of name, not in its folders). A
@@ -28,6 +30,7 @@ def files_of(word: str, hint: str = "", *, usable: bool = True) -> Sequence[str]
         word: a path or a glob.
         hint: what to say where nothing of a like name exists.
         usable: whether each must be readable and not empty.
+        there: whether a file that is named by itself must exist.
 
     Raises:
         InputError: a file is missing, or empty or unreadable and should be ``usable``, a folder
@@ -37,7 +40,7 @@ def files_of(word: str, hint: str = "", *, usable: bool = True) -> Sequence[str]
     if os.path.isdir(path):
         return _images_in(path, usable)
     if os.path.lexists(path) or not has_magic(path):
-        return [_check(path, hint, usable)]
+        return [_check(path, hint, usable) if there else path]
     found = matches(path)
     if not found:
         raise InputError(f"No file matches {word!r}.", "Check the folder and the pattern.")

@@ -11,9 +11,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hookscope.errors import InputError
-from hookscope.filekinds import AGAIN, not_an_image
+from hookscope.filekinds import AGAIN, describe_bytes, not_an_image
 from hookscope.inputs.reading import called
-from hookscope.inputs.words import STDIN
 from hookscope.spec import ended
 
 
@@ -33,7 +32,7 @@ def decode(data: bytes, word: str, channels: int = 3, at_least: int | None = Non
     Raises:
         InputError: it is no image, is cut off, or too large to be opened safely.
     """
-    with _blaming(word), warnings.catch_warnings():
+    with _blaming(word, data), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pillow's remarks on odd metadata
         image: Image.Image = Image.open(io.BytesIO(data))
         if at_least is not None:
@@ -67,12 +66,12 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def _blaming(word: str) -> Iterator[None]:
+def _blaming(word: str, data: bytes) -> Iterator[None]:
     """Turn whatever a decoder raises into one sentence about the file."""
     try:
         yield
     except UnidentifiedImageError as exc:
-        raise not_an_image(called(word), "" if word == STDIN else word) from exc
+        raise not_an_image(called(word), describe_bytes(data)) from exc
     except Image.DecompressionBombError as exc:
         raise InputError(
             f"{called(word)} unpacks to a suspicious size: {exc}", "Scale it down first."

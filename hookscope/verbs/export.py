@@ -48,7 +48,9 @@ def export(
 ) -> Exported:
     """Write the features of a dataset to one file, as a whole or not at all.
 
-    Memory does not grow with the number of rows. int8 with a scale for each row is multiplied out.
+    Memory does not grow with the number of rows. Each shard is read as a whole first, and held
+    against its CRC-32, whichever layers are chosen. int8 with a scale for each row is multiplied
+    out.
 
     Args:
         features: the folder, or its address.
@@ -79,7 +81,7 @@ def export(
     """
     path = Path(output)
     write = WRITERS[table_ending(path)]
-    opened = Features(features)
+    opened = Features(features, sums=True)
     if path.parent.resolve() == Path(opened.folder).resolve():
         raise RequestError(
             f"The output {path} lies among the files of {opened.folder}.",

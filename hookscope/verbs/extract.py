@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.choices import AUTOCASTS, DECODINGS, DEFAULT_MODEL
+from hookscope.datasets.listing import refuse_missing
 from hookscope.datasets.session import Extraction, extract_into
 from hookscope.datasets.state import State
 from hookscope.demands import demand_word
@@ -86,7 +87,7 @@ def extract(
             disk; ``dtype`` is what the model computes in.
         stats_only: keep statistics of each channel over all inputs, and no row.
         decode: ``exact``, the pixels that ``capture`` gives; or ``fast``: a JPEG is scaled down
-            while it is decoded, to no less than twice the size that is needed.
+            while it is decoded, to no less than twice the side of what the model is given.
         stop: end each pass after the last layer that is wanted, where a pass without values has
             shown that the order of layers does not depend on data.
         skip_bad: go on where a file cannot be used. Its row is NaN and marked in the table.
@@ -118,6 +119,9 @@ def extract(
     for name, least in _LEAST.items():
         if given[name] is not None and given[name] < least:
             raise RequestError(f"{name} is {given[name]}, and {least} is the least that it can be.")
+    if not skip_bad:
+        words = input if isinstance(input, list | tuple) else [input]
+        refuse_missing(word for word in words if isinstance(word, str))
     options = {k: v for k, v in options_of(given, extract).items() if k not in NOT_IN_PLAN}
     return extract_into(
         os.fspath(folder), given, options, kinds_of(what, VALUES), progress or (lambda state: None)

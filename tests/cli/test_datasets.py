@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -151,13 +152,96 @@ def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) 
 
 
 @pytest.mark.slow
-def test_what_a_second_process_skips_is_told(photos, clean_environment) -> None:
+def test_what_several_processes_did_is_told_of_all(photos, clean_environment) -> None:
     (photos / "5.png").write_bytes(b"no image")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "hookscope", *CAPTURE, "--workers", "0"]
-    command += ["--shard-size", "1", "--skip-bad", "-o", "out/"]
+    command += ["--shard-size", "1", "--skip-bad", "-o", "out/", "--json"]
     done = subprocess.run(
         command, env=clean_environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "1 input could not be used" in done.stderr
+    assert "rows/s in 2 processes; the first: decode" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["rows_now"], told["rows_skipped"]) == (6, 6, 1)
+
+
+@pytest.mark.slow
+def test_lists_and_archives_are_taken_with_other_words(run, photos) -> None:
+    work = photos.parent
+    (work / "list.txt").write_text("photos/1.png\nphotos/3.png\n")
+    with tarfile.open(work / "two.tar", "w") as archive:
+        archive.add(photos / "0.png", "a.png")
+        archive.add(photos / "2.png", "b.png")
+    words = ("--input", "@list.txt", "--input", "two.tar", "--size", "8", "-o", "features/")
+    done = run(*CAPTURE, *words, cwd=work)
+    assert done.rc == 0, done.stderr
+    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
+    named = [json.loads(line)["path"] for line in lines]
+    listed = ["photos/1.png", "photos/3.png", "two.tar::a.png", "two.tar::b.png"]
+    assert named == [*(f"photos/{i}.png" for i in range(6)), *listed]
+
+
+def test_a_list_is_refused_where_no_folder_is_written(run, photos) -> None:
+    (photos.parent / "list.txt").write_text("photos/1.png\n")
+    for verb, said in [("capture", "End --output with a slash"), ("grads", "one by one")]:
+        done = run(verb, "small.py:small", "--input", "@list.txt", cwd=photos.parent)
+        assert (done.rc, done.stdout) == (2, "")
+        assert "'@list.txt' lists many inputs" in done.stderr and said in done.stderr
+    words = ("--input", "@list.txt", "--shape", "1x3x8x8", "-o", "features/")
+    done = run("capture", "small.py:small", *words, cwd=photos.parent)
+    assert done.rc == 2
+    assert "--shape is not for a folder of results" in done.stderr
+
+
+@pytest.mark.slow
+def test_settings_for_the_other_form_are_passed_over(run, photos) -> None:
+    given = {"HOOKSCOPE_CAPTURE_BATCH": "2", "HOOKSCOPE_CAPTURE_COMPARE": "1"}
+    words = ("capture", "small.py:small", "--input", "photos")
+    (photos.parent / "hookscope.toml").write_text("[capture]\nskip-bad = true\nops = true\n")
+    env = {"HOOKSCOPE_CAPTURE_BATCH": "2"}
+    done = run(*words, "-o", "a.safetensors", cwd=photos.parent, env=env)
+    assert done.rc == 0, done.stderr
+    done = run(*words, "-o", "features/", cwd=photos.parent, env=given)
+    assert done.rc == 0, done.stderr
+    manifest = json.loads((photos.parent / "features" / "manifest.json").read_text())
+    assert (manifest["batch"], manifest["options"]["skip_bad"]) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, photos) -> None:
+    work = photos.parent
+    (work / "list.txt").write_text("photos/1.png\nphotos/33.png\nphotos/3.png\n")
+    words = ("capture", "small.py:small", "--layer", "0", "--input", "@list.txt", "-o", "features/")
+    done = run(*words, cwd=work)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "There is no file 'photos/33.png'." in done.stderr
+    assert not (work / "features").exists()
+    done = run(*words, "--skip-bad", cwd=work)
+    assert done.rc == 0, done.stderr
+    assert "1 input could not be used" in done.stderr
+    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
+    table = [json.loads(line) for line in lines]
+    assert [line["path"] for line in table] == [f"photos/{i}.png" for i in (1, 33, 3)]
+    assert ["No such file" in line.get("skipped", "") for line in table] == [False, True, False]
+    done = run(*words, "--skip-bad", "--input", "nosuch.png", "--force", cwd=work)
+    assert done.rc == 2
+    assert "There is no file 'nosuch.png'." in done.stderr
+
+
+def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(run, photos) -> None:
+    work = photos.parent
+    (work / "a.png").write_text("no image at all")
+    with tarfile.open(work / "bad.tar", "w") as archive:
+        archive.add(work / "a.png", "a.png")
+    done = run("capture", "small.py:small", "--input", "bad.tar", "-o", "features/", cwd=work)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "'bad.tar::a.png' is not an image: it looks like a text file." in done.stderr
+
+
+def test_help_tells_of_folders_lists_and_archives(run) -> None:
+    told = " ".join(run("capture", "--help").stdout.split())
+    assert "-o, --output FILE|FOLDER/" in told
+    for word in ("@LIST", ".tar", "FILE.py:NAME of a Dataset"):
+        assert word in told

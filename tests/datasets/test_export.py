@@ -167,3 +167,16 @@ def test_the_command_replaces_no_foreign_file(run, folder: Path, tmp_path: Path)
         assert done.rc == 2 and "--force" in done.stderr
         assert (tmp_path / "work" / name).read_text() == "mine"
     assert run("export", folder, "-l", "conv", "-o", "a.npy", "--force").rc == 0
+
+
+@pytest.mark.parametrize("ending", ["npy", "safetensors", "parquet"])
+def test_a_shard_with_other_bytes_is_not_exported(run, folder, tmp_path, ending) -> None:
+    shard = folder / "rows-00000003.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    done = run("export", folder, "--layer", "conv", "-o", f"a.{ending}")
+    assert (done.rc, done.stdout) == (2, "")
+    assert f"The shard {shard.name} in {folder} is damaged" in done.stderr
+    assert f"hookscope verify {folder}" in done.stderr
+    assert not list((tmp_path / "work").iterdir())

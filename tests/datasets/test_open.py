@@ -284,3 +284,14 @@ def test_what_a_run_writes_is_read_back(photos: Path, tmp_path: Path) -> None:
     shot = hookscope.capture(model, layers=["relu", "head"], input=files[4:8])
     assert torch.equal(features["relu:2"].torch()[4:8], shot["relu:2/output"])
     assert re.match(r"<Features in .* 12 rows", repr(features))
+
+
+@pytest.mark.parametrize("verb", ["show", "plot", "report", "diff", "export", "verify"])
+def test_a_shard_by_itself_is_told_to_be_part_of_a_folder(run, folder: Path, verb) -> None:
+    shard = folder / "rows-00000003.safetensors"
+    words = [shard, shard] if verb == "diff" else [shard, "conv"] if verb == "plot" else [shard]
+    done = run(verb, *words)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "in a folder of features" in done.stderr or "part of a folder of feat" in done.stderr
+    named = f"Name the folder: {folder}/" if verb in ("export", "verify") else f"show {folder}/"
+    assert named in done.stderr

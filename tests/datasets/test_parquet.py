@@ -66,3 +66,20 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch) -> None
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(EnvironmentFault, match=r'pip install "hookscope\[parquet\]"'):
         hookscope.export(folder, tmp_path / "a.parquet")
+
+
+def test_a_path_that_is_no_text_is_escaped(run, tmp_path: Path) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": ramp(2, 2)}, 2)
+    lines = [{"row": 0, "path": "photos/\udcff\\é.jpg"}, {"row": 1, "path": "photos/é.jpg"}]
+    (folder / "inputs.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done = run("export", folder, "-o", tmp_path / "a.parquet")
+    assert done.rc == 0, done.stderr
+    paths = parquet.read_table(tmp_path / "a.parquet")["path"].to_pylist()
+    assert paths == ["photos/\\udcff\\é.jpg", "photos/é.jpg"]
+
+
+def test_rows_without_a_number_are_refused(run, tmp_path: Path) -> None:
+    folder = write_features(tmp_path / "f", {"a/output": torch.zeros(4, 3, 0)}, 2)
+    done = run("export", folder, "-o", tmp_path / "a.parquet")
+    assert (done.rc, done.stdout) == (2, "")
+    assert "A row of a/output is 3x0, which holds no number" in done.stderr

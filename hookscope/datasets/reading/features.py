@@ -23,7 +23,7 @@ from hookscope.datasets.reading.table import Inputs
 from hookscope.datasets.schema import SCHEMA, demand_whole
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.keys import WHOLE, choose_keys
-from hookscope.outputs import ADDRESS
+from hookscope.outputs import ADDRESS, holds_features
 
 if TYPE_CHECKING:
     from hookscope.datasets.serving import RowsDataset
@@ -43,7 +43,8 @@ class Features:
         inputs: where each row came from.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, sums: bool = False) -> None:
+        """Open the folder; with ``sums`` shards that are read are held against their CRC-32."""
         place = place_of(folder)
         self.folder = str(place)
         self.manifest = read_manifest(place)
@@ -55,7 +56,7 @@ class Features:
         self.keys = tuple(key for key in told if key not in scales)
         self.inputs = Inputs(place, self.rows)
         self._shapes = {key: tuple(told[key]["shape"]) for key in self.keys}
-        self._shards = Shards(place, self.manifest["shards"])
+        self._shards = Shards(place, self.manifest["shards"], sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Features, (self.folder,)
@@ -138,6 +139,12 @@ def read_manifest(place: Place) -> dict[str, Any]:
     """
     if ADDRESS not in place.word and not os.path.isdir(place.word):
         what = "is a file" if os.path.exists(place.word) else "does not exist"
+        parent = os.path.dirname(place.word) or "."
+        if os.path.exists(place.word) and holds_features(parent):
+            raise RequestError(
+                f"{place} is a file in a folder of features, and the folder is wanted.",
+                f"Name the folder: {parent}/",
+            )
         raise RequestError(
             f"The folder {place} {what}.",
             "Name a folder that 'hookscope capture --output FOLDER/' wrote.",

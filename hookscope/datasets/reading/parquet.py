@@ -27,7 +27,7 @@ def write_parquet(
 
     Raises:
         EnvironmentFault: pyarrow is not installed.
-        RequestError: a dtype is one that Parquet has not.
+        RequestError: a dtype is one that Parquet has not, or a row holds no number.
     """
     try:
         import pyarrow as arrow
@@ -43,6 +43,13 @@ def write_parquet(
                 f"{rows.key} is of dtype {rows.dtype}, and Parquet has no complex numbers.",
                 "Write a .safetensors or .npy file.",
             )
+        if not _width(rows):
+            shape = "x".join(map(str, rows.shape[1:]))
+            raise RequestError(
+                f"A row of {rows.key} is {shape}, which holds no number, and Parquet has no lists"
+                " of length 0.",
+                "Choose other layers with --layer, or write a .safetensors or .npy file.",
+            )
     columns = [("row", arrow.int64()), ("path", arrow.string())]
     fields = [arrow.field(*column) for column in columns]
     for rows in chosen:
@@ -54,7 +61,7 @@ def write_parquet(
     schema = arrow.schema(fields, metadata={MARK: strict_json.dumps(told, sort_keys=True)})
     bytes_in_row = sum(rows.nbytes for rows in chosen) // max(features.rows, 1)
     step = max(BLOCK // max(bytes_in_row, 1), 1)
-    paths = (entry.get("path") for entry in features.inputs)
+    paths = (_text(entry.get("path")) for entry in features.inputs)
     with parquet.ParquetWriter(path, schema) as writer:
         for first in range(0, features.rows, step):
             last = min(first + step, features.rows)
@@ -62,6 +69,11 @@ def write_parquet(
             arrays += [_lists(arrow, rows, first, last) for rows in chosen]
             writer.write_batch(arrow.record_batch(arrays, schema=schema))
             progress((last - first) * len(chosen))
+
+
+def _text(path: str | None) -> str | None:
+    """The path; bytes that are no text in UTF-8 are escaped, as in the table of inputs."""
+    return path and path.encode(errors="backslashreplace").decode()
 
 
 def _lists(arrow: Any, rows: Rows, first: int, last: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.datasets.folder import slice_key
+from hookscope.datasets.folder import is_sound, slice_key
 from hookscope.datasets.place import Place
 from hookscope.errors import ResultsFileError, cause
 from hookscope.header import Place as Spot
@@ -126,10 +126,13 @@ class Shards:
     Args:
         place: the folder.
         told: what the manifest tells of them, in order.
+        sums: hold all bytes of each against its CRC-32 before the first row of it is given.
     """
 
-    def __init__(self, place: Place, told: Sequence[Mapping[str, Any]]) -> None:
-        self._made_of = (place, told)
+    def __init__(self, place: Place, told: Sequence[Mapping[str, Any]], sums: bool = False) -> None:
+        self._made_of = (place, told, sums)
+        self._place, self._told = place, told
+        self._unchecked = set(range(len(told))) if sums else set()
         self._ends = np.cumsum([one["rows"] for one in told], dtype=np.intp)
         self.open = lru_cache(OPEN)(lambda number: OpenShard(place, told[number]))
 
@@ -164,12 +167,24 @@ class Shards:
         for number in np.unique(homes):
             here = slice(*np.searchsorted(homes, [number, number + 1]))
             shard = self.open(int(number))
+            if number in self._unchecked:
+                self._check(int(number))
             spot = shard.spot(key, shape)
             if spot.dtype != dtype:
                 raise shard.damaged(f"holds {key} as {spot.dtype}, and others as {dtype}")
             read = shard.take if mapped else shard.fetch
             found[here] = read(spot, rows[here] - shard.first, inner)
         return found
+
+    def _check(self, number: int) -> None:
+        shard = self.open(number)
+        try:
+            sound = is_sound(self._place, self._told[number])
+        except OSError as error:
+            raise shard.damaged(f"cannot be read: {cause(error)}") from error
+        if not sound:
+            raise shard.damaged("is damaged: its bytes are not those that were written")
+        self._unchecked.remove(number)
 
 
 def _demand_whole(table: Mapping[str, Any], size: int) -> None:
