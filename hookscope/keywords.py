@@ -91,9 +91,9 @@ def kinds_of(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
     return {known[word] for word in words}
 
 
-def several(words: str | Iterable[str]) -> list[str]:
-    """The words given; a lone one need not stand in a list."""
-    return [words] if isinstance(words, str) else list(words)
+def several(words: str | os.PathLike[str] | Iterable[str]) -> list[str]:
+    """The words given; a lone one, or a path, need not stand in a list."""
+    return [os.fspath(words)] if isinstance(words, str | os.PathLike) else list(words)
 
 
 def options_of(given: Mapping[str, Any], function: Callable[..., Any]) -> dict[str, Any]:

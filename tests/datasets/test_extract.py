@@ -31,7 +31,8 @@ from .conftest import contents
 
 def extract(photos: Path, folder: Path, **more):
     more = {"layers": ["relu", "head"], "batch": 4, "shard_size": 1, "workers": 0} | more
-    return hookscope.extract(f"{photos.parent}/small.py:Small", folder, input=str(photos), **more)
+    more.setdefault("input", str(photos))
+    return hookscope.extract(f"{photos.parent}/small.py:Small", folder, **more)
 
 
 def joined(folder: Path, key: str) -> torch.Tensor:
@@ -390,6 +391,12 @@ def test_an_object_store_gets_the_same_files(photos, tmp_path) -> None:
     extract(photos, "memory://lab/run1", resume=True)
     assert {p.removeprefix("/lab/run1/"): store.cat(p) for p in store.find("/lab/run1")} == found
     store.rm("/lab", recursive=True)
+
+
+def test_a_path_does_for_a_word(photos, tmp_path) -> None:
+    extract(photos, tmp_path / "words")
+    extract(photos, tmp_path / "paths", input=photos)
+    assert contents(tmp_path / "paths") == contents(tmp_path / "words")
 
 
 def test_a_store_with_folders_gets_the_same_files(photos, tmp_path) -> None:
