@@ -37,7 +37,7 @@ class Axes:
         if self.channel is None:
             return tensor.reshape(len(tensor), 1, 1)
         channels = tensor.shape[self.channel]
-        positions = tensor[0].numel() // channels if len(tensor) and channels else 1
+        positions = row_numbers(tensor) // channels if channels else 1
         return tensor.movedim(self.channel, 1).reshape(len(tensor), channels, positions)
 
 
@@ -69,6 +69,11 @@ def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = N
     if channel == 2:
         return Axes(channel, positions, TOKENS, grid.prefix if grid else None)
     return Axes(channel, positions, SPACE)
+
+
+def row_numbers(rows: Tensor) -> int:
+    """How many numbers a row has; -1 in a shape cannot tell where there is no row."""
+    return rows.shape[1:].numel()
 
 
 def exact(tensor: Tensor) -> torch.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hookscope.datasets.axes import row_numbers
 from hookscope.datasets.reductions import INT8
 
 SCALE = ".scale"
@@ -22,7 +23,7 @@ def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
         >>> values.tolist(), round(scale.item(), 6)
         ([[127, -64, 0]], 0.007874)
     """
-    flat = rows.reshape(len(rows), -1).float()
+    flat = rows.reshape(len(rows), row_numbers(rows)).float()
     finite = torch.where(flat.isfinite(), flat, 0)
     top = finite.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
     scale = top / _LARGEST

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hookscope.datasets.axes import Axes, exact
+from hookscope.datasets.axes import Axes, exact, row_numbers
 from hookscope.datasets.bins import histogram
 from hookscope.datasets.reductions import (
     ALL,
@@ -52,12 +52,13 @@ class Reducer:
     def vectors(self, rows: Tensor) -> Tensor:
         """What ``pca`` takes for one observation each, (N, D): rows, or channels at a position."""
         if self.whole:
-            return rows.reshape(len(rows), -1)
+            return rows.reshape(len(rows), row_numbers(rows))
         return self.axes.by_channel(rows).transpose(1, 2).flatten(0, 1)
 
     def parts(self, rows: Tensor) -> Tensor:
         """The numbers that are reduced together along the last dimension, (N, C, P)."""
-        return rows.reshape(len(rows), 1, -1) if self.whole else self.axes.by_channel(rows)
+        whole = len(rows), 1, row_numbers(rows)
+        return rows.reshape(whole) if self.whole else self.axes.by_channel(rows)
 
     @property
     def whole(self) -> bool:
@@ -121,7 +122,7 @@ def _cls(reducer: Reducer, rows: Tensor) -> Rows:
 
 
 def _flatten(reducer: Reducer, rows: Tensor) -> Rows:
-    return {"": rows.reshape(len(rows), -1)}
+    return {"": rows.reshape(len(rows), row_numbers(rows))}
 
 
 def _topk(reducer: Reducer, rows: Tensor) -> Rows:
