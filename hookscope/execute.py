@@ -88,12 +88,16 @@ class Held:
 @contextmanager
 def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     """Seed the generators that a run of ``module`` may draw from, and put their states back."""
+    with seeded_throughout(seed, gpus_of(module)):
+        yield
+
+
+def gpus_of(module: nn.Module) -> list[int]:
+    """The indices of the CUDA devices that a run of ``module`` may draw on."""
     places = {p.device for p in module.parameters()} | {dispatched_to(module)}
-    gpus = sorted(
+    return sorted(
         one.index for one in places if one and one.type == "cuda" and one.index is not None
     )
-    with seeded_throughout(seed, gpus):
-        yield
 
 
 def forward(
