@@ -99,6 +99,15 @@ def test_quantiles_are_within_the_bound_that_is_told(kind, scale) -> None:
     assert (np.abs(found - true) <= np.maximum(np.abs(true) * SLACK, TINY)).all()
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e38, 1e60, 1e140, 1e300])
+def test_quantiles_of_double_precision_are_within_the_bound_too(scale) -> None:
+    array = np.random.default_rng(2).normal(size=(50, 3, 40)) * scale
+    found = described(torch.tensor(array), [20]).quantiles().numpy()
+    flat = array.transpose(1, 0, 2).reshape(3, -1)
+    true = np.quantile(flat, QUANTILES, axis=1, method="inverted_cdf").T
+    assert (np.abs(found - true) <= np.maximum(np.abs(true) * SLACK, TINY)).all()
+
+
 def test_the_top_inputs_are_those_of_a_sort_and_of_equal_ones_the_first() -> None:
     values = torch.randint(0, 4, (30, 5, 2), generator=torch.Generator().manual_seed(0)).float()
     found = described(values, [4, 11], top=6)
