@@ -169,9 +169,7 @@ def largest(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
         Values of the dtype of ``parts``, and int32 (int64 for more than 2**31 numbers).
     """
     kind = torch.int32 if parts.shape[-1] < 2**31 else torch.int64
-    order = parts.int() if parts.dtype == torch.bool else parts
-    if order.is_floating_point():
-        order = torch.where(order.isnan(), float("-inf"), order)
+    order = _ranks(parts)
     least = order.topk(count, -1).values[..., -1:]
     above, level = order > least, order == least
     room = count - above.sum(-1, keepdim=True)
@@ -180,3 +178,16 @@ def largest(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     sort = order.gather(-1, places).sort(dim=-1, descending=True, stable=True).indices
     places = places.gather(-1, sort)
     return parts.gather(-1, places), places.to(kind)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Integers in the order of the values, NaN below -inf."""
+    if values.dtype == torch.bool:
+        return values.int()
+    if not values.is_floating_point():
+        return values
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
+    least, most = torch.iinfo(whole).min, torch.iinfo(whole).max
+    bits = (values + 0.0).view(whole)  # which makes 0 of -0
+    # The bits of a float are in its order, but for the sign; below zero they run the other way.
+    return torch.where(values.isnan(), least, torch.where(bits < 0, bits ^ most, bits))

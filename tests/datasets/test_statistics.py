@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookscope.datasets.bins import SLACK, TINY
+from hookscope.datasets.bins import SLACK, TINY, fine
 from hookscope.datasets.statistics import QUANTILES, ChannelStatistics, Statistics
 
 
@@ -138,3 +138,12 @@ def test_tensors_and_back() -> None:
     known.update("layer.1/output", torch.randn(3, 2, 2), [0, 1, 2])
     back = Statistics.from_tensors(known.to_tensors(), 2)
     agree(back.channels["layer.1/output"], known.channels["layer.1/output"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_number_lies_in_the_same_bin_in_any_precision(dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    powers = torch.randint(-149, 127, (5000,), generator=random)
+    values = torch.ldexp(torch.randn(5000, generator=random), powers).to(dtype)
+    values = values[values.isfinite()]
+    assert torch.equal(fine(values), fine(values.double()))
