@@ -23,7 +23,7 @@ from hookscope.recorder import Recorder
 from hookscope.seeding import seeded_throughout
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loading import LIVE
-from hookscope.tensors import as_call, map_tensors, walk
+from hookscope.tensors import as_call, bits_of, map_tensors, walk
 from hookscope.wrappers import dispatched_to, send_back
 
 log = logging.getLogger("hookscope")
@@ -88,12 +88,16 @@ class Held:
 @contextmanager
 def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     """Seed the generators that a run of ``module`` may draw from, and put their states back."""
+    with seeded_throughout(seed, gpus_of(module)):
+        yield
+
+
+def gpus_of(module: nn.Module) -> list[int]:
+    """The indices of the CUDA devices that a run of ``module`` may draw on."""
     places = {p.device for p in module.parameters()} | {dispatched_to(module)}
-    gpus = sorted(
+    return sorted(
         one.index for one in places if one and one.type == "cuda" and one.index is not None
     )
-    with seeded_throughout(seed, gpus):
-        yield
 
 
 def forward(
@@ -252,16 +256,6 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(bits_of(a), bits_of(b))
-
-
-def bits_of(tensor: Tensor) -> Tensor:
-    """Return the entries of a tensor as the bytes that they are: one dimension, uint8."""
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    elif tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
 
 
 def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:

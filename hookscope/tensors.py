@@ -185,3 +185,18 @@ def _rebuild(value: Any, parts: list[Any]) -> Any:
         for (name, _), part in zip(_items(value), parts, strict=True):
             object.__setattr__(new, name, part)
     return new
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return the entries of a tensor as the bytes that they are: one dimension, uint8.
+
+    >>> bits_of(torch.tensor([[1, 256]], dtype=torch.int16))
+    tensor([1, 0, 0, 1], dtype=torch.uint8)
+    """
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of a single entry the strides may be anything, and a view of another dtype looks at them.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)

@@ -21,10 +21,10 @@ from hookscope.changes import Plan
 from hookscope.choices import KNOCKOUTS
 from hookscope.edits.effect import relative_change
 from hookscope.errors import CheckFailed, EditError, ForwardError, LossError, RequestError
-from hookscope.execute import bits_of, first_difference, run_bare
+from hookscope.execute import first_difference, run_bare
 from hookscope.modules import Layer
 from hookscope.prepare import Prepared
-from hookscope.tensors import walk
+from hookscope.tensors import bits_of, walk
 
 log = logging.getLogger("hookscope")
 

@@ -37,15 +37,16 @@ class Axes:
         if self.channel is None:
             return tensor.reshape(len(tensor), 1, 1)
         channels = tensor.shape[self.channel]
-        positions = tensor[0].numel() // channels if len(tensor) and channels else 1
+        positions = row_numbers(tensor) // channels if channels else 1
         return tensor.movedim(self.channel, 1).reshape(len(tensor), channels, positions)
 
 
 def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = None) -> Axes:
     """Infer the dimensions of a layer's tensor.
 
-    Maps are (N, C, H, W) or, where only that has the image's aspect, (N, H, W, C); tokens are
-    (N, L, C), but (N, C, L) for a class whose name ends in ``1d``; vectors are (N, C).
+    Maps are (N, C, H, W) or, where only that has the image's aspect, (N, H, W, C). A class whose
+    name ends in ``1d`` gives maps of one dimension, (N, C, L); their positions are space too.
+    Tokens are (N, L, C), vectors (N, C).
 
     Args:
         type: class name of the module.
@@ -57,6 +58,8 @@ def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = N
         ((2, 3), Axes(channel=3, positions=(1, 2), kind='space', prefix=None))
         >>> axes_of("LayerNorm", (197, 768), (224, 224))
         Axes(channel=2, positions=(1,), kind='tokens', prefix=1)
+        >>> axes_of("Conv1d", (64, 100))
+        Axes(channel=1, positions=(2,), kind='space', prefix=None)
     """
     ndim = len(shape) + 1
     if ndim == 1:
@@ -69,6 +72,11 @@ def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = N
     if channel == 2:
         return Axes(channel, positions, TOKENS, grid.prefix if grid else None)
     return Axes(channel, positions, SPACE)
+
+
+def row_numbers(rows: Tensor) -> int:
+    """How many numbers a row has; -1 in a shape cannot tell where there is no row."""
+    return rows.shape[1:].numel()
 
 
 def exact(tensor: Tensor) -> torch.dtype:

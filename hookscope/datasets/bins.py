@@ -2,7 +2,8 @@
 
 Two kinds. Of ``histogram``: a few, the same for every layer. For quantiles: fine ones, read off a
 float's exponent and the first bits of its fraction, 16 to each doubling, so that the middle of a
-bin is within 1/32 of every value in it; magnitudes under 2**-20 count as zero.
+bin is within 1/32 of every value in it; magnitudes under 2**-20 count as zero. All of float64 has
+its bins, and a number lies in the same one as float32 and as float64.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ EDGES = tuple([-edge for edge in reversed(_UP)] + _UP)
 _BITS = 4  # of the fraction
 _SUB = 1 << _BITS
 _TINY = -20  # the power of two under which a magnitude counts as zero
-_BASE = (127 + _TINY) << _BITS
 TINY, SLACK = 2.0**_TINY, 1 / (2 * _SUB)
 
 
@@ -53,10 +53,13 @@ def fine(values: Tensor) -> Tensor:
     >>> fine(torch.tensor([0.0, 1.0, 1.06, 1.07, -1.0]))
     tensor([   0,  321,  321,  322, -321])
     """
-    largest = torch.finfo(torch.float32).max
-    single = values.clamp(-largest, largest).float()
-    bits = single.abs().view(torch.int32) >> (23 - _BITS)
-    return torch.where(bits < _BASE, 0, bits - _BASE + 1).long() * single.sign().long()
+    if values.dtype == torch.float64:
+        whole, fraction, bias = torch.int64, 52, 1023
+    else:
+        values, whole, fraction, bias = values.float(), torch.int32, 23, 127
+    base = (bias + _TINY) << _BITS
+    bits = values.abs().view(whole) >> (fraction - _BITS)
+    return torch.where(bits < base, 0, bits - base + 1).long() * values.sign().long()
 
 
 def middles(numbers: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hookscope.datasets.fingerprint import identity
 from hookscope.datasets.items import Items, items_of
 from hookscope.datasets.keeping import Keep, KeepRows
 from hookscope.datasets.listing import Entry, list_entries
@@ -203,16 +204,10 @@ def _autocast(given: Mapping[str, Any]) -> torch.dtype | None:
 
 def _origin(prepared: Prepared, options: dict[str, Any], work: Work) -> dict[str, Any]:
     """Model and options, as plain values."""
-    loaded = prepared.loaded
     return {
         "command": "capture",
         "options": options,
-        "model": {
-            "word": loaded.word,
-            "source": loaded.source,
-            "weights": loaded.weights.word,
-            "sha256": loaded.weights.sha256,
-        },
+        "model": identity(prepared.loaded),
         "seed": prepared.seed,
         "device": prepared.device.type,
         "dtype": prepared.dtype,

@@ -39,7 +39,9 @@ LARGEST_BATCH = 64  # beyond it a GPU gains little
 # Bytes of inputs that a CPU gets at once: eight photos of 224 x 224. With 64 of them resnet18 took
 # 1.4 times as long on two cores, and resnet50 2.3 times: what a layer gives leaves the caches.
 _ON_CPU = 5 * 10**6
-_QUEUED = 3  # batches of results at once: one under way and two that wait
+# Batches of results in memory at once: one that the model gives, two that wait, and one being
+# written. From a GPU another one is on its way.
+_HELD = 4
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,8 @@ def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) 
         device: type of the one that the model is on; a CPU gets no more than it is quickest with.
     """
     taken = sum(tensor.nbytes for _, tensor in walk(as_call(value)))
-    each = _QUEUED * row_bytes + 4 * taken
+    held = _HELD + (device == "cuda")
+    each = held * row_bytes + 4 * taken
     most = min(LARGEST_BATCH, max(rows, 1))
     if device == "cpu":
         most = min(most, _ON_CPU // max(taken, 1))
@@ -172,7 +175,7 @@ def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) 
         size *= 2
     if each > memory:
         raise RequestError(
-            f"One input's results take {row_bytes:,} bytes, and a run holds {_QUEUED} times that:"
+            f"One input's results take {row_bytes:,} bytes, and a run holds {held} times that:"
             f" more than --memory ({memory:,}).",
             "Choose fewer layers, or raise --memory.",
         )

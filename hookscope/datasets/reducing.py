@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hookscope.datasets.axes import Axes, exact
+from hookscope.datasets.axes import Axes, exact, row_numbers
 from hookscope.datasets.bins import histogram
 from hookscope.datasets.reductions import (
     ALL,
@@ -52,12 +52,13 @@ class Reducer:
     def vectors(self, rows: Tensor) -> Tensor:
         """What ``pca`` takes for one observation each, (N, D): rows, or channels at a position."""
         if self.whole:
-            return rows.reshape(len(rows), -1)
+            return rows.reshape(len(rows), row_numbers(rows))
         return self.axes.by_channel(rows).transpose(1, 2).flatten(0, 1)
 
     def parts(self, rows: Tensor) -> Tensor:
         """The numbers that are reduced together along the last dimension, (N, C, P)."""
-        return rows.reshape(len(rows), 1, -1) if self.whole else self.axes.by_channel(rows)
+        whole = len(rows), 1, row_numbers(rows)
+        return rows.reshape(whole) if self.whole else self.axes.by_channel(rows)
 
     @property
     def whole(self) -> bool:
@@ -121,7 +122,7 @@ def _cls(reducer: Reducer, rows: Tensor) -> Rows:
 
 
 def _flatten(reducer: Reducer, rows: Tensor) -> Rows:
-    return {"": rows.reshape(len(rows), -1)}
+    return {"": rows.reshape(len(rows), row_numbers(rows))}
 
 
 def _topk(reducer: Reducer, rows: Tensor) -> Rows:
@@ -168,9 +169,7 @@ def largest(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
         Values of the dtype of ``parts``, and int32 (int64 for more than 2**31 numbers).
     """
     kind = torch.int32 if parts.shape[-1] < 2**31 else torch.int64
-    order = parts.int() if parts.dtype == torch.bool else parts
-    if order.is_floating_point():
-        order = torch.where(order.isnan(), float("-inf"), order)
+    order = _ranks(parts)
     least = order.topk(count, -1).values[..., -1:]
     above, level = order > least, order == least
     room = count - above.sum(-1, keepdim=True)
@@ -179,3 +178,16 @@ def largest(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     sort = order.gather(-1, places).sort(dim=-1, descending=True, stable=True).indices
     places = places.gather(-1, sort)
     return parts.gather(-1, places), places.to(kind)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Integers in the order of the values, NaN below -inf."""
+    if values.dtype == torch.bool:
+        return values.int()
+    if not values.is_floating_point():
+        return values
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
+    least, most = torch.iinfo(whole).min, torch.iinfo(whole).max
+    bits = (values + 0.0).view(whole)  # which makes 0 of -0
+    # The bits of a float are in its order, but for the sign; below zero they run the other way.
+    return torch.where(values.isnan(), least, torch.where(bits < 0, bits ^ most, bits))

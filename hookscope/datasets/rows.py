@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,17 +135,39 @@ def batches_of(
     reading = iter(loader)
     while True:
         try:
-            batch = next(reading, None)
-        except (RuntimeError, ConnectionError, EOFError) as error:
-            if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
-                raise
-            raise HookscopeError(
-                f"A process that reads inputs has died: {cause(error)}.",
-                "It may have been killed for the memory it took: give fewer --workers, or 0. With"
-                " --resume the run goes on.",
-            ) from error
+            with blaming_lost_readers():
+                batch = next(reading, None)
+        except (ConnectionError, EOFError) as error:
+            raise _reader_died(error) from error
         if batch is None:
             return
         if isinstance(batch, HookscopeError):
             raise batch
         yield batch
+
+
+@contextmanager
+def blaming_lost_readers() -> Iterator[None]:
+    """Tell of a process that reads inputs and has died, wherever in the block that shows.
+
+    torch raises it from the handler of a signal: in the middle of whatever runs just then.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if lost_reader(error):
+            raise _reader_died(error) from error
+        raise
+
+
+def lost_reader(error: Exception) -> bool:
+    """Whether an error is torch's own word for a process that read inputs and has died."""
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
+
+
+def _reader_died(error: Exception) -> HookscopeError:
+    return HookscopeError(
+        f"A process that reads inputs has died: {cause(error)}.",
+        "It may have been killed for the memory it took: give fewer --workers, or 0. With --resume"
+        " the run goes on.",
+    )

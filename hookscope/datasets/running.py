@@ -23,14 +23,15 @@ from hookscope.datasets.landing import Landing
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.datasets.probing import Column
-from hookscope.datasets.rows import RowBatch
+from hookscope.datasets.rows import RowBatch, blaming_lost_readers, lost_reader
 from hookscope.datasets.state import State, Times
 from hookscope.datasets.stopping import Stopper
 from hookscope.datasets.writing import Filled, Writing
 from hookscope.errors import CheckFailed, InputError
-from hookscope.execute import model_failed, untouched
+from hookscope.execute import gpus_of, model_failed, untouched
 from hookscope.modules import Layer
 from hookscope.recorder import Recorder
+from hookscope.seeding import seeded_throughout
 from hookscope.tensors import as_call, map_tensors
 
 log = logging.getLogger("hookscope")
@@ -135,11 +136,17 @@ def passes(work: Work) -> Iterator[Callable[[RowBatch], dict[str, Tensor]]]:
     """Yield what runs the model on a batch and returns what its layers give, rows first."""
     stopper = Stopper(work.module, *work.last) if work.last else None
 
+    gpus = gpus_of(work.module)
+
     def give(batch: RowBatch) -> dict[str, Tensor]:
         _refuse_bad(batch, work.skip_bad)
-        return _rows_of(work, _forward(work, batch, stopper), batch)
+        # So that what a batch gives does not depend on which ran before it in this process.
+        with seeded_throughout((work.seed + batch.rows.start) % 2**63, gpus):
+            shot = _forward(work, batch, stopper)
+        return _rows_of(work, shot, batch)
 
-    with untouched(work.module, train=False, seed=work.seed), torch.no_grad():
+    still = untouched(work.module, train=False, seed=work.seed)
+    with blaming_lost_readers(), still, torch.no_grad():
         yield give
 
 
@@ -158,12 +165,12 @@ def _forward(work: Work, batch: RowBatch, stopper: Stopper | None) -> Capture:
     args, kwargs = as_call(value)
     recorder = Recorder(work.module, work.layers, work.kinds)
     mixed = torch.autocast(work.device.type, work.autocast) if work.autocast else nullcontext()
-    # So that what a batch gives does not depend on which ran before it in this process.
-    torch.default_generator.manual_seed((work.seed + batch.rows.start) % 2**63)
     with recorder as shot, stopper.passing() if stopper else nullcontext(), mixed:
         try:
             work.module(*args, **kwargs)
         except Exception as error:
+            if lost_reader(error):
+                raise
             raise model_failed(work.module, value, error, shot) from error
     return shot
 
@@ -187,12 +194,13 @@ def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
         )
     rows: dict[str, Tensor] = {}
     for key, column in work.columns.items():
-        tensor = shot[key].movedim(column.dim, 0)
+        tensor = _rows_first(shot[key], column, len(batch.rows))
         if tensor.shape != (len(batch.rows), *column.shape):
             raise CheckFailed(
                 f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of shape"
                 f" {tuple(tensor.shape)}, not {(len(batch.rows), *column.shape)}.",
-                "The shape depends on the input: bring inputs to one --size.",
+                "The shape depends on the input, or on how many inputs run at once: bring inputs to"
+                " one --size, or choose a --batch that divides the number of inputs, as 1 does.",
             )
         if tensor.dtype != column.dtype:
             raise CheckFailed(
@@ -202,3 +210,9 @@ def _rows_of(work: Work, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
             )
         rows[key] = tensor
     return rows
+
+
+def _rows_first(tensor: Tensor, column: Column, rows: int) -> Tensor:
+    if rows == 1 and tensor.shape == column.shape:  # x.squeeze() has taken the rows' dimension
+        return tensor.unsqueeze(0)
+    return tensor.movedim(column.dim, 0) if tensor.ndim > column.dim else tensor

@@ -21,6 +21,7 @@ from hookscope.datasets.folder import crc32_in, slice_key
 from hookscope.datasets.place import Place
 from hookscope.datasets.planning import Shard
 from hookscope.outputs import MARK
+from hookscope.tensors import bits_of
 
 # What the format calls each dtype. https://github.com/huggingface/safetensors#format
 NAMES = {
@@ -91,8 +92,7 @@ class ShardFile:
         for key, tensor in values.items():
             start = self._places[key] + (first - self.shard.first) * self._stored[key].bytes
             self._file.seek(start)
-            flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-            written += self._file.write(flat.numpy().data)
+            written += self._file.write(bits_of(tensor).numpy().data)
         return written
 
     def finish(self) -> dict[str, Any]:

@@ -29,7 +29,8 @@ class ChannelStatistics:
     Attributes:
         count: finite values, int64.
         mean: of them, float64; 0 where there is none.
-        m2: sum of their squared distances from it, float64.
+        m2: sum of their squared distances from it, float64; infinite where distances are beyond
+            about 1e150, as the squares are.
         min, max: float64; inf and -inf where there is none.
         zeros, positive, nan, inf: how many, int64.
         bins: how many values are in each fine bin, int64, (C, W); see ``bins.py``.
@@ -120,7 +121,10 @@ class ChannelStatistics:
 
     @property
     def std(self) -> Tensor:
-        """Population standard deviation, float64; NaN where there is no finite value."""
+        """Population standard deviation, float64; NaN where there is no finite value.
+
+        Infinite where ``m2`` is.
+        """
         return (self.m2 / self.count).sqrt()
 
     @property

@@ -19,7 +19,7 @@ from hookscope.inputs.words import STDIN, InputWord
 from hookscope.sources.layouts import seeded
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.spec import ended
-from hookscope.tensors import as_call, walk
+from hookscope.tensors import as_call, bits_of, walk
 
 Numbers = Sequence[float] | None
 
@@ -148,8 +148,7 @@ def hash_of(tensor: Tensor) -> str | None:
     """Hash of a tensor's bytes; None for one that has no plain ones (sparse, on meta)."""
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
         return None
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return sha256(plain.view(torch.uint8).numpy().tobytes())
+    return sha256(bits_of(tensor.cpu()).numpy().tobytes())
 
 
 def shapes(sources: Sequence[dict[str, Any]]) -> str:

@@ -9,10 +9,10 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError
+from hookscope.seeding import seeded_throughout
 from hookscope.sources import arguments, weights
 from hookscope.sources.autograd_function import applied, is_function
 from hookscope.sources.catalog import no_weights_by_name
@@ -49,13 +49,12 @@ def load(
     See ``hookscope.sources.loading.load``. ``meta`` is not heeded: a user's code may read the
     values of its parameters as it builds.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded_throughout(seed):
         file = run_file(spec.path) if spec.source == FILE else import_anew(spec.path)
         name, found = _find(file, spec)
         # Once more, so that what the file does besides does not change the weights.
-        torch.default_generator.manual_seed(seed)
-        module = _build(spec, name, found, model_args)
+        with seeded_throughout(seed):
+            module = _build(spec, name, found, model_args)
     offered = vars(file)
     example, preprocess = offered.get("example_input"), offered.get("preprocess")
     tokenize, rate = offered.get("tokenize"), offered.get("sample_rate")

@@ -153,6 +153,13 @@ def test_a_skipped_input_has_a_hollow_row_in_every_form(photos, tmp_path) -> Non
     assert found["relu/output.count"].tolist() == [11 * 256] * 4
 
 
+@pytest.mark.parametrize("keep", [{"reduce": "pca:2"}, {"reduce": "topk:2"}, {"stats_only": True}])
+def test_a_whole_batch_may_be_skipped(photos, tmp_path, keep) -> None:
+    (photos / "06.jpg").write_bytes(b"\xff\xd8 no image")
+    more = {"layers": ["relu", "head"], "skip_bad": True, "batch": 1}
+    assert extract(photos, tmp_path / "out", **more, **keep).state.skipped == 1
+
+
 def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
     out = tmp_path / "out"
     extract(photos, out, stats_only=True)

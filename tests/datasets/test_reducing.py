@@ -98,6 +98,33 @@ def test_topk_puts_nan_last_and_takes_booleans() -> None:
     assert largest(torch.tensor([[[False, True, True]]]), 2)[1].tolist() == [[[1, 2]]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_topk_takes_minus_infinity_before_nan_and_both_zeros_for_one(dtype) -> None:
+    nan, inf = float("nan"), float("inf")
+    odd = torch.tensor([[[nan, -inf, -nan, -inf, -0.0, 0.0, -1.0, inf, 2.0]]], dtype=dtype)
+    for count in range(1, 10):
+        values, places = largest(odd, count)
+        assert places.tolist() == [[[7, 8, 4, 5, 6, 1, 3, 0, 2][:count]]]
+        assert values.isnan().tolist() == [[[place in (0, 2) for place in places[0, 0]]]]
+
+
+ALL_WORDS = ["mean", "max", "mean:all", "flatten", "topk:3", "topk:2:space"]
+ALL_WORDS += ["histogram", "histogram:space", "pca:2", "pca:2:space"]
+
+
+@pytest.mark.parametrize("word", ALL_WORDS)
+def test_of_no_rows_no_rows_are_kept(word) -> None:
+    some, none = rows_of((6, 5, 5)), torch.empty(0, 6, 5, 5)
+    first = made(word, "Conv2d", (6, 5, 5))
+    first = replace(first, project=lambda vectors: vectors[:, :2])
+    found = first(none)
+    for name, tensor in first(some).items():
+        assert (found[name].shape, found[name].dtype) == ((0, *tensor.shape[1:]), tensor.dtype)
+    assert first.vectors(none).shape == (0, first.vectors(some).shape[1])
+    values, scale = to_int8(none)
+    assert (values.shape, scale.shape) == (none.shape, (0,))
+
+
 @pytest.mark.parametrize(("type", "shape", "order"), LAYOUTS)
 def test_histogram_counts_as_numpy_does(type, shape, order) -> None:
     rows = rows_of(shape) ** 5
@@ -219,3 +246,12 @@ def test_values_that_a_smaller_dtype_does_not_hold_are_counted() -> None:
     kept = eighths("a", torch.tensor([[1.0, float("inf"), float("nan"), -float("inf")]]))
     assert kept["a"].tolist() == [[127, 127, 0, -127]]
     assert "3 values are not finite" in eighths.warning("a")
+
+
+def test_values_beyond_single_precision_become_the_largest_int8_and_are_counted() -> None:
+    eighths = Narrower("int8")
+    rows = torch.tensor([[1e300, -1e300, 2.0], [1.0, 2.0, 4.0]], dtype=torch.float64)
+    kept = eighths("a", rows)
+    assert kept["a"].tolist() == [[127, -127, 0], [32, 64, 127]]
+    assert kept["a.scale"].tolist()[0] == pytest.approx(torch.finfo(torch.float32).max / 127)
+    assert "2 values" in eighths.warning("a")

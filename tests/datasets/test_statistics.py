@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookscope.datasets.bins import SLACK, TINY
+from hookscope.datasets.bins import SLACK, TINY, fine
 from hookscope.datasets.statistics import QUANTILES, ChannelStatistics, Statistics
 
 
@@ -99,6 +99,15 @@ def test_quantiles_are_within_the_bound_that_is_told(kind, scale) -> None:
     assert (np.abs(found - true) <= np.maximum(np.abs(true) * SLACK, TINY)).all()
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e38, 1e60, 1e140, 1e300])
+def test_quantiles_of_double_precision_are_within_the_bound_too(scale) -> None:
+    array = np.random.default_rng(2).normal(size=(50, 3, 40)) * scale
+    found = described(torch.tensor(array), [20]).quantiles().numpy()
+    flat = array.transpose(1, 0, 2).reshape(3, -1)
+    true = np.quantile(flat, QUANTILES, axis=1, method="inverted_cdf").T
+    assert (np.abs(found - true) <= np.maximum(np.abs(true) * SLACK, TINY)).all()
+
+
 def test_the_top_inputs_are_those_of_a_sort_and_of_equal_ones_the_first() -> None:
     values = torch.randint(0, 4, (30, 5, 2), generator=torch.Generator().manual_seed(0)).float()
     found = described(values, [4, 11], top=6)
@@ -129,3 +138,12 @@ def test_tensors_and_back() -> None:
     known.update("layer.1/output", torch.randn(3, 2, 2), [0, 1, 2])
     back = Statistics.from_tensors(known.to_tensors(), 2)
     agree(back.channels["layer.1/output"], known.channels["layer.1/output"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_number_lies_in_the_same_bin_in_any_precision(dtype) -> None:
+    random = torch.Generator().manual_seed(0)
+    powers = torch.randint(-149, 127, (5000,), generator=random)
+    values = torch.ldexp(torch.randn(5000, generator=random), powers).to(dtype)
+    values = values[values.isfinite()]
+    assert torch.equal(fine(values), fine(values.double()))
