@@ -1,7 +1,7 @@
 """What the rows of a dataset are read from: image files, or a Dataset of the user's own.
 
 Reading and preprocessing happen in worker processes, which inherit the recipe by forking; where
-processes cannot be forked (Windows, macOS) they happen in the one process there is.
+processes cannot be forked (Windows) they happen in the one process there is.
 """
 
 from __future__ import annotations

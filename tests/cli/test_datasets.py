@@ -151,15 +151,29 @@ def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) 
     assert [n for n, line in enumerate(table) if "skipped" in json.loads(line)] == [2, 4]
 
 
+def run_twofold(environment: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in two processes, a batch a shard."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "hookscope", *CAPTURE, "--workers", "0"]
+    command += ["--shard-size", "1", "-o", "out/", *more]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
+    photos, clean_environment
+) -> None:
+    (photos / "5.png").write_bytes(b"no image")
+    done = run_twofold(clean_environment)
+    assert done.returncode != 0
+    assert "5.png' is not an image" in done.stderr
+    assert "fault in hookscope" not in done.stderr
+
+
 @pytest.mark.slow
 def test_what_several_processes_did_is_told_of_all(photos, clean_environment) -> None:
     (photos / "5.png").write_bytes(b"no image")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "hookscope", *CAPTURE, "--workers", "0"]
-    command += ["--shard-size", "1", "--skip-bad", "-o", "out/", "--json"]
-    done = subprocess.run(
-        command, env=clean_environment, capture_output=True, text=True, check=False
-    )
+    done = run_twofold(clean_environment, "--skip-bad", "--json")
     assert done.returncode == 0, done.stderr
     assert "1 input could not be used" in done.stderr
     assert "rows/s in 2 processes; the first: decode" in done.stderr
