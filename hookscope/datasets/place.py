@@ -1,7 +1,8 @@
 """Where a folder of results lies: on a disk, or behind any address that fsspec knows (s3://...).
 
-Torch-free. Files appear whole or not at all, whatever ends the process or the machine: on a disk by
-renaming what is on it for good, in an object store by nature.
+Torch-free. Files appear whole or not at all: on a disk by renaming, in an object store by nature.
+What tells of results is then on the disk for good. Of shards, which are many times as large, their
+checksum tells whether they are: a power cut may cost the last of them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class Place:
         scratch = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_bytes(data)
+            with scratch.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             self.take(scratch, name)
         except OSError as error:
             with suppress(OSError):
@@ -81,8 +85,6 @@ class Place:
 
     def take(self, scratch: Path, name: str) -> None:
         """Give a file that lies at ``scratch(name)`` its name."""
-        with scratch.open("rb+") as file:  # a name on the disk without what it names is no file
-            os.fsync(file.fileno())
         os.replace(scratch, self._root / name)
 
     def remove(self, name: str) -> None:
