@@ -133,7 +133,7 @@ def _inputs(given: Mapping[str, Any]) -> tuple[Sequence[Entry] | Items, dict[str
     if items is not None:
         return items, {"words": [items.word], "sha256": None}
     words = [os.fspath(word) for word in several(given["input"] or ())]
-    entries = list_entries(words)[:: given["every"]]
+    entries = list_entries(words, skip_bad=given["skip_bad"])[:: given["every"]]
     return entries, {"words": words, "sha256": _known_by(entries)}
 
 

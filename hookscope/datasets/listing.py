@@ -49,39 +49,29 @@ class Entry:
         return data
 
 
-def list_entries(words: Iterable[str]) -> list[Entry]:
+def list_entries(words: Iterable[str], *, skip_bad: bool = False) -> list[Entry]:
     """Return the inputs that ``words`` name, in order.
 
-    A file that is missing and that a line of a list names is an input like others, which cannot be
-    used.
+    Args:
+        words: files, folders, globs, lists, archives.
+        skip_bad: let a file that is missing, and that a line of a list names, be an input like
+            others, which cannot be used.
 
     Raises:
         InputError: a file is missing or of another kind, or there is none.
     """
     found: list[Entry] = []
     for word in words:
-        listed = _is_list(word)
+        there = not (skip_bad and _is_list(word))
         for each in _listed(word):
             if each.lower().endswith(_ARCHIVE):
                 found += _members(each)
             else:
-                files = files_of(each, usable=False, there=not listed)
+                files = files_of(each, usable=False, there=there)
                 found += [Entry(file, file) for file in files]
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
-
-
-def refuse_missing(words: Iterable[str]) -> None:
-    """Refuse a list that names a file which does not exist, before anything is run.
-
-    Raises:
-        InputError: names the file.
-    """
-    for word in filter(_is_list, words):
-        for each in _listed(word):
-            if not each.lower().endswith(_ARCHIVE):
-                files_of(each, usable=False)
 
 
 def is_listing(word: str) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from hookscope.choices import AUTOCASTS, DECODINGS, DEFAULT_MODEL
-from hookscope.datasets.listing import refuse_missing
 from hookscope.datasets.session import Extraction, extract_into
 from hookscope.datasets.state import State
 from hookscope.demands import demand_word
@@ -119,9 +118,6 @@ def extract(
     for name, least in _LEAST.items():
         if given[name] is not None and given[name] < least:
             raise RequestError(f"{name} is {given[name]}, and {least} is the least that it can be.")
-    if not skip_bad:
-        words = input if isinstance(input, list | tuple) else [input]
-        refuse_missing(word for word in words if isinstance(word, str))
     options = {k: v for k, v in options_of(given, extract).items() if k not in NOT_IN_PLAN}
     return extract_into(
         os.fspath(folder), given, options, kinds_of(what, VALUES), progress or (lambda state: None)
