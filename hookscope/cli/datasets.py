@@ -154,7 +154,8 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     from hookscope.datasets.folder import check_folder
     from hookscope.datasets.place import place_of
 
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # of several processes the first one looks
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    if not launched:  # of several processes the first one looks
         check_folder(place_of(folder), resume=values["resume"], force=force)
     elif os.environ["RANK"] != "0":  # and the first one tells what they do
         out.quiet = True
@@ -163,7 +164,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     with running(out, f"Running {values['model']} ..."):
         from hookscope.verbs.extract import extract as verb
 
-        several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and "TORCHELASTIC_RUN_ID" in os.environ
+        several = launched and int(os.environ["WORLD_SIZE"]) > 1
         with out.bar("rows of the first process" if several else "rows") as advance:
 
             def progress(state: State) -> None:
@@ -178,8 +179,7 @@ def extract(ctx: click.Context, folder: str, force: bool, values: dict[str, Any]
     if out.json:
         from hookscope.render.json import document
 
-        told = {**done.told(), "rows_now": done.rows - done.resumed}  # of all processes
-        out.document(document("capture", {**done.manifest, **told, "folder": folder}))
+        out.document(document("capture", {**done.manifest, **done.told(), "folder": folder}))
     else:
         out.result(_lines(out, done))
     _say(out, folder, done)
@@ -230,10 +230,10 @@ def _pace(state: State) -> str:
 
 def _pace_of_all(done: Any) -> str:
     """The rate of several processes together, and what the first of them waited for."""
-    rows, shares = done.rows - done.resumed, _shares(done.state)
-    if not rows:
+    shares = _shares(done.state)
+    if not done.rows_now:
         return ""
-    rate = f"{rows / done.state.seconds:.3g} rows/s in {done.team.world} processes"
+    rate = f"{done.rows_now / done.state.seconds:.3g} rows/s in {done.team.world} processes"
     return f"{rate}; the first: {shares}" if shares else rate
 
 

@@ -44,15 +44,20 @@ class Extraction:
     team: Team
 
     def told(self) -> dict[str, Any]:
-        """What this process did, as plain values; times in seconds."""
+        """What the run did, as plain values; of times, in seconds, those of this process."""
         state = self.state
         times = {f"waited_for_{name}": value for name, value in vars(state.times).items()}
-        return {"rows_now": state.rows, "rows_skipped": state.skipped, **times}
+        return {"rows_now": self.rows_now, "rows_skipped": state.skipped, **times}
 
     @property
     def rows(self) -> int:
         """How many rows the folder holds."""
         return int(self.manifest["rows"])
+
+    @property
+    def rows_now(self) -> int:
+        """How many of them the processes of this run did."""
+        return self.rows - self.resumed
 
 
 def extract_into(
