@@ -8,7 +8,7 @@ JOBS ?= 2
 PY := "$(BIN)/python"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check docs bench clean venv ready ready-dev
+.PHONY: help demo test test-all check docs bench mutate clean venv ready ready-dev ready-mutate
 
 help:
 	@echo 'make demo      install, then run the three commands on img.png'
@@ -17,6 +17,7 @@ help:
 	@echo 'make check     format, lint, types, generated files fresh'
 	@echo 'make docs      write the generated files anew'
 	@echo 'make bench     time and memory, each as a ratio with its limit'
+	@echo 'make mutate    mutation tests, a table by package (PACKAGES="losses storing", EVERY=4)'
 	@echo 'make clean     remove caches and what the demo wrote'
 
 demo: ready
@@ -50,6 +51,11 @@ docs: ready-dev
 bench: ready
 	@$(PY) -m bench
 
+PACKAGES ?=
+EVERY ?= 1
+mutate: ready-mutate
+	@$(PY) -m tools.mutate $(PACKAGES) --every $(EVERY)
+
 clean:
 	rm -rf build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .coverage
 	rm -f resnet18.capture.safetensors resnet18.grads.safetensors
@@ -59,13 +65,17 @@ clean:
 # A stamp inside the environment tells that this checkout is installed there, editable, as
 # pyproject.toml now stands. The development stamp stands for the plain one too.
 
+comma := ,
 STAMP := $(VENV)/.hookscope-installed
 
 ready: venv
-	@$(call install,.,plain dev)
+	@$(call install,.,plain dev mutate)
 
 ready-dev: venv
-	@$(call install,.[dev],dev)
+	@$(call install,.[dev],dev mutate)
+
+ready-mutate: venv
+	@$(call install,.[dev$(comma)mutate],mutate)
 
 # $(call install,WHAT,KINDS): pip install -e WHAT, unless the stamp is newer than pyproject.toml and
 # holds this folder with one of KINDS; the first of KINDS is what it will hold.

@@ -119,21 +119,21 @@ MEASURES = (
     Measure(
         "knocking out 20 layers",
         "the same hooks by hand",
-        1.3,
+        1.1,
         "ms",
         lambda: inside("bench.in_process", "ablating", "7"),
     ),
     Measure(
-        "Grad-CAM at the layer that cam finds",  # a run and a way back to find it, a run to check
+        "Grad-CAM at the layer that cam finds",
         "the same by hand, the layer known",
-        6.0,
+        2.0,
         "ms",
         lambda: inside("bench.in_process", "map", "20"),
     ),
     Measure(
-        "Grad-CAM at a layer by name",  # a run to check
+        "Grad-CAM at a layer by name",
         "the same by hand",
-        3.0,
+        1.2,
         "ms",
         lambda: inside("bench.in_process", "named map", "20"),
     ),

@@ -110,7 +110,7 @@ def growing() -> Iterator[tuple[Cost, Cost]]:
         for count in (20_000, 2_000):
             source = photos.write(Path(room, str(count)), count, 24, 24)
             target = str(Path(room, f"features-{count}"))
-            words = ("capture", model, "--layer", "conv", "--batch", "64", "--input", str(source))
+            words = ("extract", model, "--layer", "conv", "--batch", "64", "--input", str(source))
             costs.append(cost((*HOOKSCOPE, *words, "-o", f"{target}/")))
         yield costs[0], costs[1]
 
@@ -122,10 +122,10 @@ def main() -> None:
     """
     import torch
 
-    from hookscope.datasets.place import Place
-    from hookscope.datasets.planning import Shard
-    from hookscope.datasets.shards import ShardFile, Stored
-    from hookscope.datasets.writing import Filled, Writing
+    from hookscope.extraction.planning import Shard
+    from hookscope.extraction.shards import ShardFile, Stored
+    from hookscope.extraction.writing import Filled, Writing
+    from hookscope.results.features.location import Place
 
     batch, shard, rows = 64, 256, 1280
     stored = [Stored(f"layer{i}/output", (64, 28, 28), torch.float32) for i in range(4)]

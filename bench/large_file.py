@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from bench.processes import HOOKSCOPE, Cost, pairs
-from hookscope import strict_json
-from hookscope.header import SCHEMA
-from hookscope.outputs import MARK
-from hookscope.records import Record, Recording
-from hookscope.stats import Stats
+from hookscope.files import strict_json
+from hookscope.results.header import SCHEMA
+from hookscope.results.records import Record, Recording
+from hookscope.results.stats import Stats
+from hookscope.specs.output_path import MARK
 
 LAYERS = 60
 LARGE, SMALL = 4_000_000_000, 4_000_000  # bytes

@@ -12,51 +12,51 @@ from typing import TYPE_CHECKING, Any
 from hookscope.version import __version__
 
 if TYPE_CHECKING:
-    from hookscope.ablation.result import Ablation
-    from hookscope.captures import Capture
-    from hookscope.datasets.reading.features import Features
+    from hookscope.api.ablate import ablate
+    from hookscope.api.cam import cam
+    from hookscope.api.capture import capture
+    from hookscope.api.check import check
+    from hookscope.api.diff import diff
+    from hookscope.api.export import export
+    from hookscope.api.extract import extract
+    from hookscope.api.filters import filters
+    from hookscope.api.gradcheck import gradcheck
+    from hookscope.api.grads import grads
+    from hookscope.api.load import load, load_model
+    from hookscope.api.open import open
+    from hookscope.api.plot import plot
+    from hookscope.api.record import record
+    from hookscope.api.report import Report, report
+    from hookscope.api.step import step
+    from hookscope.api.trace import trace
+    from hookscope.api.tree import tree
+    from hookscope.api.verify import verify
     from hookscope.errors import HookscopeError
-    from hookscope.health.result import Health
-    from hookscope.own_hooks.emission import emit
-    from hookscope.sources.catalog import models
-    from hookscope.verbs.ablate import ablate
-    from hookscope.verbs.cam import cam
-    from hookscope.verbs.capture import capture
-    from hookscope.verbs.check import check
-    from hookscope.verbs.diff import diff
-    from hookscope.verbs.export import export
-    from hookscope.verbs.extract import extract
-    from hookscope.verbs.filters import filters
-    from hookscope.verbs.gradcheck import gradcheck
-    from hookscope.verbs.grads import grads
-    from hookscope.verbs.load import load, load_model
-    from hookscope.verbs.open import open
-    from hookscope.verbs.plot import plot
-    from hookscope.verbs.record import record
-    from hookscope.verbs.report import Report, report
-    from hookscope.verbs.step import step
-    from hookscope.verbs.trace import trace
-    from hookscope.verbs.tree import tree
-    from hookscope.verbs.verify import verify
-    from hookscope.wrapping import wrap
+    from hookscope.hooks.capture import Capture
+    from hookscope.hooks.user_hooks.emission import emit
+    from hookscope.hooks.wrap import wrap
+    from hookscope.results.ablation import Ablation
+    from hookscope.results.features.features import Features
+    from hookscope.results.health import Health
+    from hookscope.specs.catalog import models
 
 _VERBS = (
     *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
     *("grads", "load", "open", "plot", "record", "report", "step", "trace", "verify"),
 )
 _HOMES = {
-    **{verb: f"hookscope.verbs.{verb}" for verb in _VERBS},
-    "tree": "hookscope.verbs.tree",
-    "load_model": "hookscope.verbs.load",
-    "models": "hookscope.sources.catalog",
-    "emit": "hookscope.own_hooks.emission",
-    "wrap": "hookscope.wrapping",
-    "Ablation": "hookscope.ablation.result",
-    "Capture": "hookscope.captures",
-    "Features": "hookscope.datasets.reading.features",
-    "Health": "hookscope.health.result",
+    **{verb: f"hookscope.api.{verb}" for verb in _VERBS},
+    "tree": "hookscope.api.tree",
+    "load_model": "hookscope.api.load",
+    "models": "hookscope.specs.catalog",
+    "emit": "hookscope.hooks.user_hooks.emission",
+    "wrap": "hookscope.hooks.wrap",
+    "Ablation": "hookscope.results.ablation",
+    "Capture": "hookscope.hooks.capture",
+    "Features": "hookscope.results.features.features",
+    "Health": "hookscope.results.health",
     "HookscopeError": "hookscope.errors",
-    "Report": "hookscope.verbs.report",
+    "Report": "hookscope.api.report",
 }
 
 __all__ = [

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from hookscope.files.escaping import visible
+
 
 class HookscopeError(Exception):
     """Base of all errors raised by hookscope.
+
+    Names of files, modules and keys stand in both texts; what would not show is escaped there.
 
     Args:
         message: one sentence that names the cause.
@@ -20,9 +24,9 @@ class HookscopeError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = visible(message.strip())
+        self.hint = visible(hint.strip())
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -106,12 +110,34 @@ class ForwardError(HookscopeError):
         layer: dotted name of the innermost module that was running; ``.`` is the model itself.
         recorded: how many tensors had been recorded before.
         hint: what to do next.
+
+    Attributes:
+        failure: a ``ForwardFailure``: what ran before, what came in, what was expected; None for a
+            backward pass.
+        tree: of ``tree``, the ``ModuleTree`` with what had run; else None.
+        exception: what the model raised.
+        with_grad: whether the pass was made with autograd.
     """
 
     def __init__(self, message: str, layer: str, recorded: int = 0, hint: str = "") -> None:
-        super().__init__(message, hint)
+        super().__init__(message)
         self.layer = layer
         self.recorded = recorded
+        self.failure: Any = None
+        self.tree: Any = None
+        self.exception: BaseException | None = None
+        self.with_grad = False
+        self._hint = hint
+
+    @property
+    def hint(self) -> str:
+        """What is known of the failure, a line for each fact, and what to do next."""
+        lines = self.failure.explanation() if self.failure is not None else []
+        return "\n".join(map(visible, (*lines, *([self._hint] if self._hint else []))))
+
+    @hint.setter
+    def hint(self, hint: str) -> None:
+        self._hint = hint
 
 
 class HookError(HookscopeError):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.warm import Finished, WarmProcess
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -23,15 +24,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A process that ended: its exit status and what it wrote."""
-
-    rc: int
-    stdout: str
-    stderr: str
 
 
 Run = Callable[..., Finished]
@@ -50,25 +42,37 @@ def same_numbers_each_time() -> None:
         torch.manual_seed(7)  # not the 0 from which hookscope itself builds models
 
 
-@pytest.fixture
-def clean_environment(tmp_path: Path) -> dict[str, str]:
-    """The environment without settings of hookscope's or of the terminal's, and an empty home."""
-    unwanted = ("HOOKSCOPE_", "XDG_", "_HOOKSCOPE_")
+@pytest.fixture(scope="session")
+def bare_environment() -> dict[str, str]:
+    """The environment without settings of hookscope's, of Python's or of the terminal's."""
+    unwanted = ("HOOKSCOPE_", "XDG_", "_HOOKSCOPE_", "PYTHON")
     terminal = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"}
-    caches = {"TORCH_HOME", "PYTHONWARNINGS", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"}
-    environment = {
+    return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(unwanted) and name not in terminal | caches
-    }
+        if not name.startswith(unwanted) and name not in terminal | {"TORCH_HOME"}
+    } | {"PYTHONPATH": str(REPO)}
+
+
+@pytest.fixture
+def clean_environment(tmp_path: Path, bare_environment: dict[str, str]) -> dict[str, str]:
+    """The bare environment with an empty home."""
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     places = ("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    return environment | dict.fromkeys(places, str(home)) | {"PYTHONPATH": str(REPO)}
+    return bare_environment | dict.fromkeys(places, str(home))
+
+
+@pytest.fixture(scope="session")
+def warm_process(bare_environment: dict[str, str]) -> Iterator[WarmProcess]:
+    """A process with torch imported, whose forks run commands."""
+    process = WarmProcess(bare_environment)
+    yield process
+    process.close()
 
 
 @pytest.fixture
-def run(tmp_path: Path, clean_environment: dict[str, str]) -> Run:
+def run(tmp_path: Path, clean_environment: dict[str, str], warm_process: WarmProcess) -> Run:
     """Run ``hookscope ARGS...`` as a process and wait for it.
 
     ``run("tree", "resnet18", cwd=FOLDER, env={"NO_COLOR": "1"}, stdin="...")``: the working folder
@@ -80,17 +84,21 @@ def run(tmp_path: Path, clean_environment: dict[str, str]) -> Run:
         *arguments: object,
         cwd: Path | None = None,
         env: Mapping[str, str | None] | None = None,
-        stdin: str | None = None,
+        stdin: str = "",
         timeout: float = 300,
     ) -> Finished:
         folder = cwd or tmp_path / "work"
         folder.mkdir(exist_ok=True)
         wanted = {**clean_environment, **(env or {})}
+        environment = {name: value for name, value in wanted.items() if value is not None}
+        words = [str(argument) for argument in arguments]
+        if warm_process.can_run(environment):
+            return warm_process.run(words, folder, environment, stdin, timeout)
         done = subprocess.run(
-            [sys.executable, "-m", "hookscope", *map(str, arguments)],
+            [sys.executable, "-m", "hookscope", *words],
             cwd=folder,
-            env={name: value for name, value in wanted.items() if value is not None},
-            input=stdin if stdin is not None else "",
+            env=environment,
+            input=stdin,
             capture_output=True,
             text=True,
             encoding="utf-8",

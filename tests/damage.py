@@ -85,7 +85,7 @@ def endure(
     refused = 0
     for content in contents:
         path.write_bytes(content)
-        start = time.monotonic()
+        start = time.process_time()  # of this process alone, however busy the machine is
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -95,5 +95,5 @@ def endure(
             assert error.exit_code == 2, error
             assert error.message
             assert "\n" not in error.message
-        assert time.monotonic() - start < SECONDS
+        assert time.process_time() - start < SECONDS
     return refused

@@ -26,7 +26,7 @@ def make(folder: Path, target: str, **environment: str) -> subprocess.CompletedP
         env=kept | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

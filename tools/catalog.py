@@ -10,12 +10,12 @@ import sys
 from dataclasses import asdict
 from importlib.metadata import version
 
-from hookscope.sources import catalog
 from hookscope.sources.torchvision import live
+from hookscope.specs import catalog
 
 
 def render() -> str:
-    """Return the text of ``hookscope/sources/catalog.json`` for the installed torchvision."""
+    """Return the text of ``hookscope/specs/catalog.json`` for the installed torchvision."""
     release = ".".join(version("torchvision").split(".")[:2])
     rows = ",\n".join(json.dumps(asdict(info)) for info in live())
     return f'{{"torchvision": "{release}", "models": [\n{rows}\n]}}\n'

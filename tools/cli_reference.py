@@ -33,6 +33,31 @@ The user's file is `~/.config/hookscope/hookscope.toml` on Linux (or under `XDG_
 `~/Library/Application Support/hookscope/hookscope.toml` on macOS, and
 `%APPDATA%\\hookscope\\hookscope.toml` on Windows; `hookscope config` tells its path.
 
+## Settings files of a project
+
+The project's file comes with whatever was downloaded into the folder, so it is not trusted as a
+flag or a variable is.
+
+- Python code is refused (exit 2) until you have run `hookscope config --allow`, and again after
+  any change of the file. That is any `hook`, `hook-arg`, `method` and `model-arg`, a `model` that
+  is `FILE.py:NAME`, `package.module:NAME` or of a plugin, and a `loss` or `input` that names a
+  function.
+- `--allow` shows these values and records the file's path and the SHA-256 of its content in the
+  folder `allowed` beside the user's file; `--revoke` takes that back. What is in the Python files
+  is not recorded. Code that is named by a relative path or by a module's name is only run from the
+  folder of the settings file, since elsewhere the same name is another file.
+- `trust` and `force` are never taken from it, and neither is an `output` or `chrome` outside its
+  folder, by `..`, `~`, a link or an address.
+- The search ends at the root of a repository (`.git`, `.hg`) or at the home folder. A file, or a
+  link to one, that belongs to neither you nor root is ignored with a note; Windows has no such
+  check.
+
+A flag or a variable takes the place of a refused value. A file that is named with `--config` or
+`HOOKSCOPE_CONFIG`, and the user's own file, may set all keys but `trust`. Completion reads no
+settings file. `hookscope config` shows refused values as `refused`.
+
+## Variables
+
 Every option has the variable `HOOKSCOPE_<COMMAND>_<OPTION>`. In that of a repeatable option, spaces
 separate the values (`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), and in `HOOKSCOPE_CAPTURE_INPUT` the
 separator of `PATH` does. A comma belongs to the value.

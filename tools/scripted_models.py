@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.execute import first_difference
-from hookscope.modules import layers_of
-from hookscope.recorder import Recorder
-from hookscope.sources.catalog import ModelInfo
+from hookscope.execution.forward import first_difference
+from hookscope.hooks.layers import layers_of
+from hookscope.hooks.recorder import Recorder
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel
-from hookscope.tensors import as_call, map_tensors, walk
+from hookscope.specs.catalog import ModelInfo
+from hookscope.tensors.nested import as_call, map_tensors, walk
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "torchscript-models.md"
 PREFACE = """\

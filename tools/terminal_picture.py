@@ -18,10 +18,10 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 from rich.text import Text
 
-from hookscope.pictures.maps import feature_maps
-from hookscope.reader import open_capture
-from hookscope.render.maps import map_lines
-from hookscope.render.summary import summary_lines
+from hookscope.results.reader import open_capture
+from hookscope.views.images.maps import feature_maps
+from hookscope.views.text.maps import map_lines
+from hookscope.views.text.summary import summary_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = "sample_models/five.safetensors"

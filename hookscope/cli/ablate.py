@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from hookscope.choices import FIGURES, KNOCKOUTS
 from hookscope.cli import candidates, losses, options
 from hookscope.cli.command import Example, command, flag, option, together
 from hookscope.cli.everywhere import everywhere
@@ -15,6 +14,7 @@ from hookscope.cli.out import Out
 from hookscope.cli.recording import say_what_was_written, settle_path
 from hookscope.cli.running import running
 from hookscope.cli.values import FileName
+from hookscope.specs.choices import FIGURES, KNOCKOUTS
 
 EXAMPLES = (
     Example(
@@ -110,7 +110,7 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
-        from hookscope.verbs.ablate import ablate as verb
+        from hookscope.api.ablate import ablate as verb
 
         with out.bar("knocking out") as advance:
 
@@ -126,11 +126,11 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
     names += [(one.module, one.type) for one in result.coverage.silent]
     candidates.remember(values["model"], names, complete=False)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         out.document(document("ablate", {**result.to_json(), "file": str(path)}))
     else:
-        from hookscope.render.ablate import ablation_lines
+        from hookscope.views.text.ablate import ablation_lines
 
         out.result(ablation_lines(result, out.width, out.ascii))
     say_what_was_written(out, path, path.stat().st_size, replaces and not result.resumed)

@@ -6,14 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cams.words import (
-    BASELINES,
-    DEFAULT_METHOD,
-    METHODS,
-    STEPS,
-    UPSAMPLINGS,
-    check_choices,
-)
 from hookscope.cli import candidates, options
 from hookscope.cli.command import Example, command, flag, option, together
 from hookscope.cli.everywhere import everywhere
@@ -23,6 +15,13 @@ from hookscope.cli.recording import refuse_own_source, settle_path
 from hookscope.cli.running import running
 from hookscope.cli.values import FileName
 from hookscope.errors import RequestError
+from hookscope.specs.cam import (
+    BASELINES,
+    DEFAULT_METHOD,
+    METHODS,
+    STEPS,
+    UPSAMPLINGS,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +59,10 @@ def _one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...
             f"--layer is there {len(names)} times: {', '.join(names)}.",
             "A map explains one layer: name it once, and run the command once for each.",
         )
+    if names and not ctx.resilient_parsing:
+        from hookscope.specs.patterns import compile_pattern
+
+        compile_pattern(names[0])
     return names[0] if names else None
 
 
@@ -155,20 +158,22 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     its grid, the class and its score, and where the map peaks.
     """
     out: Out = ctx.obj
-    chosen = (values[name] for name in ("by", "layer", "steps", "baseline", "upsample"))
-    check_choices(*chosen)
+    from hookscope.cli.request import part_of
+    from hookscope.specs.command_options import CamOptions
+
+    part_of(CamOptions, values)
     picture, maps, replaces = _settle_paths(output, force, values["model"])
     for path in (path for path in (picture, maps) if path.exists()):
-        from hookscope.inputs.words import paths_of
+        from hookscope.specs.input import paths_of
 
         read = [*paths_of(values["input"] or ()), values["weights"], values["target"]]
         refuse_own_source(path, read)
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
-        from hookscope import atomic
-        from hookscope.cams.picture import heat_png
-        from hookscope.verbs.cam import cam as verb
+        from hookscope.analysis.cams.picture import heat_png
+        from hookscope.api.cam import cam as verb
+        from hookscope.files import atomic
 
         with out.bar("running") as advance:
             capture = verb(**values, progress=advance)
@@ -177,14 +182,14 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
         size = atomic.write_bytes(picture, heat_png(capture))
         out.last_words = f"Interrupted; {picture} and {maps} were written."
     if out.json:
-        from hookscope.render.json import capture_document
+        from hookscope.views.text.json import capture_document
 
         out.document({**capture_document(capture, str(maps)), "picture": str(picture)})
     else:
-        from hookscope.render.cam import cam_lines
+        from hookscope.views.text.cam import cam_lines
 
         out.result(cam_lines(capture, out.width, out.ascii))
-    from hookscope.render.text import size as bytes_text
+    from hookscope.views.text.text import size as bytes_text
 
     replaced = ", replacing earlier files" if replaces else ""
     out.note(
@@ -196,7 +201,7 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
 
 def _settle_paths(output: str | None, force: bool, model: str) -> tuple[Path, Path, bool]:
     """The picture, the file of the maps beside it, and whether one of them replaces another."""
-    from hookscope import outputs
+    from hookscope.specs import output_path as outputs
 
     if output is not None and not output.lower().endswith(".png"):
         raise RequestError(

@@ -24,7 +24,7 @@ def models(
     """Offer the models of the bundled list; failing those, files."""
     from click.shell_completion import CompletionItem
 
-    from hookscope.sources.catalog import bundled
+    from hookscope.specs.catalog import bundled
 
     found = [m.name for m in bundled() if m.name.startswith(incomplete)]
     return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
@@ -36,7 +36,7 @@ def weights(
     """Offer the words for weights, the pretrained ones of the model on the line, and files."""
     from click.shell_completion import CompletionItem
 
-    from hookscope.sources.catalog import bundled
+    from hookscope.specs.catalog import bundled
 
     model = _model_on_line(ctx)
     named = [name for info in bundled() if info.name == model for name in info.weights]
@@ -79,7 +79,7 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
     """Offer what the file on the line holds, by its header alone."""
     from click.shell_completion import CompletionItem
 
-    from hookscope.outputs import header_of
+    from hookscope.specs.output_path import header_of
 
     try:
         names = [name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"]
@@ -104,7 +104,7 @@ def remember(model: str, layers: Iterable[tuple[str, str]], complete: bool) -> N
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_bytes(text.encode())
         unfinished.replace(path)
     except (OSError, UnicodeError):
         return  # completion is a comfort: a full disk or a read-only home must not fail a command

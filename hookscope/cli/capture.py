@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from hookscope.cli import changes, datasets, options
+from hookscope.cli import changes, options
 from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
-from hookscope.outputs import names_folder
+from hookscope.errors import RequestError
+from hookscope.specs.output_path import names_folder
 
 EXAMPLES = (
     Example(
@@ -65,7 +66,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.what("output", "output", "input"),
     options.ops,
     options.attention,
-    options.inputs_or_dataset,
+    options.inputs,
     changes.changes("capture"),
     options.run,
     options.spread,
@@ -77,8 +78,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
         help="Let a language model add N tokens, the likeliest each; every step is a call.",
     ),
     options.checks,
-    options.output_or_folder,
-    datasets.options,
+    options.output,
     everywhere,
     click.pass_context,
     examples=EXAMPLES,
@@ -89,14 +89,11 @@ def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) 
 
     Writes a safetensors file and prints a table of what is in it: shape, dtype and statistics, in
     the order of execution. What is kept is what a layer returned at that moment, whatever is done
-    to it in place later. An output that ends in a slash is a folder for the features of a whole
-    dataset, one row for each input, however many there are.
+    to it in place later. For a whole dataset use 'hookscope extract'.
     """
-    into = output is not None and names_folder(output)
-    values = datasets.split(ctx, into, values)
-    if values["input"] and not values.get("skip_bad"):
-        values["input"] = options.look_at(values["input"])
-    if into:
-        datasets.extract(ctx, str(output), force, {**values, "input": options.words_of(ctx)})
-    else:
-        record(ctx, output, force, values)
+    if output is not None and names_folder(output):
+        raise RequestError(
+            f"{output} is a folder, and capture writes one file.",
+            "Name a file, or use 'hookscope extract' for the features of many inputs.",
+        )
+    record(ctx, output, force, values)

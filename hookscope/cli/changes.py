@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from hookscope.choices import FORWARD, HOOK_KINDS_OF
 from hookscope.cli import candidates, options
 from hookscope.cli.command import flag, option, together
+from hookscope.specs.choices import FORWARD, HOOK_KINDS_OF
 
 
 def _check_edits(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     if value and not ctx.resilient_parsing:
-        from hookscope.edits.words import read_edits
+        from hookscope.specs.edit import read_edits
 
         read_edits(value, gradients=param.name == "grad_edits")
     return value
@@ -55,7 +55,7 @@ _compare = flag(
 
 def operations(*names: str) -> dict[str, list[tuple[str, str]]]:
     """The operations of ``--edit``, or ``--grad-edit``, for the help."""
-    from hookscope.edits.formulas import GRADIENTS, VALUES
+    from hookscope.specs.edit_operations import GRADIENTS, VALUES
 
     tables = {"--edit": ("x: activation", VALUES), "--grad-edit": ("g: gradient", GRADIENTS)}
     notes = {}
@@ -70,7 +70,7 @@ def _check_hooks(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     if value and not ctx.resilient_parsing:
-        from hookscope.own_hooks.words import parse_hook
+        from hookscope.specs.user_hook import parse_hook
 
         for word in value:
             parse_hook(word)

@@ -12,7 +12,7 @@ from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.cli.running import running
 from hookscope.cli.values import FileName, Several
-from hookscope.health.checks import CHECKS, DEFAULTS, choose, settle
+from hookscope.specs.health_checks import CHECKS, DEFAULTS
 
 FOUND = 1
 
@@ -101,30 +101,31 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     out: Out = ctx.obj
     from pathlib import Path
 
-    from hookscope import outputs
-    from hookscope.sources import catalog
+    from hookscope.cli.request import part_of
+    from hookscope.specs import catalog
+    from hookscope.specs import output_path as outputs
+    from hookscope.specs.command_options import CheckOptions
 
     catalog.check(values["model"])
-    choose(values["only"], values["skip"])
-    settle(values)
+    part_of(CheckOptions, values)
     replaces = outputs.check_report(Path(output), force) if output else False
     options.announce_model(ctx)
     with running(out, f"Running {values['model']} ..."):
-        from hookscope.verbs.check import check as verb
+        from hookscope.api.check import check as verb
 
         health = verb(**values)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         out.document(document("check", health.to_json()))
     else:
-        from hookscope.render.check import check_lines
+        from hookscope.views.text.check import check_lines
 
         out.result(check_lines(health, out.width, out.ascii))
     if output:
-        from hookscope.atomic import write_text
         from hookscope.cli.recording import say_what_was_written
-        from hookscope.render.findings import WRITERS
+        from hookscope.files.atomic import write_text
+        from hookscope.views.text.findings import WRITERS
 
         path = Path(output)
         size = write_text(path, WRITERS[path.suffix.lower()](health))

@@ -17,12 +17,16 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli.layout import Context
-from hookscope.suggest import near
+from hookscope.cli.out import Out
+from hookscope.errors import HookscopeError
+from hookscope.files.escaping import visible
+from hookscope.specs.suggest import near
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WIDTH = 100
 GLOBAL = "Global options"
+USAGE = 2  # the exit status of a wrong request
 _WRITTEN = f"{__name__}.written"
 
 
@@ -132,12 +136,42 @@ class Command(click.Command):
         knowing the model.
         """
         waiting = {o for p in self.options() if not (p.is_flag or p.count) for o in p.opts}
-        if ctx.resilient_parsing and args and args[-1] in waiting:
-            args = args[:-1]
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args[:-1] if args[-1:] and args[-1] in waiting else args)
+        with ctx.ensure_object(Out).holding_notes():
+            return self._parse(ctx, args)
+
+    def _parse(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise _explained(error, ctx) from None
+        except HookscopeError as error:
+            self._tell_origins(error, ctx)
+            raise
+        from hookscope.cli.settings import check_refused
+
+        check_refused(ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a request that is refused is told with what set its values."""
+        try:
+            return super().invoke(ctx)
+        except HookscopeError as error:
+            self._tell_origins(error, ctx)
+            raise
+
+    def _tell_origins(self, error: HookscopeError, ctx: click.Context) -> None:
+        """Add to the hint which variables and files set options, which nobody sees on the line."""
+        origins = [
+            f"--{option.key} is set by {origin}."
+            for option in self.options()
+            if (option.expose_value or option.key == "config")
+            and (origin := option.origin(ctx, ctx.get_parameter_source(option.name)))
+        ]
+        if origins and error.exit_code == USAGE:
+            error.hint = visible(" ".join([error.hint, *origins]).strip())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by section, and the command's own further sections."""

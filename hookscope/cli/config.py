@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hookscope.cli.command import Example, command
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
-from hookscope.cli.settings import Effective, effective, settings_of
-from hookscope.config import FILE_NAME
+from hookscope.cli.settings import Effective, effective, settings_of, user_folder
+from hookscope.cli.settings_files import FILE_NAME
+from hookscope.errors import RequestError
+from hookscope.files.escaping import visible
+
+if TYPE_CHECKING:
+    from hookscope.cli.settings_files import SettingsFile
 
 EXAMPLES = (
     Example("hookscope config", "All values, with file or variable."),
@@ -19,19 +24,34 @@ EXAMPLES = (
 )
 
 
-@command("config", everywhere, click.pass_context, examples=EXAMPLES)
-def config(ctx: click.Context) -> None:
+@command(
+    "config",
+    click.option("--allow", is_flag=True, help="Let the project's settings file name Python code."),
+    click.option("--revoke", is_flag=True, help="Take that permission back."),
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
     """Show every setting and where it came from.
 
     The order, strongest first: flag, environment variable, hookscope.toml (or [tool.hookscope] in
     pyproject.toml) here or in a folder above, hookscope.toml in the user's settings folder,
     default. A key is an option's long name; at the top of a file it is for all commands, in a table
     such as [capture] for one. Relative paths are taken from the working folder.
+
+    The project's file may have been written by somebody else. Values of model, model-arg, method,
+    input, loss, hook and hook-arg that name Python code are refused until --allow has recorded the
+    file's path and the hash of its content. trust, force and an output outside the file's folder
+    are always refused.
     """
     out: Out = ctx.obj
+    if allow or revoke:
+        _decide(ctx, allow, revoke)
+        return
     rows = list(effective(ctx))
-    files = [str(path) for path in settings_of(ctx).files]
-    user_file = os.path.join(click.get_app_dir("hookscope"), FILE_NAME)
+    files = [str(file.path) for file in settings_of(ctx).files]
+    user_file = str(user_folder() / FILE_NAME)
     if out.json:
         settings = [{**row._asdict(), "value": row.value} for row in rows]
         out.document(
@@ -40,6 +60,8 @@ def config(ctx: click.Context) -> None:
                 "command": "config",
                 "files": files,
                 "user_file": user_file,
+                "ignored": [str(path) for path in settings_of(ctx).ignored],
+                "project": _project_document(ctx),
                 "settings": settings,
             }
         )
@@ -49,9 +71,86 @@ def config(ctx: click.Context) -> None:
     if user_file not in files:
         state = "not read" if os.path.isfile(user_file) else "does not exist"
         out.note(f"the user's settings file: {user_file} ({state})")
+    _show_rows(out, rows)
+    for path in dict.fromkeys(row.where for row in rows if row.source == "refused"):
+        from hookscope.cli.allowed_settings import ALLOW
+
+        hint = f"; '{ALLOW}' allows Python code" if _names_code_unallowed(ctx) else ""
+        out.warning(f"{path} sets values that are refused{hint}")
+
+
+def _show_rows(out: Out, rows: list[Effective]) -> None:
     cells = [(f"{row.command}.{row.option}", _text(row.value), _from(row)) for row in rows]
-    widths = [max(len(cell[i]) for cell in cells) for i in range(2)]
-    out.text("\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in cells))
+    widths = [max((len(cell[i]) for cell in cells), default=0) for i in range(2)]
+    if cells:
+        out.text("\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in cells))
+
+
+def _project_file(ctx: click.Context) -> SettingsFile | None:
+    return next((file for file in settings_of(ctx).files if file.found), None)
+
+
+def _code_in(ctx: click.Context, file: SettingsFile) -> list[tuple[str, str, Any]]:
+    """The command, key and value of each setting of the file that names Python code."""
+    from hookscope.cli.allowed_settings import names_code
+
+    return [
+        (command, key, setting.value)
+        for command, values in settings_of(ctx).values.items()
+        for key, setting in values.items()
+        if setting.file == file and names_code(key, setting.value)
+    ]
+
+
+def _names_code_unallowed(ctx: click.Context) -> bool:
+    from hookscope.cli.allowed_settings import is_allowed
+
+    file = _project_file(ctx)
+    return bool(file and _code_in(ctx, file) and not is_allowed(user_folder(), file))
+
+
+def _project_document(ctx: click.Context) -> dict[str, Any] | None:
+    """The file that was found, for JSON: whether it names code, and whether it may."""
+    from hookscope.cli.allowed_settings import is_allowed
+
+    file = _project_file(ctx)
+    return file and {
+        "file": str(file.path),
+        "sha256": file.sha256,
+        "names_code": bool(_code_in(ctx, file)),
+        "allowed": is_allowed(user_folder(), file),
+    }
+
+
+def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
+    """Allow the project's file to name code, or take that back; show what it names."""
+    from hookscope.cli import allowed_settings as allowing
+
+    out: Out = ctx.obj
+    flag = "--allow" if allow else "--revoke"
+    if allow and revoke:
+        raise click.UsageError("--allow and --revoke cannot both be given.", ctx)
+    file = _project_file(ctx)
+    if file is None:
+        raise RequestError(
+            f"{flag} is for a settings file in this folder or above it, and none was found there.",
+            "Run it in the project's folder, without --config and --no-config.",
+        )
+    if allow:
+        allowing.allow(user_folder(), file)
+    had = allow or allowing.revoke(user_folder(), file)
+    code = _code_in(ctx, file)
+    if out.json:
+        names = [{"command": c, "option": key, "value": value} for c, key, value in code]
+        project = _project_document(ctx)
+        out.document({"schema": 1, "command": "config", "project": project, "code": names})
+        return
+    source = "allowed" if allow else "refused"
+    _show_rows(out, [Effective(c, key, value, source, str(file.path)) for c, key, value in code])
+    if allow:
+        out.note(f"{file.path} may name Python code until its content changes")
+    else:
+        out.note(f"{file.path} {'may no longer' if had else 'was not allowed to'} name Python code")
 
 
 def _text(value: Any) -> str:
@@ -59,8 +158,8 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return visible(",".join(map(str, value)) if isinstance(value, tuple | list) else str(value))
 
 
 def _from(row: Effective) -> str:
-    return f"{row.source} {row.where}" if row.where else row.source
+    return visible(f"{row.source} {row.where}" if row.where else row.source)

@@ -8,13 +8,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.choices import DEVICES, DTYPES
 from hookscope.cli import candidates, options
 from hookscope.cli.command import Example, command, flag, option, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.cli.running import running
 from hookscope.cli.values import FileName, Several
+from hookscope.specs.choices import DEVICES, DTYPES
 
 DIFFERS, TROUBLE = 1, 2
 
@@ -47,8 +47,8 @@ def _read_each(
     def read(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Any:
         if not value or ctx.resilient_parsing:
             return None
-        from hookscope import spec
-        from hookscope.diffing.words import each_key
+        from hookscope.specs import model as spec
+        from hookscope.specs.diff import each_key
 
         return each_key(value, getattr(spec, read_name))
 
@@ -190,7 +190,7 @@ def diff(ctx: click.Context, **values: Any) -> None:
     """
     out: Out = ctx.obj
     out.failed = TROUBLE
-    from hookscope.diffing.words import OF_MODELS, are_captures
+    from hookscope.specs.diff import OF_MODELS, are_captures
 
     captures = are_captures(values["a"], values["b"])
     _refuse_misfits(ctx, values, captures)
@@ -198,15 +198,15 @@ def diff(ctx: click.Context, **values: Any) -> None:
         values = {name: value for name, value in values.items() if name not in OF_MODELS}
     what = f"Comparing {values['a']} with {values['b']} ..."
     with out.status(what) if captures else running(out, what):
-        from hookscope.verbs.diff import diff as verb
+        from hookscope.api.diff import diff as verb
 
         result = verb(**values)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         out.document(document("diff", result.to_json()))
     else:
-        from hookscope.render.diff import diff_lines
+        from hookscope.views.text.diff import diff_lines
 
         out.result(diff_lines(result, out.width, out.ascii))
     if not result.same:
@@ -215,9 +215,9 @@ def diff(ctx: click.Context, **values: Any) -> None:
 
 def _refuse_misfits(ctx: click.Context, values: dict[str, Any], captures: bool) -> None:
     """Refuse what does not go together, before anything heavy is imported to use it."""
-    from hookscope.diffing.tolerances import check_tolerances
-    from hookscope.diffing.words import check_models, refuse_for_captures
-    from hookscope.inputs.words import NO_IMAGE, refuse_unused
+    from hookscope.specs.diff import check_models, refuse_for_captures
+    from hookscope.specs.input import NO_IMAGE, refuse_unused
+    from hookscope.specs.tolerances import check_tolerances
 
     check_tolerances(values["atol"], values["rtol"])
     if captures:

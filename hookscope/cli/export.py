@@ -1,4 +1,4 @@
-"""``hookscope export``: the features of a dataset in one file, without loading torch."""
+"""``hookscope export``: features of a dataset, or tensors of a capture, in one file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ EXAMPLES = (
         "hookscope export sample_models/features/",
         "All of them in one safetensors file, which 'hookscope show' opens too.",
     ),
+    Example(
+        "hookscope export sample_models/five.safetensors --layer conv1 -o conv1.npy",
+        "One tensor of a capture, for numpy.load.",
+    ),
 )
 
 features = click.argument(
     "features",
     metavar="FOLDER",
     type=FileName("folder"),
-    help="The folder that 'hookscope capture --output FOLDER/' wrote, or its address.",
+    help="The folder that 'hookscope extract' wrote, or its address.",
 )
 
 output = together(
@@ -37,8 +41,8 @@ output = together(
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The file to write, .safetensors, .npy (of one layer) or .parquet;"
-        " FOLDER.export.safetensors here if not given.",
+        help="The file to write: .safetensors, .npy (one array), .npz or, of a folder, .parquet;"
+        " NAME.export.safetensors here if not given.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
 )
@@ -46,7 +50,13 @@ output = together(
 
 @command(
     "export",
-    features,
+    click.argument(
+        "features",
+        metavar="FOLDER|FILE",
+        type=FileName("file"),
+        help="The folder that 'hookscope extract' wrote, or its address; or a file"
+        " that capture, grads or step wrote.",
+    ),
     option(
         "--layer",
         "-l",
@@ -54,8 +64,8 @@ output = together(
         section="Layers",
         multiple=True,
         metavar="KEY",
-        help="A layer, a key as 'hookscope show FOLDER' lists it, or a glob over either."
-        " Repeatable; all layers if not given.",
+        help="A layer, a key as 'hookscope show' lists it, or a glob over either; of a FILE also"
+        " with a slice behind it. Repeatable; all if not given.",
     ),
     output,
     everywhere,
@@ -63,29 +73,32 @@ output = together(
     examples=EXAMPLES,
 )
 def export(out: Out, features: str, output: str | None, force: bool, **values: Any) -> None:
-    """Write the features of a dataset to one file.
+    """Write the features of a dataset, or tensors of a capture, to one file.
 
-    The shards are read and written some megabytes at a time, so memory does not grow with the
-    number of inputs. Torch is not loaded.
+    Values are read and written some megabytes at a time, so memory does not grow with the number of
+    inputs. Torch is not loaded. In .npy and .npz files bfloat16 and the float8s become float32 and
+    complex32 becomes complex64, with the same values.
     """
     from pathlib import Path
 
-    from hookscope import outputs
+    from hookscope.specs import output_path as outputs
 
     name = os.path.basename(os.path.abspath(features))
+    if os.path.isfile(features):
+        name = Path(features).stem
     path = Path(output) if output else outputs.default_path(name, "export")
     replaces = outputs.check(path, force, suffix=outputs.table_ending(path))
     out.last_words = "Interrupted; nothing was written."
-    from hookscope.verbs.export import export as verb
+    from hookscope.api.export import export as verb
 
     with out.bar("Exporting") as advance:
         done = verb(features, path, progress=advance, **values)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         out.document(document("export", done.to_json()))
     else:
-        from hookscope.render.features import rows_lines
+        from hookscope.views.text.features import rows_lines
 
         out.result(rows_lines(done.rows, out.width, out.ascii))
     say_what_was_written(out, path, done.bytes, replaces)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from hookscope.cli.out import Out
-from hookscope.errors import HookscopeError
+from hookscope.errors import ForwardError, HookscopeError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # EDQUOT is unknown to Windows.
@@ -27,8 +27,13 @@ class Fault(NamedTuple):
     foreseen: bool = True
 
 
-def report(error: BaseException, out: Out) -> int:
-    """Print what ``error`` means and return the exit status."""
+def report(error: BaseException, out: Out, command: str = "") -> int:
+    """Print what ``error`` means and return the exit status.
+
+    Of a forward pass that failed, the calls that ran before are a result of ``command``.
+    """
+    if isinstance(error, ForwardError) and error.failure is not None:
+        _show_failure(error, out, command)
     fault = explain(error)
     if out.verbose > 1 or os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
         import traceback
@@ -38,6 +43,17 @@ def report(error: BaseException, out: Out) -> int:
     if not fault.foreseen:
         out.hint(", ".join(f"{name} {version}" for name, version in versions()))
     return out.failed if fault.status == FAILED else fault.status
+
+
+def _show_failure(error: ForwardError, out: Out, command: str) -> None:
+    from hookscope.views.text.failure import failure_document, failure_lines, failure_tree
+
+    if out.json:
+        out.document(failure_document(command, error))
+    elif error.tree is not None:
+        out.result(failure_tree(error, out.width, out.ascii, sources=out.verbose > 0))
+    elif error.failure.ran or error.failure.complete:
+        out.result(failure_lines(error.failure, out.width, out.ascii, every=out.verbose > 0))
 
 
 def explain(error: BaseException) -> Fault:
@@ -66,6 +82,9 @@ def explain(error: BaseException) -> Fault:
             "Free some space there, or choose another place for it.",
             FAILED,
         )
+    if isinstance(error, FileNotFoundError) and error.filename is None and _folder_is_gone():
+        hint = "Change to a folder that exists, or write whole paths."
+        return Fault("The working folder was deleted.", hint, FAILED)
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         hint = "Set HOOKSCOPE_DEBUG=1 to see where it happened."
@@ -73,11 +92,20 @@ def explain(error: BaseException) -> Fault:
     return _unknown(error)
 
 
+def _folder_is_gone() -> bool:
+    """Whether the working folder was deleted, so that relative paths mean nothing."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def versions() -> Iterator[tuple[str, str]]:
     """Yield the names and versions that matter, without importing torch or torchvision."""
     from importlib import metadata
 
-    from hookscope import __version__
+    from hookscope.version import __version__
 
     yield "hookscope", __version__
     for name in ("torch", "torchvision"):
@@ -119,7 +147,8 @@ def _mismatch() -> Fault:
 
 def _unknown(error: BaseException) -> Fault:
     name = type(error).__name__
-    message = f"Unexpected {name}: {error}" if str(error) else f"Unexpected {name}."
+    said = " ".join(str(error).split())
+    message = f"Unexpected {name}: {said}" if said else f"Unexpected {name}."
     hint = "This is a fault in hookscope. Please report it with what HOOKSCOPE_DEBUG=1 prints"
     return Fault(message, f"{hint}{_tracker()}.", FAILED, foreseen=False)
 

@@ -57,14 +57,14 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     or an embedding the matrix.
     """
     out: Out = ctx.obj
-    from hookscope.sources import catalog
+    from hookscope.specs import catalog
 
     spec = catalog.check(values["model"])
     path, replaces = pictures.settle_picture(output, force, spec.stem, "filters")
     options.announce_model(ctx)
     out.last_words = "Interrupted; nothing was written."
     with running(out, f"Reading {values['model']} ..."):
-        from hookscope.verbs.filters import filters as verb
+        from hookscope.api.filters import filters as verb
 
         drawing = verb(**values)
     pictures.deliver(out, drawing, path, replaces, dpi, "filters")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli.command import Command, Option
-from hookscope.dimensions import layout
-from hookscope.kinds import ATTENTION, OUTPUT
+from hookscope.results.dimensions import layout
+from hookscope.specs.record_kinds import ATTENTION, OUTPUT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hookscope.captures import Capture
-    from hookscope.records import Record
+    from hookscope.hooks.capture import Capture
+    from hookscope.results.records import Record
 
 # What to record is not the same choice there, and the file is another one.
 _OWN = {"model", "what", "output", "force"}
@@ -105,7 +105,7 @@ def _words(option: Option, given: Any, ctx: click.Context) -> Iterator[str]:
 
 def _has_classes(model: str, output: Any) -> bool:
     """Whether the loss that grads takes by default means anything for this output."""
-    from hookscope.losses.compute import has_classes
-    from hookscope.sources import catalog
+    from hookscope.execution.losses.compute import has_classes
+    from hookscope.specs import catalog
 
     return has_classes(output, next((x.task for x in catalog.bundled() if x.name == model), ""))

@@ -84,20 +84,23 @@ def gradcheck(ctx: click.Context, **values: Any) -> None:
     against the one that backward gives. Exit status: 0 they agree, 1 they part somewhere.
     """
     out: Out = ctx.obj
-    from hookscope.sources import catalog
+    from hookscope.cli.request import part_of
+    from hookscope.specs import catalog
+    from hookscope.specs.command_options import GradcheckOptions
 
     catalog.check(values["model"])
+    part_of(GradcheckOptions, values)
     options.announce_model(ctx)
     with running(out, f"Running {values['model']} ..."):
-        from hookscope.verbs.gradcheck import gradcheck as verb
+        from hookscope.api.gradcheck import gradcheck as verb
 
         result = verb(**values)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         out.document(document("gradcheck", result.to_json()))
     else:
-        from hookscope.render.gradcheck import gradcheck_lines
+        from hookscope.views.text.gradcheck import gradcheck_lines
 
         out.result(gradcheck_lines(result, out.width, out.ascii))
     if not result.ok:

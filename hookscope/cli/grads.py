@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.choices import PENALTIES
 from hookscope.cli import changes, losses, options
 from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.recording import record
+from hookscope.specs.choices import PENALTIES
 
 EXAMPLES = (
     Example(

@@ -43,6 +43,7 @@ def listen(out: Out) -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        out.warning(f"{message} ({category.__name__}, {filename}:{lineno})")
+        text = " ".join(str(message).split())
+        out.warning(f"{text} ({category.__name__}, {filename}:{lineno})")
 
     warnings.showwarning = show

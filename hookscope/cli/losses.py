@@ -9,7 +9,7 @@ import click
 
 from hookscope.cli.command import flag, option, together
 from hookscope.cli.values import ChoiceOrFunction, FileName
-from hookscope.losses.formulas import FORMULAS, REDUCTIONS
+from hookscope.specs.losses import FORMULAS, REDUCTIONS
 
 
 def formulas() -> dict[str, list[tuple[str, str]]]:

@@ -37,6 +37,7 @@ COMMANDS = {
     "tree": "Show the named modules of a model.",
     "capture": "Run a model and record the tensors at its layers.",
     "grads": "Run a model backward and record the gradients.",
+    "extract": "Run a model over a dataset and store the features of its layers.",
     "step": "Make one step of an optimizer and record what it changes.",
     "ablate": "Knock out layers in turn and rank them by what that does.",
     "trace": "Show what fires when a model runs, in order: forward, then backward.",
@@ -47,7 +48,7 @@ COMMANDS = {
     "show": "Look at what a file holds.",
     "plot": "Draw what a file holds.",
     "filters": "Draw the weights of a layer.",
-    "export": "Write the features of a dataset to one file.",
+    "export": "Write the features of a dataset, or tensors of a capture, to one file.",
     "verify": "Check the features of a dataset against what was written.",
     "report": "Write a page with all that a file of results holds.",
     "models": "List the models that can be named.",
@@ -105,13 +106,17 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(args: list[str], out: Out) -> int:
+    command = ""
     try:
         if os.environ.get(completion.VARIABLE):
             return _complete(os.environ[completion.VARIABLE])
         # Not cli.main(): it turns Ctrl-C and a closed pipe into status 1, and on Windows expands
         # layer3.* against the files of the working folder.
         with cli.make_context("hookscope", args, obj=out, **_width()) as ctx:
-            cli.invoke(ctx)
+            try:
+                cli.invoke(ctx)
+            finally:
+                command = ctx.invoked_subcommand or ""
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -124,7 +129,7 @@ def _run(args: list[str], out: Out) -> int:
     except (Exception, SystemExit) as error:
         if _is_closed_pipe(error):
             raise
-        return faults.report(error, out)
+        return faults.report(error, out, command)
     return 0
 
 
@@ -136,7 +141,19 @@ def _width() -> dict[str, Any]:
 def _complete(instruction: str) -> int:
     from click.shell_completion import shell_complete
 
-    return shell_complete(cli, {}, "hookscope", completion.VARIABLE, instruction)
+    try:
+        status = shell_complete(cli, {}, "hookscope", completion.VARIABLE, instruction)
+    except (KeyError, ValueError) as error:
+        raise click.UsageError(
+            f"{completion.VARIABLE} is set, but COMP_WORDS and COMP_CWORD are not as a shell sets"
+            " them."
+        ) from error
+    if status:
+        raise click.UsageError(
+            f"{completion.VARIABLE} is {instruction!r}, which is not SHELL_source or"
+            " SHELL_complete. A completion script sets it; unset it."
+        )
+    return 0
 
 
 def _is_closed_pipe(error: BaseException) -> bool:

@@ -41,14 +41,14 @@ def models(out: Out, **values: Any) -> None:
 
     With their task, number of parameters, input and pretrained weights.
     """
-    from hookscope.sources import catalog  # and not the API, which would import torch
+    from hookscope.specs import catalog
 
     found = catalog.models(**values)
     if out.json:
-        from hookscope.render.json import models_document
+        from hookscope.views.text.json import models_document
 
         out.document(models_document(found))
     else:
-        from hookscope.render.models import models_lines
+        from hookscope.views.text.models import models_lines
 
         out.result(models_lines(found, out.width, out.ascii))

@@ -1,18 +1,17 @@
 """The options, in groups that commands share: what each is called, accepts and produces.
 
-The name of a parameter here is the keyword of the function in ``hookscope.verbs`` that takes it, so
+The name of a parameter here is the keyword of the function in ``hookscope.api`` that takes it, so
 that a command hands its values on as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from hookscope.choices import DEFAULT_MODEL, DEVICE_MAPS, DEVICES, DTYPES
 from hookscope.cli import candidates
 from hookscope.cli.command import Option, flag, option, together
 from hookscope.cli.values import (
@@ -26,9 +25,9 @@ from hookscope.cli.values import (
     size,
 )
 from hookscope.cli.values import shape as read_shape
+from hookscope.specs.choices import DEFAULT_MODEL, DEVICE_MAPS, DEVICES, DTYPES
 
 _WORD = f"{__name__}.model_word"
-_INPUTS = f"{__name__}.inputs"
 _LOOKED_AT = 64  # files of an input: of a million a few tell whether they are images
 
 
@@ -66,7 +65,7 @@ def read_assignments(
     """Return the ``KEY=VALUE`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.spec import parse_assignments
+    from hookscope.specs.model import parse_assignments
 
     return dict(parse_assignments(value))
 
@@ -77,7 +76,7 @@ def read_prefixes(
     """Return the ``OLD=NEW`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.spec import parse_prefixes
+    from hookscope.specs.model import parse_prefixes
 
     return parse_prefixes(value)
 
@@ -164,17 +163,11 @@ model = together(
 )
 
 
-def announce_model(ctx: click.Context, dataset: dict[str, Any] | None = None) -> None:
-    """Tell where the model's name came from, unless it was typed; refuse what cannot be run.
+def announce_model(ctx: click.Context) -> None:
+    """Note where the model's name came from, unless it was typed; refuse what cannot be run."""
+    from hookscope.cli.request import request_of
 
-    Args:
-        ctx: of the command.
-        dataset: the values that count where the run is over a dataset.
-    """
-    if dataset is None:
-        _refuse_listings(ctx)
-    values = ctx.params if dataset is None else dataset
-    _refuse_misfits(ctx.info_name or "", values, skips=bool(dataset and dataset["skip_bad"]))
+    request_of(ctx.info_name or "", ctx.params)  # refused before torch is imported
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -184,76 +177,6 @@ def announce_model(ctx: click.Context, dataset: dict[str, Any] | None = None) ->
     )
 
 
-def _refuse_listings(ctx: click.Context) -> None:
-    from hookscope.datasets.listing import is_listing
-    from hookscope.errors import InputError
-
-    if listing := next((word for word in words_of(ctx) if is_listing(word)), None):
-        folder = "End --output with a slash: features/"
-        raise InputError(
-            f"{listing!r} lists many inputs, and is for a folder of results.",
-            folder if ctx.info_name == "capture" else "Name the inputs one by one.",
-        )
-
-
-def _refuse_misfits(verb: str, values: dict[str, Any], skips: bool) -> None:
-    """Refuse options that do not go together, before anything heavy is imported to use them."""
-    if "hooks" in values:
-        from hookscope.own_hooks.words import settle_kinds
-
-        settle_kinds(values["hook_kind"], len(values["hooks"]), verb=verb)
-    if values.get("attn") is not None:
-        from hookscope.sources.catalog import check_attn
-        from hookscope.spec import parse_model
-
-        check_attn(parse_model(values["model"]), values["attn"])
-    if "device_map" in values:
-        from hookscope.demands import check_device_map
-        from hookscope.spec import parse_model
-
-        source = parse_model(values["model"]).source
-        check_device_map(values["device_map"], values["max_memory"], values["device"], source)
-    if "weights" not in values:
-        return
-    from hookscope.edits.words import refuse_idle_comparison, refuse_second_order
-    from hookscope.inputs.words import NO_IMAGE, refuse_unused
-    from hookscope.losses.formulas import (
-        FORMULAS,
-        check_reduction,
-        check_target,
-        refuse_choices,
-        refuse_idle_loss,
-    )
-    from hookscope.sources.catalog import check_weights
-    from hookscope.spec import parse_model
-
-    check_weights(parse_model(values["model"]), values["weights"])
-    # With --skip-bad files are looked at in their turn, those of a Dataset too.
-    if not skips and not _may_hold_images(values.get("input") or ()):
-        refuse_unused(values, NO_IMAGE)
-    changes = [values.get(name) for name in ("edits", "grad_edits", "hooks")]
-    refuse_idle_comparison(values.get("compare", False), *changes)
-    refuse_second_order(
-        values.get("penalty"), values.get("grad_edits"), values.get("hook_kind", ())
-    )
-    if values.get("forward_only"):
-        refuse_idle_loss(*(values[name] for name in ("loss", "target", "reduction", "raw")))
-    if "loss" in values:
-        loss = values["loss"] or "ce"
-        if loss in FORMULAS:
-            check_reduction(FORMULAS[loss], values["reduction"])
-        else:
-            refuse_choices(loss, values["reduction"], values["raw"])
-        check_target(values["target"])
-
-
-def _may_hold_images(words: list[str] | tuple[()]) -> bool:
-    from hookscope.datasets.listing import is_listing
-    from hookscope.inputs.words import may_hold_images, parse
-
-    return any(map(is_listing, words)) or may_hold_images(parse(words))
-
-
 # Which layers
 
 
@@ -261,7 +184,7 @@ def _check_patterns(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     if value and not ctx.resilient_parsing:
-        from hookscope.patterns import compile_pattern, split_signs
+        from hookscope.specs.patterns import compile_pattern, split_signs
 
         for patterns in split_signs(value):
             for pattern in patterns:
@@ -319,52 +242,48 @@ shapes = flag(
 # What goes in
 
 
-def _expand(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
+def look_at(specs: Iterable[str]) -> list[str]:
+    """Return one spec for each file behind those of ``--input``; refuse what is misnamed."""
+    from hookscope.specs.input import parse, refuse_misnamed
+
+    parsed = parse(specs)
+    for one in parsed[:_LOOKED_AT]:
+        refuse_misnamed(one)
+    return [one.word for one in parsed]
+
+
+def _one_batch(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
-    ctx.meta[_INPUTS] = list(value)
-    if ctx.command.name == "capture":  # whether they are looked at now, its other options tell
-        return list(value)
+    from hookscope.cli.log import listen
+    from hookscope.errors import InputError
+    from hookscope.specs.input_list import is_listing
+
+    if listing := next(filter(is_listing, value), None):
+        raise InputError(
+            f"{listing!r} lists many inputs, and is for 'hookscope extract'.",
+            "Use that command, or name the inputs one by one.",
+        )
+    listen(ctx.obj)  # prints what was left out of folders
     return look_at(value)
 
 
-def look_at(given: Sequence[str]) -> list[str]:
-    """Return one word for each file behind the words of ``--input``; refuse what is misnamed."""
-    from hookscope.datasets.listing import is_listing
-    from hookscope.inputs.words import parse, refuse_misnamed
+input = option(
+    "--input",
+    "-i",
+    section="Input",
+    multiple=True,
+    type=InputName("word"),
+    callback=_one_batch,
+    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz,"
+    " .safetensors, .pt, .csv, .json, .txt, .wav or video file; random:SHAPE,"
+    " ints:SHAPE:0-1000, text:WORDS; or FILE.py:FUNCTION. NAME=WORD says which argument it is."
+    " Several make a batch; seeded noise if not given.",
+)
 
-    listings = [word for word in given if is_listing(word)]
-    words = parse(word for word in given if word not in listings)
-    for word in words[:_LOOKED_AT]:
-        refuse_misnamed(word)
-    return [*listings, *(word.word for word in words)]
-
-
-def words_of(ctx: click.Context) -> list[str]:
-    """Return the words behind ``--input`` as they were typed, folders and globs as such."""
-    words: list[str] = ctx.meta.get(_INPUTS, [])
-    return words
-
-
-def _input(more: str = "") -> Callable[[Any], Any]:
-    return option(
-        "--input",
-        "-i",
-        section="Input",
-        multiple=True,
-        type=InputName("word"),
-        callback=_expand,
-        help="An image, a folder or a glob of them, - for standard input; a .npy, .npz,"
-        " .safetensors, .pt, .csv, .json, .txt, .wav or video file; random:SHAPE,"
-        " ints:SHAPE:0-1000, text:WORDS; or FILE.py:FUNCTION. NAME=WORD says which argument it is."
-        f" Several make a batch; seeded noise if not given.{more}",
-    )
-
-
-input = _input()
-
-_preprocessing = together(
-    shape,
+images = together(
     option(
         "--preprocess",
         section="Input",
@@ -391,15 +310,7 @@ _preprocessing = together(
     ),
 )
 
-inputs = together(input, _preprocessing)
-
-inputs_or_dataset = together(
-    _input(
-        " For an --output FOLDER/: images; @LIST, a file with one of them on each line; a .tar of"
-        " them; or FILE.py:NAME of a Dataset."
-    ),
-    _preprocessing,
-)
+inputs = together(input, shape, images)
 
 
 # How it runs
@@ -444,25 +355,23 @@ seed = option(
 
 train = flag("train", section="Run", help="Run in training mode; buffers are put back afterwards.")
 
-run = together(
-    weights,
-    seed,
-    option(
-        "--dtype",
-        section="Run",
-        type=click.Choice(DTYPES),
-        metavar="DTYPE",
-        help=f"Type of the weights and the input ({', '.join(DTYPES)}); the model's if not given.",
-    ),
-    option(
-        "--device",
-        section="Run",
-        shared_env="HOOKSCOPE_DEVICE",
-        type=click.Choice(DEVICES),
-        help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
-    ),
-    train,
+dtype = option(
+    "--dtype",
+    section="Run",
+    type=click.Choice(DTYPES),
+    metavar="DTYPE",
+    help=f"Type of the weights and the input ({', '.join(DTYPES)}); the model's if not given.",
 )
+
+device = option(
+    "--device",
+    section="Run",
+    shared_env="HOOKSCOPE_DEVICE",
+    type=click.Choice(DEVICES),
+    help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
+)
+
+run = together(weights, seed, dtype, device, train)
 
 spread = together(
     option(
@@ -537,24 +446,8 @@ output = together(
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The safetensors file to write; MODEL.COMMAND.safetensors here if not given.",
-    ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
-)
-
-output_or_folder = together(
-    option(
-        "--output",
-        "-o",
-        section="Output",
-        type=FileName("file"),
-        metavar="FILE|FOLDER/",
-        help="The safetensors file to write, or a folder for the features of a whole dataset;"
+        help="The file to write: .safetensors, .npy (one tensor) or .npz;"
         " MODEL.COMMAND.safetensors here if not given.",
     ),
-    flag(
-        "force",
-        section="Output",
-        help="Replace a file that hookscope did not write, or the results in FOLDER/.",
-    ),
+    flag("force", section="Output", help="Replace a file that hookscope did not write."),
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from hookscope.files.escaping import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,9 +28,8 @@ _SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
     256: "256",
     TRUE_COLOR: "truecolor",
 }
-# What a terminal would act on: a file's own text may stand in an error.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ERASE_LINE = "\r\x1b[K"
+_LEAST_BAR = 5  # columns
 _PLAIN = str.maketrans(
     {"…": "...", "×": "x", "—": "-", "–": "-", "→": "->", "·": "*", "\u2019": "'", "µ": "u"}
 )
@@ -51,6 +51,8 @@ class Out:
         self.failed = 1
         self._started = time.perf_counter()
         self._shows_status = False
+        self._held: list[str] | None = None
+        self._shows_bar = False
 
     # Results
 
@@ -83,7 +85,7 @@ class Out:
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Print a result as one JSON document, in ASCII, so that any stream takes it."""
-        from hookscope import strict_json
+        from hookscope.files import strict_json
 
         self._wipe()
         sys.stdout.write(strict_json.dumps(document, indent=2) + "\n")
@@ -124,22 +126,37 @@ class Out:
 
     def note(self, text: str) -> None:
         """Tell what was decided or done; ``--quiet`` drops it."""
-        if not self.quiet:
+        if self._held is not None:
+            self._held.append(text)
+        elif not self.quiet:
             self._say(text, DIM)
+
+    @contextmanager
+    def holding_notes(self) -> Iterator[None]:
+        """Keep notes back until the block ends: while options are read, ``--quiet`` may follow."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for text in held:
+                self.note(text)
 
     def warning(self, text: str) -> None:
         """Warn of something that the result may suffer from."""
         self._say(text, YELLOW, "Warning: ")
 
     def error(self, text: str, hint: str = "") -> None:
-        """Say what failed, and below it what to do."""
+        """Say what failed, and below it what to do, on one line or several."""
         self._say(text, RED, "Error: ")
-        if hint:
-            self._say(hint)
+        for line in hint.split("\n") if hint else ():
+            self._say(line)
 
     def hint(self, text: str) -> None:
         """Say what belongs to an error and is none itself: a traceback, versions, help."""
-        self._say(text.rstrip("\n"))
+        self._wipe()
+        sys.stderr.write(visible_lines(text.rstrip("\n")) + "\n")
+        sys.stderr.flush()
 
     def interrupted(self) -> None:
         """Leave the line on which a terminal shows ^C, and say what has become of the run."""
@@ -165,15 +182,15 @@ class Out:
         """Tell what is being done now.
 
         With ``--verbose`` that is a line with the seconds since the start. Otherwise a terminal
-        shows it until the next step, or until anything else is printed.
+        shows it until the next step, or until anything else is printed, unless it shows a bar.
         """
-        if self.quiet:
+        if self.quiet or self._shows_bar:
             return
         if self.verbose:
             self._say(f"[{time.perf_counter() - self._started:7.3f} s] {text}", DIM)
         elif not self.json and _is_terminal(sys.stderr) and not _is_dumb():
-            room = max(columns() - 1, 10)
-            sys.stderr.write(_ERASE_LINE + text.partition("\n")[0][:room])
+            room = max(columns(sys.__stderr__) - 1, 10)
+            sys.stderr.write(_ERASE_LINE + visible(text)[:room])
             sys.stderr.flush()
             self._shows_status = True
 
@@ -182,7 +199,8 @@ class Out:
         """Yield a function of how many are done, of how many, and a text: it shows a bar.
 
         The bar comes after a second and is gone when the block ends; ``--quiet``, ``--json`` and
-        ``--verbose`` have none.
+        ``--verbose`` have none. Of the text it shows the parts between commas that there is room
+        for, the first ones.
         """
         silent = self.quiet or self.json or self.verbose
         shows = not silent and _is_terminal(sys.stderr) and not _is_dumb()
@@ -192,22 +210,24 @@ class Out:
         def advance(done: int, total: int, more: str = "") -> None:
             nonlocal bar, begun
             begun = begun or time.monotonic()
-            if shows and bar is None and time.monotonic() - begun > 1:
+            if not shows or time.monotonic() - begun <= 1:
+                return
+            if bar is None:
                 self._wipe()
                 bar = _new_bar(self._colored(sys.stderr))
-                bar.add_task(text, completed=done, total=total)
-                bar.start()
-            if bar is not None:
-                bar.update(
-                    bar.task_ids[0],
-                    completed=done,
-                    total=total,
-                    description=f"{text} {more}".strip(),
-                )
+                bar.add_task(text)
+                self._shows_bar = True
+            bar.console.width = width = max(columns(sys.__stderr__) - 1, 10)
+            # The rest of the line: a bar, `5/10`, `0:00:09`, and a space before each.
+            room = width - (_LEAST_BAR + 2 * len(str(total)) + len("/0:00:00") + 3)
+            label = _shortened(text, more, room)
+            bar.update(bar.task_ids[0], completed=done, total=total, description=label)
+            bar.start()  # does nothing from the second time on
 
         try:
             yield advance
         finally:
+            self._shows_bar = False
             if bar is not None:
                 bar.stop()
 
@@ -219,7 +239,7 @@ class Out:
 
     def _say(self, text: str, style: str = "", label: str = "") -> None:
         self._wipe()
-        text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+        text = visible(text)
         if style and self._colored(sys.stderr):
             # A label alone is coloured where there is one: the sentence stays easy to read.
             body = text if label else f"\x1b[{style}m{text}\x1b[0m"
@@ -248,23 +268,39 @@ def _new_bar(colored: bool) -> Progress:
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
 
-    console = Console(file=sys.stderr, width=max(columns() - 1, 10), no_color=not colored)
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*parts, TimeRemainingColumn(), console=console, transient=True)
+    console = Console(file=sys.stderr, no_color=not colored)
+    # Of columns that may not wrap rich cuts nothing while the bar can be made smaller.
+    text = TextColumn("{task.description}", markup=False)
+    count = MofNCompleteColumn(table_column=Column(no_wrap=True))
+    left = TimeRemainingColumn(table_column=Column(no_wrap=True))
+    parts = (text, BarColumn(None), count, left)
+    return Progress(*parts, console=console, transient=True, expand=True)
 
 
-def columns() -> int:
-    """Return the width that ``COLUMNS`` or the terminal tells; 80 where neither does."""
-    return _side("COLUMNS", 0, 80)
+def _shortened(text: str, more: str, room: int) -> str:
+    """Return ``text`` and the first parts of ``more``, between commas, that fit into ``room``."""
+    parts = more.split(", ") if more else []
+    while parts and len(text) + 1 + len(", ".join(parts)) > room:
+        parts.pop()
+    return f"{text} {', '.join(parts)}".strip()[: max(room, 0)]
 
 
-def _side(variable: str, side: int, usual: int) -> int:
+def columns(stream: TextIO | None = None) -> int:
+    """Return the width that ``COLUMNS`` or the terminal has; 80 where neither tells it.
+
+    The terminal is that of ``stream``, which is the real standard output if it is not named.
+    """
+    return _side("COLUMNS", 0, 80, stream)
+
+
+def _side(variable: str, side: int, usual: int, stream: TextIO | None = None) -> int:
     given = os.environ.get(variable, "")
     if given.isdecimal() and int(given):
         return int(given)
     try:  # as shutil does it, whose import brings three kinds of compression along
-        return os.get_terminal_size(sys.__stdout__.fileno())[side] or usual  # type: ignore[union-attr]
+        return os.get_terminal_size((stream or sys.__stdout__).fileno())[side] or usual  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return usual
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.choices import SCALES, WAYS
 from hookscope.cli import candidates
 from hookscope.cli.command import flag, option, together
 from hookscope.cli.out import Out
 from hookscope.cli.recording import say_what_was_written
 from hookscope.cli.values import FileName, Parsed, indices
+from hookscope.specs.choices import SCALES, WAYS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hookscope.pictures.figures.drawing import Drawing
+    from hookscope.views.images.figures.drawing import Drawing
 
 tensors = together(
     click.argument(
@@ -125,7 +125,7 @@ def settle_picture(output: str | None, force: bool, name: str, verb: str) -> tup
     """Return the picture to be written, and whether that replaces one; refuse what cannot be."""
     from pathlib import Path
 
-    from hookscope import outputs
+    from hookscope.specs import output_path as outputs
 
     path = Path(output) if output else outputs.default_path(name, verb, ".png")
     return path, outputs.check(path, force, suffix=outputs.picture_ending(path))
@@ -136,12 +136,12 @@ def deliver(out: Out, drawing: Drawing, path: Path, replaces: bool, dpi: int, ve
     out.step(f"Writing {path} ...")
     size = drawing.save(path, dpi)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         told = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
         out.document(document(verb, told))
     else:
-        from hookscope.render.lower import sentence
+        from hookscope.views.text.lower import sentence
 
         for line in drawing.shows:
             out.result(sentence(line, out.width, out.ascii))

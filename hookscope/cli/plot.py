@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.choices import PICTURES
 from hookscope.cli import pictures
 from hookscope.cli.command import Example, command, option
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
+from hookscope.specs.choices import PICTURES
 
 EXAMPLES = (
     Example(
@@ -64,8 +64,8 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     path, replaces = pictures.settle_picture(output, force, Path(values["file"]).stem, "plot")
     out.last_words = "Interrupted; nothing was written."
     with out.status("Drawing ..."):
+        from hookscope.api.plot import plot as verb
         from hookscope.cli.log import listen
-        from hookscope.verbs.plot import plot as verb
 
         listen(out)
         drawing = verb(**values)

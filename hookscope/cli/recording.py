@@ -19,7 +19,7 @@ from hookscope.errors import HookError, RequestError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hookscope.captures import Capture
+    from hookscope.hooks.capture import Capture
 
 
 def record(ctx: click.Context, output: str | None, force: bool, values: dict[str, Any]) -> None:
@@ -28,8 +28,8 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     verb = ctx.info_name or ""
     path, replaces = settle_path(verb, output, force, values["model"])
     if replaces:
-        from hookscope.edits.words import files_of
-        from hookscope.inputs.words import paths_of
+        from hookscope.specs.edit import files_of
+        from hookscope.specs.input import paths_of
 
         read = [*files_of(values["edits"]), *paths_of(values["input"] or ())]
         refuse_own_source(path, [*read, values["weights"], values.get("target")])
@@ -38,9 +38,11 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
     with running(out, f"Running {values['model']} ..."):
         failure: HookError | None = None
         try:
-            capture: Capture = getattr(import_module(f"hookscope.verbs.{verb}"), verb)(**values)
+            capture: Capture = getattr(import_module(f"hookscope.api.{verb}"), verb)(**values)
         except HookError as error:
             if not error.capture:
+                raise
+            if _holds_arrays(path):  # which could not say that a hook failed
                 raise
             failure, capture = error, error.capture
         out.step(f"Writing {path} ...")
@@ -49,32 +51,48 @@ def record(ctx: click.Context, output: str | None, force: bool, values: dict[str
         out.step("Done.")
     _remember_layers(capture, values)
     if out.json:
-        from hookscope.render.json import capture_document
+        from hookscope.views.text.json import capture_document
 
         out.document(capture_document(capture, str(path)))
     else:
-        from hookscope.render.summary import summary_lines
+        from hookscope.views.text.summary import summary_lines
 
         out.result(summary_lines(capture, out.width, out.ascii))
     say_what_was_written(out, path, size, replaces)
     if failure is not None:
         out.warning(f"{path} holds only what was recorded before a hook failed.")
         raise failure
+    if _holds_arrays(path):
+        out.note(f"{path.suffix} files hold arrays only; 'hookscope show' reads .safetensors files")
+        return
     out.note(f"next: {next_command(ctx, capture, path)}")
 
 
 def settle_path(
-    verb: str, output: str | None, force: bool, model: str, suffix: str = ".safetensors"
+    verb: str, output: str | None, force: bool, model: str, suffix: str = ""
 ) -> tuple[Path, bool]:
-    """Return the file to be written, and whether that replaces one; refuse what cannot be."""
+    """Return the file to be written, and whether that replaces one; refuse what cannot be.
+
+    Without a ``suffix`` the name says in which of the formats of a recording it is.
+    """
     from pathlib import Path
 
-    from hookscope import outputs
-    from hookscope.sources import catalog
+    from hookscope.specs import catalog
+    from hookscope.specs import output_path as outputs
 
     spec = catalog.check(model)
-    path = Path(output) if output else outputs.default_path(spec.stem, verb, suffix)
-    return path, outputs.check(path, force, suffix=suffix)
+    default = outputs.default_path(spec.stem, verb, suffix or outputs.SUFFIX)
+    path = Path(output) if output else default
+    if suffix:
+        outputs.check_ending(path, suffix)
+    ending = suffix or outputs.recording_ending(path)
+    return path, outputs.check(path, force, suffix=ending)
+
+
+def _holds_arrays(path: Path) -> bool:
+    from hookscope.specs.output_path import SUFFIX, recording_ending
+
+    return recording_ending(path) != SUFFIX
 
 
 def refuse_own_source(path: Path, words: Iterable[Any]) -> None:
@@ -97,7 +115,7 @@ def _remember_layers(capture: Capture, values: dict[str, Any]) -> None:
 
 def say_what_was_written(out: Out, path: Path, size: int, replaces: bool) -> None:
     """Note the file and its size."""
-    from hookscope.render.text import size as bytes_text
+    from hookscope.views.text.text import size as bytes_text
 
     replaced = ", replacing an earlier file" if replaces else ""
     out.note(f"wrote {path} ({bytes_text(size)}{replaced})")

@@ -57,7 +57,7 @@ def report(
     out: Out = ctx.obj
     from pathlib import Path
 
-    from hookscope import outputs
+    from hookscope.specs import output_path as outputs
 
     path = Path(output) if output else Path(Path(file).with_suffix(".html").name)
     for source in (file, other):
@@ -66,18 +66,19 @@ def report(
                 f"{path} is read by this command, and would be replaced by what it writes.",
                 "Name another file with --output.",
             )
-    replaces = outputs.check(path, force, suffix=".html")
+    outputs.check_ending(path, outputs.PAGE)
+    replaces = outputs.check(path, force, suffix=outputs.PAGE)
     out.last_words = "Interrupted; nothing was written."
     with out.status(f"Reading {file} ..."):
-        from hookscope.verbs.report import report as verb
+        from hookscope.api.report import report as verb
 
         result = verb(file, other)
         size = result.save(path)
         out.last_words = f"Interrupted; {path} was written."
-    from hookscope.render.text import plural
+    from hookscope.views.text.text import plural
 
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         told = {name: value for name, value in vars(result).items() if name != "html"}
         out.document(document("report", {"file": str(path), "bytes": size, **told}))

@@ -15,15 +15,22 @@ from hookscope.cli.values import Parsed
 from hookscope.errors import SettingsError
 
 if TYPE_CHECKING:
-    from hookscope.config import Setting
+    from pathlib import Path
+
+    from hookscope.cli.allowed_settings import Refusal
+    from hookscope.cli.settings_files import Setting
 
 _CHOSEN = f"{__name__}.chosen"
 _SETTINGS = f"{__name__}.settings"
+_REFUSED = f"{__name__}.refused"
 NOT_IN_FILES = ("config", "no-config")
 
 
 class Effective(NamedTuple):
-    """The value an option would have, where it came from, and under which name there."""
+    """The value an option would have, where it came from, and under which name there.
+
+    ``source`` is ``refused`` for a value that a file may not set; the command then fails.
+    """
 
     command: str
     option: str
@@ -50,7 +57,7 @@ def choose_files(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 
 def settings_of(ctx: click.Context) -> Any:
-    """Return the :class:`hookscope.config.Settings` in force."""
+    """Return the :class:`hookscope.cli.settings_files.Settings` in force."""
     return ctx.meta[_SETTINGS]
 
 
@@ -61,15 +68,39 @@ def effective(ctx: click.Context) -> Iterator[Effective]:
     for name, command in root.command.commands.items():
         assert isinstance(command, Command)
         scope = click.Context(command, info_name=name, parent=root)
-        scope.default_map = _default_map(ctx, command)
+        scope.default_map, refused = _default_map(ctx, command)
         for option in command.options():
             if option.key in NOT_IN_FILES:
                 continue
             raw, source = option.consume_value(scope, {})
             scope.set_parameter_source(option.name, source)
             value = option.type_cast_value(scope, raw)
+            if source is ParameterSource.DEFAULT and option.name in refused:
+                setting = refused[option.name].setting
+                yield Effective(name, option.key, setting.value, "refused", str(setting.path))
+                continue
             word = _SOURCES[source]
             yield Effective(name, option.key, value, word, option.origin(scope, source))
+
+
+def user_folder() -> Path:
+    """Return the folder of the user's own settings."""
+    from pathlib import Path
+
+    return Path(click.get_app_dir("hookscope"))
+
+
+def check_refused(ctx: click.Context) -> None:
+    """Tell of files that are ignored; raise if a value that counts comes from where it may not.
+
+    Raises:
+        SettingsError: a file that was found sets what it may not, and nothing stronger sets it.
+    """
+    for path in settings_of(ctx).ignored:
+        ctx.obj.note(f"{path} belongs to another user and is ignored; --config {path} reads it")
+    for name, refusal in ctx.meta[_REFUSED].items():
+        if ctx.get_parameter_source(name) is ParameterSource.DEFAULT:
+            raise SettingsError(refusal.message, refusal.hint)
 
 
 _SOURCES = {
@@ -82,7 +113,7 @@ _SOURCES = {
 def _lay_under(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, Any]]) -> None:
     from pathlib import Path
 
-    from hookscope import config
+    from hookscope.cli import settings_files as config
 
     file, none = chosen.get("config"), chosen.get("no_config")
     if file and none and file[0] == none[0]:
@@ -94,15 +125,15 @@ def _lay_under(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, Any]
     elif file:
         settings = config.load_file(_vocabulary(root), Path(file[1]))
     else:
-        settings = config.load(_vocabulary(root), Path(click.get_app_dir("hookscope")), Path.cwd())
+        settings = config.load(_vocabulary(root), user_folder(), _working_folder())
     ctx.meta[_SETTINGS] = settings
     assert isinstance(ctx.command, Command)
-    ctx.default_map = _default_map(ctx, ctx.command)
+    ctx.default_map, ctx.meta[_REFUSED] = _default_map(ctx, ctx.command)
     _warn_of_variables(ctx, root)
 
 
 def _vocabulary(group: click.Group) -> Any:
-    from hookscope.config import Vocabulary
+    from hookscope.cli.settings_files import Vocabulary
 
     common: set[str] = set()
     commands = {}
@@ -114,13 +145,32 @@ def _vocabulary(group: click.Group) -> Any:
     return Vocabulary(sorted(common), commands)
 
 
-def _default_map(ctx: click.Context, command: Command) -> dict[str, Any]:
+def _working_folder() -> Path | None:
+    from pathlib import Path
+
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was deleted; whatever is named by its whole path still works
+        return None
+
+
+def _default_map(ctx: click.Context, command: Command) -> tuple[dict[str, Any], dict[str, Refusal]]:
+    """What the files set for a command, and what of theirs is refused, by the option's name."""
     found = settings_of(ctx).of(command.name or "")
-    return {
-        option.name: _as_given(option, found[option.key])
-        for option in command.options()
-        if option.key in found
-    }
+    if not found:
+        return {}, {}
+    from hookscope.cli.allowed_settings import refusal
+
+    values, refused = {}, {}
+    for option in command.options():
+        if option.key in found:
+            value = _as_given(option, found[option.key])
+            why = refusal(option.key, found[option.key], user_folder())
+            if why is None:
+                values[option.name] = value
+            else:
+                refused[option.name] = why
+    return values, refused
 
 
 def _as_given(option: Option, setting: Setting) -> Any:
@@ -169,7 +219,7 @@ def _as_toml(value: Any) -> str:
 
 def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
     """Warn of a variable of ours that no option reads: most likely a slip of the pen."""
-    from hookscope.suggest import near
+    from hookscope.specs.suggest import near
 
     for name, command in group.commands.items():
         assert isinstance(command, Command)

@@ -13,13 +13,13 @@ from hookscope.cli.command import Command, Example, command, flag, together
 from hookscope.cli.everywhere import everywhere
 from hookscope.cli.out import Out
 from hookscope.errors import RequestError
-from hookscope.outputs import names_folder
+from hookscope.specs.output_path import names_folder
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.keys import Index
-    from hookscope.reader import OpenCapture
+    from hookscope.results.reader import OpenCapture
+    from hookscope.specs.tensor_key import Index
 
 EXAMPLES = (
     Example(
@@ -73,8 +73,8 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
         _show_features(out, file, keys[0] if keys else "LAYER" if draws else "")
         return
     _refuse_misfits(ctx, file, keys, draws, out.json)
-    from hookscope.keys import choose_keys
-    from hookscope.reader import open_capture
+    from hookscope.results.reader import open_capture
+    from hookscope.specs.tensor_key import choose_keys
 
     capture = open_capture(file)
     wanted = choose_keys(keys, [record.key for record in capture.records], file)
@@ -93,19 +93,19 @@ def _show_features(out: Out, folder: str, key: str) -> None:
             f"{folder} is a folder of features, and show looks at the values in a file.",
             f"Make one first: hookscope export {folder} --layer {key}",
         )
-    from hookscope.datasets.reading.features import Features
+    from hookscope.results.features.features import Features
 
     features = Features(folder)
     if out.json:
-        from hookscope.render.features import features_document
+        from hookscope.views.text.features import features_document
 
         out.document(features_document(features))
         return
-    from hookscope.render.features import features_lines
+    from hookscope.views.text.features import features_lines
 
     out.result(features_lines(features, out.width, out.ascii))
     if out.verbose:
-        from hookscope.render.show import provenance_lines
+        from hookscope.views.text.show import provenance_lines
 
         shown = ("keys", "shards", "fired", "silent")  # one line each in the table, or many
         origin = {name: v for name, v in features.manifest.items() if name not in shown}
@@ -115,30 +115,30 @@ def _show_features(out: Out, folder: str, key: str) -> None:
 
 def _show_summary(out: Out, capture: OpenCapture) -> None:
     if out.json:
-        from hookscope.render.json import show_document
+        from hookscope.views.text.json import show_document
 
         out.document(show_document(capture, str(capture.path)))
         return
-    from hookscope.render.summary import summary_lines
+    from hookscope.views.text.summary import summary_lines
 
     out.result(summary_lines(capture, out.width, out.ascii))
     if out.verbose:
-        from hookscope.render.show import provenance_lines
+        from hookscope.views.text.show import provenance_lines
 
         out.separate()
         out.result(provenance_lines(capture.metadata, out.width, out.ascii))
 
 
 def _show_values(out: Out, capture: OpenCapture, wanted: list[tuple[str, Index]]) -> None:
-    from hookscope.pictures.values import look
+    from hookscope.views.images.values import look
 
     if out.json:
-        from hookscope.render.json import show_document
+        from hookscope.views.text.json import show_document
 
         looks = [look(capture, key, index) for key, index in wanted]
         out.document(show_document(capture, str(capture.path), looks))
         return
-    from hookscope.render.show import look_lines
+    from hookscope.views.text.show import look_lines
 
     for i, (key, index) in enumerate(wanted):
         if i:
@@ -149,8 +149,8 @@ def _show_values(out: Out, capture: OpenCapture, wanted: list[tuple[str, Index]]
 def _maps(
     out: Out, capture: OpenCapture, key: str, index: Index, values: dict[str, Any]
 ) -> list[Text]:
-    from hookscope.pictures.maps import feature_maps
-    from hookscope.render.maps import map_lines
+    from hookscope.views.images.maps import feature_maps
+    from hookscope.views.text.maps import map_lines
 
     chosen = {name: value for name, value in values.items() if name != "scale"}
     maps = feature_maps(capture, key, index, **chosen)

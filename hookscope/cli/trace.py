@@ -61,16 +61,18 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     out: Out = ctx.obj
     from pathlib import Path
 
-    from hookscope import outputs
-    from hookscope.sources import catalog
+    from hookscope.specs import catalog
+    from hookscope.specs import output_path as outputs
 
     catalog.check(values["model"])
     if force and not chrome:
         raise RequestError("--force is for the file of --chrome.", "Add --chrome FILE.")
+    if chrome:
+        outputs.check_ending(Path(chrome), ".json")
     replaces = outputs.check(Path(chrome), force, "--chrome", ".json") if chrome else False
     options.announce_model(ctx)
     with running(out, f"Running {values['model']} ..."):
-        from hookscope.verbs.trace import trace as verb
+        from hookscope.api.trace import trace as verb
 
         result = verb(**values)
         written = result.save_chrome(chrome) if chrome else 0
@@ -78,15 +80,15 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     names += [(one.module, one.type) for one in result.coverage.silent]
     candidates.remember(values["model"], names, complete=False)
     if out.json:
-        from hookscope.render.json import trace_document
+        from hookscope.views.text.json import trace_document
 
         out.document(trace_document(result))
     else:
-        from hookscope.render.trace import trace_lines
+        from hookscope.views.text.trace import trace_lines
 
         out.result(trace_lines(result, out.width, out.ascii))
     if chrome:
-        from hookscope.render.text import size
+        from hookscope.views.text.text import size
 
         replaced = ", replacing an earlier file" if replaces else ""
         out.note(f"wrote {chrome} ({size(written)}{replaced}); https://ui.perfetto.dev opens it")

@@ -40,12 +40,12 @@ def tree(ctx: click.Context, **values: Any) -> None:
     parameters, and whether they are trainable. A shared module stands once, with its other names.
     """
     out: Out = ctx.obj
-    from hookscope.sources import catalog
+    from hookscope.specs import catalog
 
     catalog.check(values["model"])
     options.announce_model(ctx)
     with running(out, f"Reading {values['model']} ..."):
-        from hookscope.verbs.tree import tree as verb
+        from hookscope.api.tree import tree as verb
 
         result = verb(**values)
     complete = len(result.nodes) > 1 and not any(
@@ -55,10 +55,10 @@ def tree(ctx: click.Context, **values: Any) -> None:
         values["model"], [(node.name, node.type) for node in result.nodes], complete
     )
     if out.json:
-        from hookscope.render.json import tree_document
+        from hookscope.views.text.json import tree_document
 
         out.document(tree_document(result))
     else:
-        from hookscope.render.tree import tree_lines
+        from hookscope.views.text.tree import tree_lines
 
         out.result(tree_lines(result, out.width, out.ascii, sources=out.verbose > 0))

@@ -63,7 +63,7 @@ class InputName(FileName):
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """Return the words that an environment variable holds."""
-        from hookscope.inputs.words import stands_alone
+        from hookscope.specs.input import stands_alone
 
         return [rv] if stands_alone(rv) else list(super().split_envvar_value(rv))
 
@@ -102,7 +102,7 @@ class ChoiceOrFunction(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the word, or fail with a usage error."""
-        from hookscope.spec import may_name_function, parse_function
+        from hookscope.specs.model import may_name_function, parse_function
 
         if not may_name_function(str(value)):
             return super().convert(value, param, ctx)
@@ -131,7 +131,7 @@ def shape(value: Any) -> tuple[int, ...]:
     >>> shape("1x3x224x224"), shape([1, 3, 8, 8])
     ((1, 3, 224, 224), (1, 3, 8, 8))
     """
-    from hookscope.spec import parse_shape
+    from hookscope.specs.model import parse_shape
 
     return parse_shape("x".join(map(str, value)) if isinstance(value, list) else str(value))
 

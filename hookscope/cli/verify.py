@@ -21,21 +21,21 @@ EXAMPLES = (
 def verify(ctx: click.Context, features: str) -> None:
     """Check the features of a dataset against what was written.
 
-    Each shard is held against the length and the CRC-32 that it was written with, and the index
-    and the table of inputs against the manifest. Exit status: 0 all is sound, 1 something is
-    damaged, missing or not finished, 2 there are no features.
+    Each file is compared with the checksum that it was written with, and the index and the table of
+    inputs with the shards. Exit status: 0 all is intact, 1 something is damaged, missing or not
+    finished, 2 there are no features.
     """
     out: Out = ctx.obj
-    from hookscope.verbs.verify import verify as verb
+    from hookscope.api.verify import verify as verb
 
     with out.bar("Verifying") as advance:
         found = verb(features, progress=advance)
     if out.json:
-        from hookscope.render.json import document
+        from hookscope.views.text.json import document
 
         out.document(document("verify", found.to_json()))
     else:
-        from hookscope.render.features import verify_lines
+        from hookscope.views.text.features import verify_lines
 
         out.result(verify_lines(found, out.width, out.ascii))
     if found.ok:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hookscope.errors import InputError
-from hookscope.filekinds import ARRAY, ARRAYS
+from hookscope.files.detect import ARRAY, ARRAYS, SAVE_STORED, TOO_LARGE, describe_bytes
 from hookscope.inputs.keys import one_of
 from hookscope.inputs.reading import Asked, blaming, read_bytes, sha256
-from hookscope.inputs.words import InputWord
+from hookscope.specs.input import InputWord
 
 _MAGIC = b"\x93NUMPY"
 _SAVE_NUMBERS = "Save numbers: numpy.save(FILE, array.astype('float32'))."
@@ -34,6 +34,9 @@ def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:
     with blaming(word.path, ARRAY):
         if data.startswith(_MAGIC):
             return tensor_of(_array(data), word.path), sha256(data)
+    kind = describe_bytes(data)
+    if kind in TOO_LARGE:
+        raise InputError(f"The file {word.path!r} is {kind}.", SAVE_STORED)
     with blaming(word.path, ARRAYS):
         return _from_archive(data, word), sha256(data)
 

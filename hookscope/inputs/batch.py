@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import Any, TypeGuard, cast
 
 from hookscope.errors import InputError
-from hookscope.inputs import words as kinds
 from hookscope.inputs.fitting import refuse_misfits
 from hookscope.inputs.photos import warn_if_small
 from hookscope.inputs.places import assemble
@@ -25,10 +24,11 @@ from hookscope.inputs.reading import (
     lone_call,
     shapes,
 )
-from hookscope.inputs.words import NO_IMAGE, InputWord, may_hold_images, parse, refuse_unused
 from hookscope.sources.layouts import seeded
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
-from hookscope.tensors import as_call, walk
+from hookscope.specs import input as kinds
+from hookscope.specs.input import NO_IMAGE, InputWord, may_hold_images, parse, refuse_unused
+from hookscope.tensors.nested import as_call, walk
 
 Word = str | os.PathLike[str]
 

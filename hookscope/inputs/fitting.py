@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from hookscope.errors import InputError
 from hookscope.sources.layouts import BATCH
 from hookscope.sources.loaded import LoadedModel
-from hookscope.tensors import as_call, walk
+from hookscope.tensors.nested import as_call, walk
 
 log = logging.getLogger("hookscope")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hookscope.errors import InputError
-from hookscope.inputs.words import InputWord
-from hookscope.suggest import did_you_mean
+from hookscope.specs.input import InputWord
+from hookscope.specs.suggest import did_you_mean
 
 _SHOWN = 5
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookscope.errors import InputError
 from hookscope.inputs.reading import Asked
-from hookscope.inputs.words import InputWord
+from hookscope.specs.input import InputWord
 
 _MAKERS: dict[str, Callable[[InputWord, torch.Generator], Tensor]] = {
     "random": lambda word, source: torch.randn(word.shape, generator=source),

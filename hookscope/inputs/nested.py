@@ -11,11 +11,14 @@ import torch
 
 from hookscope.errors import InputError
 from hookscope.inputs.reading import Asked, blaming, called, read_bytes, sha256
-from hookscope.inputs.words import JSON, TENSORS, InputWord, parse
-from hookscope.spec import ended
+from hookscope.specs.input import JSON, TENSORS, InputWord, parse
+from hookscope.specs.model import ended
 
 _FORMS = 'A tensor is {"file": "a.npy"} or {"tensor": [[1, 2]]}; other values stay as they are.'
+_IN_FILES = 'Put numbers into files of their own: {"file": "a.npy"}.'
 _DEPTH = 100
+_MOST = 16 << 20  # bytes; as Python's objects JSON may take 30 times as much
+_VALUES = 100_000  # besides those in tensors
 
 
 def open_one(
@@ -33,15 +36,22 @@ def open_one(
     Raises:
         InputError: it is no JSON, or a tensor in it cannot be made.
     """
-    data = read_bytes(word.path)
+    data = read_bytes(word.path, _MOST, _IN_FILES)
     with blaming(word.path, "JSON"):
         told = json.loads(data.decode("utf-8-sig"))
     folder = os.path.dirname(word.path)
     named: list[str] = []
+    values = 0
 
     def build(value: Any, depth: int) -> Any:
+        nonlocal values
         if depth > _DEPTH:
             raise InputError(f"{called(word.path)} is nested too deep.", _FORMS)
+        values += 1
+        if values > _VALUES:
+            raise InputError(
+                f"{called(word.path)} holds more than {_VALUES:,} values besides tensors.", _FORMS
+            )
         if isinstance(value, list):
             return [build(item, depth + 1) for item in value]
         if not isinstance(value, dict):

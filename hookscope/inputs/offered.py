@@ -23,14 +23,14 @@ from hookscope.inputs.items import (
 )
 from hookscope.inputs.places import takes_one
 from hookscope.inputs.reading import Asked
-from hookscope.inputs.words import InputWord
-from hookscope.seeding import seeded_throughout
 from hookscope.sources.functions import load_home
 from hookscope.sources.loaded import Recipe
 from hookscope.sources.userfile import guarded
-from hookscope.spec import parse_function
-from hookscope.suggest import did_you_mean
-from hookscope.tensors import walk
+from hookscope.specs.input import InputWord
+from hookscope.specs.model import parse_function
+from hookscope.specs.suggest import did_you_mean
+from hookscope.tensors.nested import walk
+from hookscope.tensors.seeding import seeded_throughout
 
 log = logging.getLogger("hookscope")
 

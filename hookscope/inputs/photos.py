@@ -13,9 +13,9 @@ from hookscope.errors import InputError
 from hookscope.inputs import images, recipes
 from hookscope.inputs.levels import black_and_white
 from hookscope.inputs.reading import Asked, Piece, described, read_bytes, sha256
-from hookscope.inputs.words import InputWord
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
-from hookscope.tensors import as_call, walk
+from hookscope.specs.input import InputWord
+from hookscope.tensors.nested import as_call, walk
 
 log = logging.getLogger("hookscope")
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
-from hookscope import filekinds
 from hookscope.errors import InputError
+from hookscope.files import detect as filekinds
 from hookscope.inputs.keys import one_of
 from hookscope.inputs.reading import Asked, blaming, read_bytes, sha256
-from hookscope.inputs.words import InputWord
-from hookscope.tensors import walk
+from hookscope.specs.input import InputWord
+from hookscope.tensors.nested import walk
+
+_BEYOND = 1 << 30  # bytes that a tensor may take beyond the size of its file
 
 
 def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:
@@ -25,7 +27,8 @@ def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:
     """
     data = read_bytes(word.path)
     kind, repair = filekinds.describe_file(word.path)
-    if kind in (filekinds.SCRIPT_ARCHIVE, filekinds.EXPORT_ARCHIVE) or "pickled Python" in kind:
+    no_tensors = (filekinds.SCRIPT_ARCHIVE, filekinds.EXPORT_ARCHIVE)
+    if kind in (*no_tensors, *filekinds.TOO_LARGE) or "pickled Python" in kind:
         raise InputError(f"The file {word.path!r} is {kind}, not tensors.", repair)
     with blaming(word.path, "tensors saved by torch.save"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -37,6 +40,15 @@ def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:
         value = named[one_of(word, list(named))]
     if isinstance(value, Mapping):
         value = dict(value)
+    for _, tensor in walk(value):
+        # One number may stand for any many: expanded, a tensor is small in its file alone.
+        dense = tensor.layout is torch.strided and not tensor.is_meta
+        if dense and tensor.numel() * tensor.element_size() > len(data) + _BEYOND:
+            raise InputError(
+                f"The file {word.path!r} of {len(data):,} bytes holds a tensor of shape"
+                f" {tuple(tensor.shape)}, which would take more than 1 GB beyond that.",
+                "Save a smaller one, or a copy of it: tensor.clone().",
+            )
     if not any(True for _ in walk(value)):
         raise InputError(f"The file {word.path!r} holds no tensor.", "Save one by torch.save.")
     return value, sha256(data)

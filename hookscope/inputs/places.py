@@ -9,8 +9,8 @@ from typing import Any
 from hookscope.errors import InputError
 from hookscope.inputs.reading import Piece
 from hookscope.sources.loaded import LoadedModel
-from hookscope.suggest import did_you_mean
-from hookscope.tensors import as_call
+from hookscope.specs.suggest import did_you_mean
+from hookscope.tensors.nested import as_call
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

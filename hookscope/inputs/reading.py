@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError, InputError, cause
-from hookscope.filekinds import AGAIN, UNKNOWN, describe_file
-from hookscope.inputs.words import STDIN, InputWord
+from hookscope.files.detect import AGAIN, UNKNOWN, describe_file
 from hookscope.sources.layouts import seeded
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
-from hookscope.spec import ended
-from hookscope.tensors import as_call, bits_of, walk
+from hookscope.specs.input import STDIN, InputWord
+from hookscope.specs.model import ended
+from hookscope.tensors.nested import as_call, bits_of, walk
 
 Numbers = Sequence[float] | None
 
@@ -62,11 +61,16 @@ class Piece:
     recipe: Recipe | None = None
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str, most: int | None = None, repair: str = "") -> bytes:
     """Return the bytes of a file, or of standard input for ``-``.
 
+    Args:
+        path: the file.
+        most: how many bytes at most; None for any number.
+        repair: what to do about a longer file.
+
     Raises:
-        InputError: it cannot be read, is empty, or standard input is a terminal.
+        InputError: it cannot be read, is empty or too long, or standard input is a terminal.
     """
     if path == STDIN and sys.stdin.isatty():
         raise InputError(
@@ -74,7 +78,8 @@ def read_bytes(path: str) -> bytes:
             "Send one: hookscope capture --input - < img.png",
         )
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        with nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+            data = file.read() if most is None else file.read(most + 1)
     except OSError as exc:
         raise InputError(f"{called(path)} cannot be read: {exc.strerror}.") from exc
     if not data and path == STDIN:
@@ -84,6 +89,12 @@ def read_bytes(path: str) -> bytes:
         )
     if not data:
         raise InputError(f"{called(path)} is empty.", AGAIN)
+    if most is not None and len(data) > most:
+        raise InputError(
+            f"{called(path)} is longer than {most >> 20} MiB, which is the most that is read of its"
+            " kind.",
+            repair,
+        )
     return data
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import EnvironmentFault, InputError
-from hookscope.filekinds import SOUND
+from hookscope.files.detect import SOUND
 from hookscope.inputs.reading import (
     Asked,
     Piece,
@@ -22,10 +22,11 @@ from hookscope.inputs.reading import (
     sha256,
     sources_of,
 )
-from hookscope.inputs.words import InputWord
 from hookscope.sources.layouts import stack_sounds
+from hookscope.specs.input import InputWord
 
-_BLOCK = 1 << 16
+_BLOCK = 1 << 20  # samples of all channels
+_MOST = 100_000_000  # samples of one channel: an hour and a half at 16 kHz
 _RATES = (1_000, 1_000_000)  # of sound: outside of these a header is damaged, and costs memory
 
 
@@ -41,7 +42,10 @@ def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
     for word in words:
         data = read_bytes(word.path)
         wave, rate = decode(data, word.path)
-        waves.append(resampled(wave, rate, recipe.rate) if recipe else wave)
+        if recipe:
+            _check_length(word.path, len(wave) * recipe.rate // rate)
+            wave = resampled(wave, rate, recipe.rate)
+        waves.append(wave)
         digests.append(sha256(data))
         rates.append(rate)
     told = f"mono at {' and '.join(f'{rate} Hz' for rate in dict.fromkeys(rates))}"
@@ -75,17 +79,29 @@ def decode(data: bytes, path: str) -> tuple[Tensor, int]:
     except (ImportError, OSError) as exc:  # OSError: without libsndfile
         raise _missing("soundfile") from exc
     with blaming(path, SOUND), soundfile.SoundFile(io.BytesIO(data)) as file:
-        rate = int(file.samplerate)
+        rate, count = int(file.samplerate), 0
+        if not _RATES[0] <= rate <= _RATES[1]:
+            raise InputError(
+                f"{called(path)} says that it has {rate} samples a second.", "Convert it anew."
+            )
         blocks = []  # rather than all at once, as a damaged header may tell any length
-        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        step = max(_BLOCK // file.channels, 1)
+        while len(block := file.read(step, dtype="float32", always_2d=True)):
+            count += len(block)
+            _check_length(path, count)
             blocks.append(block.mean(axis=1))
     if not blocks:
         raise InputError(f"{called(path)} holds no sound.", "Give a longer one.")
-    if not _RATES[0] <= rate <= _RATES[1]:
-        raise InputError(
-            f"{called(path)} says that it has {rate} samples a second.", "Convert it anew."
-        )
     return torch.from_numpy(np.concatenate(blocks)), rate
+
+
+def _check_length(path: str, samples: int) -> None:
+    """Raise InputError for a sound of so many samples that a small file may unpack to gigabytes."""
+    if samples > _MOST:
+        raise InputError(
+            f"{called(path)} has more than {_MOST:,} samples.",
+            "Cut out the part that the model is to hear.",
+        )
 
 
 def resampled(wave: Tensor, rate: int, wanted: int) -> Tensor:

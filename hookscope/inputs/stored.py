@@ -6,12 +6,12 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hookscope.filekinds import SAFETENSORS
+from hookscope.files.detect import SAFETENSORS
+from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.keys import one_of
 from hookscope.inputs.reading import Asked, blaming
-from hookscope.inputs.words import InputWord
-from hookscope.outputs import MARK
-from hookscope.shards import sha256_of
+from hookscope.specs.input import InputWord
+from hookscope.specs.output_path import MARK
 
 
 def open_one(asked: Asked, word: InputWord) -> tuple[Any, str]:

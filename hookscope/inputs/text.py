@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hookscope.errors import InputError
-from hookscope.filekinds import AGAIN
+from hookscope.files.detect import AGAIN
 from hookscope.inputs.reading import Asked, Piece, called, read_bytes, sha256, sources_of
-from hookscope.inputs.words import InputWord
+from hookscope.specs.input import InputWord
+
+_MOST = 16 << 20  # bytes; tokenizers take seconds for each million
 
 
 def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
@@ -25,7 +27,9 @@ def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
         )
     texts, digests = [], []
     for word in words:
-        data = read_bytes(word.path) if word.path else word.rest.encode()
+        data = (
+            read_bytes(word.path, _MOST, "Give a shorter one.") if word.path else word.rest.encode()
+        )
         try:
             texts.append(data.decode("utf-8-sig"))
         except UnicodeDecodeError as exc:

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import EnvironmentFault, InputError
-from hookscope.filekinds import VIDEO
+from hookscope.files.detect import VIDEO
 from hookscope.inputs import photos
 from hookscope.inputs.reading import Asked, Piece, blaming, called, described, read_bytes, sha256
-from hookscope.inputs.words import InputWord
 from hookscope.sources.layouts import Layout, clip
+from hookscope.specs.input import InputWord
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 _MOST = 10_000  # frames of a file: some minutes
+_PIXELS = 1 << 26  # of a frame: twice those of 8K, and 0.5 GB while one is converted
 
 
 def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
@@ -34,8 +35,10 @@ def read(asked: Asked, words: Sequence[InputWord]) -> Piece:
     tensors, entries, notes = [], [], []
     for word in words:
         data = read_bytes(word.path)
-        frames, count = sampled(data, word.path, layout.frames)
-        made = [recipe.run(frame.convert("RGB" if channels == 3 else "L")) for frame in frames]
+        mode = "RGB" if channels == 3 else "L"
+        count = _count(data, word.path)
+        frames = _sampled(data, word.path, layout.frames, count)
+        made = [recipe.run(frame.convert(mode)) for frame in frames]
         tensors += made
         shown = layout.arrange(made)[0]
         entries.append(described(shown, word.word, sha256(data)))
@@ -59,17 +62,20 @@ def _layout(asked: Asked) -> Layout:
     )
 
 
-def sampled(data: bytes, path: str, wanted: int) -> tuple[list[Image], int]:
-    """Return ``wanted`` frames of a video, evenly spread, and how many it has."""
+def _count(data: bytes, path: str) -> int:
     count = sum(1 for _ in _frames(data, path))
     if not count:
         raise InputError(f"{called(path)} holds no picture.", "Give a video with pictures in it.")
+    return count
+
+
+def _sampled(data: bytes, path: str, wanted: int, count: int) -> Iterator[Image]:
+    """Yield ``wanted`` of ``count`` frames, evenly spread, one in memory at a time."""
     places = [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)]
-    chosen, kept = set(places), {}
     for place, frame in enumerate(_frames(data, path)):
-        if place in chosen:
-            kept[place] = frame.to_image()
-    return [kept[place] for place in places], count
+        if place in places:
+            image = frame.to_image()
+            yield from [image] * places.count(place)
 
 
 def _frames(data: bytes, path: str) -> Iterator[Any]:
@@ -83,10 +89,21 @@ def _frames(data: bytes, path: str) -> Iterator[Any]:
     with blaming(path, VIDEO), av.open(io.BytesIO(data), "r") as file:
         if not file.streams.video:
             return
+        codec = file.streams.video[0].codec_context
+        _check_frame(path, codec.width, codec.height)
         for count, frame in enumerate(file.decode(video=0)):
             if count >= _MOST:
                 raise InputError(
                     f"{called(path)} has more than {_MOST:,} frames.",
                     "Cut out the part that the model is to see.",
                 )
+            _check_frame(path, frame.width, frame.height)
             yield frame
+
+
+def _check_frame(path: str, width: int, height: int) -> None:
+    if width * height > _PIXELS:
+        raise InputError(
+            f"{called(path)} has frames of {width}x{height}, more than {_PIXELS:,} pixels.",
+            "Scale it down first.",
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zipfile
 
 from hookscope.errors import ModelError
-from hookscope.filekinds import AGAIN
-from hookscope.pickles import DAMAGED_ZIP
+from hookscope.files.detect import AGAIN
+from hookscope.files.pickle_scan import DAMAGED_ZIP
 
 
 def refuse_damage(path: str) -> None:

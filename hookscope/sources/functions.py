@@ -11,8 +11,8 @@ from typing import Any
 from hookscope.errors import RequestError
 from hookscope.sources.arguments import settle, show
 from hookscope.sources.userfile import import_anew, run_file
-from hookscope.spec import FunctionWord, ended
-from hookscope.suggest import did_you_mean
+from hookscope.specs.model import FunctionWord, ended
+from hookscope.specs.suggest import did_you_mean
 
 
 def load_functions(words: list[FunctionWord]) -> list[Callable[..., Any]]:

@@ -16,7 +16,7 @@ from huggingface_hub.utils.tqdm import (
 
 from hookscope.errors import WeightsError
 from hookscope.sources.network import trouble_with
-from hookscope.spec import ended
+from hookscope.specs.model import ended
 
 log = logging.getLogger("hookscope")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 
 from hookscope.errors import RequestError
 from hookscope.sources.torchscript.private import is_scripted
+from hookscope.tensors.interrupts import restoring
 
 _STAND_IN = "_hookscope_stand_in"  # in a live model, while something is recorded of it
 
@@ -65,7 +66,7 @@ def _open(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
     return known[model]
 
 
-@contextmanager
+@restoring
 def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Module]:
     """Give a module that takes hooks everywhere, and that runs where ``model`` is called meanwhile.
 
@@ -98,7 +99,11 @@ def _stand_in(stack: ExitStack, live: nn.Module) -> nn.Module:
         stack.callback(twin.reconcile)
         _lend(stack, vars(live), _STAND_IN, twin)
         for part, made in twin.parts():
-            _lend(stack, vars(part), "forward", twin.calling(made.__call__))
+            hooked = made._forward_pre_hooks or made._forward_hooks
+            if hooked:  # scripted ones, which a call of the part runs and its forward does not
+                _lend(stack, vars(part), "_call_impl", twin.calling(made.__call__))
+            inner = made.forward if hooked else made.__call__
+            _lend(stack, vars(part), "forward", twin.calling(inner))
             for name, method in made._hookscope_methods_by_name().items():
                 _lend(stack, vars(part), name, twin.calling(method))
         twin.module.__dict__["forward"] = twin.calling(twin.module.forward)

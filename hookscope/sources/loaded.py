@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
 from hookscope.sources.layouts import BATCH, Layout
+from hookscope.tensors.seeding import seeded_torch
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -90,7 +90,7 @@ class WeightsInfo:
     Attributes:
         word: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
             pretrained weights, or the file.
-        sha256: hash of the file they were read from; of a set see ``WeightFiles.sha256``; None
+        blake3: BLAKE3 of the file they were read from; of a set see ``WeightFiles.blake3``; None
             where there was none.
         missing: parameters and buffers of the model that the file does not hold.
         unexpected: names in the file that the model does not have.
@@ -98,7 +98,7 @@ class WeightsInfo:
     """
 
     word: str
-    sha256: str | None = None
+    blake3: str | None = None
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
@@ -177,8 +177,7 @@ class LoadedModel:
             InputError: neither is known.
         """
         if self.own_example is not None:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(seed)
+            with seeded_torch(seed):
                 return self.own_example()
         if self.shape is None:
             raise InputError(

@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.sources import catalog
 from hookscope.sources.live import opened
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.spec import (
+from hookscope.sources.wrappers import unwrapped
+from hookscope.specs import catalog
+from hookscope.specs.model import (
     EXPORTED,
     FILE,
+    LIVE,
     MODULE,
     PLUGIN,
     TIMM,
@@ -26,11 +28,9 @@ from hookscope.spec import (
     TRANSFORMERS,
     is_weights_file,
 )
-from hookscope.suggest import did_you_mean
-from hookscope.wrappers import unwrapped
+from hookscope.specs.suggest import did_you_mean
 
 FORWARD = "forward"
-LIVE = "live"  # the source of a module that was given and not loaded
 
 # Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel; that of
 # TorchScript takes method as well, that of exported programs trust, that of transformers attn.

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.lending import shared_memory
-from hookscope.tensors import walk
+from hookscope.tensors.clones import shared_memory
+from hookscope.tensors.interrupts import restored
+from hookscope.tensors.nested import walk
+from hookscope.tensors.seeding import seeded_torch
 
 _FACTORIES = frozenset(
     {
@@ -84,9 +86,8 @@ def build(
 
     Its weights are drawn from ``seed``; the global random state is left as it was.
     """
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+    with seeded_torch(seed), restored(warnings.catch_warnings()):
         warnings.simplefilter("ignore")  # remarks of a library about its own parts
-        torch.default_generator.manual_seed(seed)
         with context or nullcontext():
             return make().eval()
 

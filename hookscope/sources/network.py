@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 import torch
 
 from hookscope.errors import WeightsError
-from hookscope.spec import ended
+from hookscope.specs.model import ended
 
 log = logging.getLogger("hookscope")
 

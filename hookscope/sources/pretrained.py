@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from hookscope.errors import WeightsError
-from hookscope.sources.catalog import no_such_weights
 from hookscope.sources.installed import models
-from hookscope.spec import is_weights_file
+from hookscope.specs.catalog import no_such_weights
+from hookscope.specs.model import is_weights_file
+from hookscope.tensors.interrupts import restoring
+from hookscope.tensors.threads import Shared
 
 
 def members(name: str) -> list[Any]:
@@ -41,6 +43,23 @@ def choose(name: str, word: str) -> Any:
 
 
 @contextmanager
+def _forcing_weights_only() -> Iterator[None]:
+    switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before
+
+
+_weights_only = Shared(_forcing_weights_only)
+
+
+@restoring
 def only_tensors(path: str) -> Iterator[None]:
     """While active, torch.load builds tensors and plain values only, whoever calls it.
 
@@ -49,9 +68,7 @@ def only_tensors(path: str) -> Iterator[None]:
     Raises:
         WeightsError: the file could not be read that way, or does not fit the model.
     """
-    switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(switch)
-    os.environ[switch] = "1"
+    _weights_only.acquire()
     try:
         yield
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as exc:
@@ -61,7 +78,4 @@ def only_tensors(path: str) -> Iterator[None]:
             "Delete the file, so that it is downloaded again.",
         ) from exc
     finally:
-        if before is None:
-            del os.environ[switch]
-        else:
-            os.environ[switch] = before
+        _weights_only.release()

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hookscope.errors import ModelError
-from hookscope.seeding import seeded_throughout
 from hookscope.sources import arguments, weights
 from hookscope.sources.autograd_function import applied, is_function
-from hookscope.sources.catalog import no_weights_by_name
 from hookscope.sources.layouts import stack_sounds
 from hookscope.sources.loaded import (
     LoadedModel,
@@ -26,10 +24,12 @@ from hookscope.sources.loaded import (
     WeightsWord,
 )
 from hookscope.sources.userfile import guarded, import_anew, run_file
-from hookscope.spec import FILE, ModelSpec, ended, is_weights_file
-from hookscope.suggest import did_you_mean
-from hookscope.tensors import walk
-from hookscope.wrappers import copied
+from hookscope.sources.wrappers import copied
+from hookscope.specs.catalog import no_weights_by_name
+from hookscope.specs.model import FILE, ModelSpec, ended, is_weights_file
+from hookscope.specs.suggest import did_you_mean
+from hookscope.tensors.nested import walk
+from hookscope.tensors.seeding import seeded_throughout
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -19,10 +19,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hookscope import filekinds
 from hookscope.errors import WeightsFileError
-from hookscope.shards import WeightFiles
-from hookscope.spec import ended
+from hookscope.files import detect as filekinds
+from hookscope.files.pickle_scan import DAMAGED_ZIP
+from hookscope.files.weight_files import WeightFiles
+from hookscope.specs.model import ended
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
 _SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
@@ -33,6 +34,7 @@ _NO_WEIGHTS = {
     filekinds.CUT_OFF: filekinds.AGAIN,
     filekinds.CUT_PICKLE: filekinds.AGAIN,
     filekinds.CUT_SAFETENSORS: filekinds.AGAIN,
+    **dict.fromkeys(filekinds.TOO_LARGE, _SAVE_THUS),
     filekinds.IMAGE: "Give it as the input: --input {0}",
     filekinds.SCRIPT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
     filekinds.EXPORT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
@@ -147,11 +149,26 @@ def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
         except (SafetensorError, OSError) as error:
             raise _unsound(path, error) from error
         return dict.fromkeys(file.keys()), file.get_tensor, True  # type: ignore[no-untyped-call]
-    mapped = zipfile.is_zipfile(path)  # the format that torch.save had before is read at once
+    mapped = _can_be_mapped(path)
     held = _tensors_of(_unpickled(path, mapped))
     if not held:
         raise WeightsFileError(f"The file {path!r} holds no weights by name.", _SAVE_THUS)
     return dict.fromkeys(held), held.__getitem__, mapped
+
+
+def _can_be_mapped(path: str) -> bool:
+    """Whether the tensors lie in the file as they are in memory.
+
+    They do not in the format that torch.save had before, nor where records are compressed: PyTorch
+    would take the compressed bytes for numbers.
+    """
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
+    except DAMAGED_ZIP:  # PyTorch's reader says what is wrong
+        return False
 
 
 def _unsound(path: str, error: Exception) -> WeightsFileError:

@@ -8,15 +8,15 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Any
 
-import torch
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, HookscopeError, ModelError
-from hookscope.plugins import registered
 from hookscope.sources import arguments
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.weights import load_file_into
-from hookscope.spec import ModelSpec, ended, is_weights_file
+from hookscope.specs.model import ModelSpec, ended, is_weights_file
+from hookscope.specs.plugins import registered
+from hookscope.tensors.seeding import seeded_torch
 
 
 def load(
@@ -30,8 +30,7 @@ def load(
     word = spec.word.partition(":")[2]
     from_file = is_weights_file(weights.word) and not meta
     given = arguments.settle(dict, model_args)  # nothing is known of what they are for
-    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
-        torch.default_generator.manual_seed(seed)
+    with seeded_torch(seed), redirect_stdout(sys.stderr):
         function = _function(entry)
         asked = "random" if from_file else weights.word
         try:

@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
-from hookscope.shards import sha256_of
+from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, network, weights
-from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta, build
 from hookscope.sources.pretrained import only_tensors
-from hookscope.spec import TIMM, ModelSpec, is_weights_file
+from hookscope.specs.catalog import ModelInfo, check_name
+from hookscope.specs.model import TIMM, ModelSpec, is_weights_file
 
 try:
     import timm
@@ -114,7 +114,7 @@ def _pretrained(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module,
     with only_tensors(path):
         overlay = {"file": path, "custom_load": custom}
         module = _create(name, given, seed, pretrained=True, pretrained_cfg_overlay=overlay)
-    return module, WeightsInfo(known.tag or "default", sha256_of(path))
+    return module, WeightsInfo(known.tag or "default", blake3_of(path))
 
 
 def _create(

@@ -13,15 +13,15 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.shards import sha256_of
+from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, network, pretrained, weights
-from hookscope.sources.catalog import ModelInfo, check_name
 from hookscope.sources.installed import models
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta, build
 from hookscope.sources.presets import recipe_of
-from hookscope.spec import TORCHVISION, ModelSpec
+from hookscope.specs.catalog import ModelInfo, check_name
+from hookscope.specs.model import TORCHVISION, ModelSpec
 
 log = logging.getLogger("hookscope")
 
@@ -117,7 +117,7 @@ def _build(
         module = _call(
             name, builder, {**options, **given, "weights": entry}, given, seed, nullcontext()
         )
-    return module, WeightsInfo(entry.name, sha256_of(path))
+    return module, WeightsInfo(entry.name, blake3_of(path))
 
 
 def _call(

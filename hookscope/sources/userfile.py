@@ -7,12 +7,13 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
 from hookscope.errors import ModelError
+from hookscope.tensors.interrupts import restoring
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ def guarded(path: str, call: Callable[[], T]) -> T:
             raise ModelError(f"{path}{where} raised {said}", _repair(exc)) from exc
 
 
-@contextmanager
+@restoring
 def _beside(folder: Path) -> Iterator[None]:
     """Let imports find the files in ``folder``; put things back afterwards.
 

@@ -6,11 +6,26 @@ import re
 from collections.abc import Collection, Iterable
 
 from hookscope.errors import WeightsFileError
-from hookscope.suggest import did_you_mean
+from hookscope.specs.suggest import did_you_mean
 
 _WRAPPERS = re.compile(
     r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
+
+# Names of tensors that are in no other family of models, without their prefix.
+_FAMILIES = {
+    "a ResNet of torchvision or timm": r"layer4\.0\.conv1\.weight",
+    "a DenseNet of torchvision": r"features\.denseblock1\..*",
+    "a VGG or AlexNet of torchvision": r"classifier\.6\.weight",
+    "a MobileNet or EfficientNet of torchvision": r"features\.1(\.0)?\.(block|conv)\.0\.0\.weight",
+    "a ConvNeXt of torchvision": r"features\.1\.0\.layer_scale",
+    "a Swin transformer of torchvision": r"features\.1\.0\.attn\.qkv\.weight",
+    "a vision transformer of torchvision": r"encoder\.layers\.encoder_layer_0\..*",
+    "a vision transformer of timm": r"blocks\.0\.attn\.qkv\.weight",
+    "BERT of transformers": r"(.*\.)?encoder\.layer\.0\.attention\.self\.query\.weight",
+    "GPT-2 of transformers": r"(.*\.)?h\.0\.attn\.c_attn\.weight",
+    "Llama or a relative of transformers": r"(.*\.)?layers\.0\.self_attn\.q_proj\.weight",
+}
 
 Names = dict[str, str]  # from the name in the file to that in the model
 
@@ -58,6 +73,19 @@ def settle_names(
                 or "Whole parts of names count, as in --rename backbone=features.",
             )
     return names, stripped
+
+
+def looks_like(names: Iterable[str]) -> str:
+    """Return which family of models has tensors of these names; empty where none is known.
+
+    >>> looks_like(["conv1.weight", "layer4.0.conv1.weight"]), looks_like(["0.weight"])
+    ('a ResNet of torchvision or timm', '')
+    """
+    plain = [_WRAPPERS.sub("", name).removeprefix("module.") for name in names]
+    return next(
+        (family for family, one in _FAMILIES.items() if any(re.fullmatch(one, n) for n in plain)),
+        "",
+    )
 
 
 def some(names: Iterable[str], count: int = 3) -> str:

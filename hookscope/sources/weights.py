@@ -13,14 +13,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hookscope import spec
 from hookscope.errors import HookscopeError, WeightsFileError
-from hookscope.shards import WeightFiles
+from hookscope.files.weight_files import WeightFiles
 from hookscope.sources.loaded import WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta, give_memory, lacks_memory_elsewhere
 from hookscope.sources.stored import tensors_in
-from hookscope.sources.weight_names import settle_names, some
-from hookscope.spec import ended
+from hookscope.sources.weight_names import looks_like, settle_names, some
+from hookscope.specs import model as spec
+from hookscope.specs.model import ended
 
 log = logging.getLogger("hookscope")
 
@@ -47,11 +47,11 @@ def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
 
     Raises:
         RequestError: there is no such file, or it is a folder without weights.
-        WeightsFileError: a file cannot be read, holds no weights, or none that fit.
+        WeightsFileError: a file cannot be read, holds no weights, or does not fit the model.
     """
     files = spec.check_weights_file(wanted.word)
     fit = _fit(tensors_in(files), module, wanted)
-    return _told(wanted.word, files, fit, _put(module, fit.tensors, wanted.word))
+    return _told(wanted.word, files, fit, _put(module, fit, wanted))
 
 
 def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, WeightsInfo]:
@@ -66,7 +66,7 @@ def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, Weigh
 
     Raises:
         RequestError: there is no such file, or it is a folder without weights.
-        WeightsFileError: a file cannot be read, holds no weights, or none that fit.
+        WeightsFileError: a file cannot be read, holds no weights, or does not fit the model.
     """
     files = spec.check_weights_file(wanted.word)
     tensors = tensors_in(files)
@@ -79,12 +79,12 @@ def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, Weigh
         fit = _fit(tensors, module, wanted)
         if _fills(module, fit.tensors) and not lacks_memory_elsewhere(module):
             give_memory(module)
-            lists = _put(module, fit.tensors, wanted.word)
+            lists = _put(module, fit, wanted)
             if not lists[0]:
                 return module, _told(wanted.word, files, fit, lists)
     module = build(nullcontext())
     fit = _fit(tensors, module, wanted)
-    return module, _told(wanted.word, files, fit, _put(module, fit.tensors, wanted.word))
+    return module, _told(wanted.word, files, fit, _put(module, fit, wanted))
 
 
 def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -> _Fit:
@@ -97,22 +97,33 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -
     names, stripped = settle_names(stored, own, wanted.rename, path)
     tensors = {names[name]: tensor for name, tensor in stored.items()}
     if not own.keys() & tensors.keys():
+        family = looks_like(stored)
         raise WeightsFileError(
-            f"No name in {path!r} is one of the model's: it holds {some(stored)}, "
-            f"and the model has {some(own)}.",
+            f"0 of the model's {_tensors(len(own))} are in {path!r}: it holds {some(stored)}"
+            + (f", as {family} does" if family else "")
+            + f", and the model has {some(own)}.",
             "Give the weights of this very model, or --rename OLD=NEW for other names.",
         )
-    differ = [name for name in tensors if name in own and not _same_shape(tensors[name], own[name])]
-    if not wanted.partial or not differ:
+    misfits = _misfits(tensors, own)
+    if not wanted.partial or not misfits:
         return _Fit(tensors, stripped, {})
-    misfits = {n: f"{n} ({_lengths(tensors[n])} for {_lengths(own[n])})" for n in differ}
     rest = {name: tensor for name, tensor in tensors.items() if name not in misfits}
     if not own.keys() & rest.keys():
         raise WeightsFileError(
-            f"Nothing in {path!r} fits the model in shape: {some(misfits.values())}.",
+            f"0 of the model's {_tensors(len(own))} are in {path!r} in the same shape:"
+            f" {some(misfits.values())}.",
             "Was the model built with other arguments?",
         )
     return _Fit(rest, stripped, misfits)
+
+
+def _misfits(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
+    """The tensors of a file that are of another shape in the model, each with both shapes."""
+    return {
+        name: f"{name} ({_lengths(tensor)} for {_lengths(own[name])})"
+        for name, tensor in tensors.items()
+        if name in own and not _same_shape(tensor, own[name])
+    }
 
 
 def _own(module: nn.Module) -> dict[str, Tensor]:
@@ -134,14 +145,14 @@ def _fills(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _put(
-    module: nn.Module, tensors: dict[str, Tensor], path: str
+    module: nn.Module, fit: _Fit, wanted: WeightsWord
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Copy tensors into a model; return what of the model is missing, and what it does not have.
 
     Raises:
-        WeightsFileError: some do not fit, or cannot be read after all.
+        WeightsFileError: some do not fit or are missing, or cannot be read after all.
     """
-    own = _own(module)
+    own, tensors, path = _own(module), fit.tensors, wanted.word
     state = OrderedDict(tensors)
     if all(name in tensors and _same_shape(tensors[name], own[name]) for name in own):
         # Versions of layers are not stored with all files; without them the oldest is assumed.
@@ -151,11 +162,20 @@ def _put(
     except HookscopeError:
         raise
     except RuntimeError as exc:
-        lines = [line.strip() for line in str(exc).splitlines()[1:]] or [ended(str(exc))]
+        if misfits := _misfits(tensors, own):
+            fitting = {id(own[n]) for n in tensors if n in own and n not in misfits}
+            absent = [n for n in own if n not in misfits and id(own[n]) not in fitting]
+            lacking = f", and it lacks {some(absent)}" if absent else ""
+            count = len(own) - len(misfits) - len(absent)
+            raise WeightsFileError(
+                f"{count} of the model's {_tensors(len(own))} are in {path!r} in the same shape;"
+                f" of another shape: {some(misfits.values())}{lacking}.",
+                "Was the model built with other arguments? --partial takes those that fit.",
+            ) from exc
+        said = " ".join(line.strip() for line in str(exc).splitlines()[:4])
         raise WeightsFileError(
-            f"The weights in {path!r} do not fit the model: {' '.join(lines[:3])}",
-            f"{_tensors(len(lines), 'differs', 'differ')} in shape; was the model built with other"
-            " arguments? --partial takes those that fit.",
+            f"The weights in {path!r} do not fit the model: {ended(said)}",
+            "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
         ) from exc
     except Exception as exc:  # a model may load in its own way
         raise WeightsFileError(
@@ -163,8 +183,24 @@ def _put(
             "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
-    missing = [name for name in missing if id(own[name]) not in loaded]  # tied to one that was read
+    # Those that are tied to one that was read have their values.
+    missing = [name for name in missing if name not in own or id(own[name]) not in loaded]
+    if missing and not wanted.partial:
+        raise incomplete(path, len(own), missing, unexpected, "--partial leaves them as built.")
     return tuple(missing), tuple(unexpected)
+
+
+def incomplete(
+    path: str, count: int, missing: Sequence[str], unexpected: Sequence[str], repair: str
+) -> WeightsFileError:
+    """The error for a file of weights that lacks some of a model's ``count`` tensors."""
+    message = f"{count - len(missing)} of the model's {_tensors(count)} are in {path!r}"
+    message += f", which lacks {some(missing)}"
+    hint = "Give the weights of this very model"
+    if unexpected:
+        message += f" and holds {some(unexpected)} besides"
+        hint += ", or --rename OLD=NEW for other names"
+    return WeightsFileError(f"{message}.", f"{hint}; {repair}")
 
 
 def _told(
@@ -178,7 +214,7 @@ def _told(
         misfits = some(fit.misfits.values())
         log.warning("weights: left out for their shape (in %s): %s", path, misfits)
     report(path, [name for name in missing if name not in fit.misfits], unexpected)
-    return WeightsInfo(path, files.sha256(), missing, unexpected, fit.stripped)
+    return WeightsInfo(path, files.blake3(), missing, unexpected, fit.stripped)
 
 
 def report(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
@@ -195,7 +231,7 @@ def report(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
     if unexpected:
         log.warning(
             "weights: %s not the model's (in %s): %s",
-            _tensors(len(unexpected), "is", "are"),
+            f"{_tensors(len(unexpected))} {'is' if len(unexpected) == 1 else 'are'}",
             path,
             some(unexpected),
         )
@@ -205,5 +241,5 @@ def _lengths(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "one number"
 
 
-def _tensors(count: int, one: str, many: str) -> str:
-    return f"1 tensor {one}" if count == 1 else f"{count} tensors {many}"
+def _tensors(count: int) -> str:
+    return "1 tensor" if count == 1 else f"{count} tensors"

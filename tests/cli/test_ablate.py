@@ -18,8 +18,10 @@ from tests.conftest import REPO, Run
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
 
-# Every run of it takes a while, and leaves a mark.
+# Every run of it takes a while, so that a bar is shown, and leaves a mark. The eighth waits, unless
+# there is a file called resumed.
 SLOW = """
+import os
 import time
 import torch
 from torch import nn
@@ -35,6 +37,8 @@ class Net(nn.Module):
         with open("runs", "a") as file:
             file.write(".")
         time.sleep(0.1)
+        if os.path.getsize("runs") == 8 and not os.path.exists("resumed"):
+            time.sleep(600)  # until Ctrl-C
         return self.out(self.drop(self.lin(x).relu()))
 
 def example_input():
@@ -102,11 +106,11 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
         stderr=subprocess.PIPE,
         text=True,
     )
-    runs, started = slow / "runs", time.monotonic()
-    while not (runs.exists() and runs.stat().st_size > 6) and time.monotonic() - started < 120:
+    runs, deadline = slow / "runs", time.monotonic() + 300
+    while not (runs.exists() and runs.stat().st_size == 8) and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
     kept = len(json.loads((slow / "Net.ablate.json").read_text())["knockouts"])
     assert 0 < kept < 27
@@ -116,6 +120,7 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
     )
     assert not [path for path in slow.iterdir() if path.suffix == ".part"]
     runs.unlink()
+    (slow / "resumed").touch()
     resumed = run(*WORDS)
     assert resumed.rc == 0, resumed.stderr
     assert f"resuming: {kept} of 27 were done" in resumed.stderr
@@ -129,6 +134,7 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
 @on_unix
 @pytest.mark.slow
 def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> None:
+    (slow / "resumed").touch()
     text, _ = in_terminal([*WORDS, "--no-color"], slow, clean_environment, 60)
     before, _, after = text.partition("Knocked out in turn")
     assert "knocking out" in before and "/27" in before

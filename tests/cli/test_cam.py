@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookscope.cams.picture import BAR, GAP, LINE, MIDDLE, SHARE
-from hookscope.pictures.colors import SEQUENTIAL
+from hookscope.analysis.cams.picture import BAR, GAP, LINE, MIDDLE, SHARE
+from hookscope.views.images.colors import SEQUENTIAL
 from tests.conftest import REPO, Run
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     from rich.cells import cell_len
 
     import hookscope
-    from hookscope.render.cam import cam_lines
+    from hookscope.views.text.cam import cam_lines
 
     shot = hookscope.cam(DIGITS, input=[FIVE, FIVE])
     lines = cam_lines(shot, width)

@@ -11,7 +11,7 @@ import pytest
 
 from hookscope.cli import candidates
 from hookscope.cli.main import cli
-from hookscope.sources import catalog
+from hookscope.specs import catalog
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hookscope.captures import Capture
 from hookscope.cli.following import next_command
+from hookscope.hooks.capture import Capture
 
 NET = """
 from torch import nn

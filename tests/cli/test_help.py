@@ -15,8 +15,8 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = "tree capture grads step ablate trace check gradcheck diff cam show plot filters export"
-    known += " verify report models config completion help"
+    known = "tree capture grads extract step ablate trace check gradcheck diff cam show plot"
+    known += " filters export verify report models config completion help"
     assert known.split() == COMMANDS
 
 
@@ -102,7 +102,7 @@ def test_help_follows_the_terminal_up_to_100_columns(run, columns) -> None:
 
 
 def test_help_of_grads_has_every_loss_and_its_formula() -> None:
-    from hookscope.losses.formulas import FORMULAS
+    from hookscope.specs.losses import FORMULAS
 
     text = " ".join(help_of("grads", 100).split())
     for name, loss in FORMULAS.items():
@@ -137,7 +137,7 @@ def test_an_option_of_another_command_is_told_as_such(run) -> None:
         "See: hookscope capture --help",
     ]
     assert "--task belongs to hookscope models." in run("--task", "video", "models").stderr
-    verbs = ("tree", "capture", "grads", "step", "ablate", "trace", "diff")
+    verbs = ("tree", "capture", "grads", "extract", "step", "ablate", "trace", "diff")
     owners = ", ".join(f"hookscope {verb}" for verb in verbs)
     owners += ", hookscope cam"
     assert f"-l belongs to {owners} or hookscope export." in run("models", "-l", "fc").stderr

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hookscope.cli.main import main
-from hookscope.page.command import command_of
+from hookscope.views.html.command import command_of
 
 MODEL = """
 import torch

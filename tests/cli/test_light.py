@@ -28,7 +28,7 @@ def loaded(clean_environment, folder: Path, *arguments: str, **env: str) -> set[
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     [line] = [line for line in done.stderr.splitlines() if line.startswith("LOADED")]
@@ -72,9 +72,9 @@ def test_a_folder_that_cannot_be_written_to_needs_nothing_heavy(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    capture = ("capture", "--input", "photo.png", "--output")
+    extract = ("extract", "--input", "photo.png", "--output")
     for words in (("full/",), ("photo.png/",), ("out/", "--resume", "--force")):
-        assert loaded(clean_environment, tmp_path, *capture, *words) <= {"safetensors"}
+        assert loaded(clean_environment, tmp_path, *extract, *words) <= {"safetensors"}
 
 
 def test_completion_needs_nothing_heavy(clean_environment, tmp_path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import hookscope
 from hookscope.cli.main import cli
-from hookscope.page.command import command_of
-from hookscope.records import ONLY_PYTHON
+from hookscope.specs.request import ONLY_PYTHON
+from hookscope.views.html.command import command_of
 
 
 @pytest.mark.parametrize(

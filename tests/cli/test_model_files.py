@@ -93,5 +93,5 @@ def test_a_settings_file_cannot_trust_a_program(run: Run, repo: Path, tmp_path: 
     (tmp_path / "hookscope.toml").write_text("[tree]\ntrust = true\n")
     done = run("tree", repo / EXPORTED, cwd=tmp_path)
     assert done.rc == 2
-    assert "not taken from a settings file" in done.stderr
+    assert "sets trust, which a project's settings file may not" in done.stderr
     assert run("tree", repo / EXPORTED, "--trust", cwd=tmp_path).rc == 0

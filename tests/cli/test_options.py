@@ -20,11 +20,9 @@ PRESENTATION |= {"chrome", "dpi"}
 PRESENTATION |= {"model_word"}
 # What only Python can give.
 CALLBACKS = {"progress"}
-# What --output says.
-CALLBACKS |= {"folder", "force"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
 WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
-WITH_API += ("report", "plot", "filters", "check", "diff", "export", "verify")
+WITH_API += ("extract", "report", "plot", "filters", "check", "diff", "export", "verify")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
 SAMPLES = {
@@ -199,10 +197,7 @@ def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) 
 def api_of(name: str) -> dict[str, inspect.Parameter]:
     import hookscope
 
-    known = dict(inspect.signature(getattr(hookscope, name)).parameters)
-    if name == "capture":  # into a folder it is another function
-        known |= inspect.signature(hookscope.extract).parameters
-    return known
+    return dict(inspect.signature(getattr(hookscope, name)).parameters)
 
 
 @pytest.mark.slow
@@ -224,11 +219,10 @@ def test_options_have_the_defaults_of_the_api(parse, name) -> None:
 
 @pytest.mark.slow
 def test_choices_are_those_of_the_library() -> None:
-    from hookscope import capture, prepare
+    from hookscope import capture
     from hookscope.cli import models, options
-    from hookscope.sources import catalog
+    from hookscope.specs import catalog
 
-    assert set(options.DTYPES) == set(prepare.DTYPES)
     assert inspect.signature(capture).parameters["model"].default == options.DEFAULT_MODEL
     assert set(models.TASKS) == {model.task for model in catalog.bundled()}
 

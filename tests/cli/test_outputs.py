@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hookscope import outputs
 from hookscope.errors import RequestError
+from hookscope.specs import output_path as outputs
 
 
 def write_safetensors(path: Path, metadata: dict[str, str] | None) -> None:

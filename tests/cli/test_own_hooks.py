@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from hookscope.events import Event, Trace
-from hookscope.records import Coverage
-from hookscope.render.trace import trace_lines
+from hookscope.results.records import Coverage
+from hookscope.results.trace import Event, Trace
+from hookscope.views.text.trace import trace_lines
 from tests.conftest import REPO
 
 SAMPLES = REPO / "sample_models"

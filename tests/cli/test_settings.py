@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope import config
+from hookscope.cli import settings_files as config
 from hookscope.errors import SettingsError
 
 VOCABULARY = config.Vocabulary(
@@ -101,20 +101,25 @@ def test_config_and_no_config_together_are_refused(run) -> None:
     assert done.stderr.startswith("Error: --config and --no-config cannot both be given.")
 
 
+def found_from(folder: Path) -> Path | None:
+    file = config.find_project(folder, [])
+    return file and file.path
+
+
 def test_the_project_file_is_found_upwards(tmp_path: Path) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert config.find_project(below) is None
+    assert found_from(below) is None
     (tmp_path / "pyproject.toml").write_text("[tool.hookscope]\nseed = 1\n")
-    assert config.find_project(below) == tmp_path / "pyproject.toml"
+    assert found_from(below) == tmp_path / "pyproject.toml"
     (tmp_path / "hookscope.toml").write_text("seed = 2\n")
-    assert config.find_project(below) == tmp_path / "hookscope.toml"
+    assert found_from(below) == tmp_path / "hookscope.toml"
     # A pyproject.toml with no table of ours hides nothing, broken or not.
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.other]\n")
     (below / "pyproject.toml").write_text("this is [not TOML")
-    assert config.find_project(below) == tmp_path / "hookscope.toml"
+    assert found_from(below) == tmp_path / "hookscope.toml"
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.hookscope]\nseed = 3\n")
-    assert config.find_project(below) == tmp_path / "a" / "pyproject.toml"
+    assert found_from(below) == tmp_path / "a" / "pyproject.toml"
 
 
 def test_keys_may_be_written_with_underscores_and_lists(parse) -> None:

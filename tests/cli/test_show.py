@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.pictures.colors import scale_of
-from hookscope.pictures.maps import resize
+from hookscope.views.images.colors import scale_of
+from hookscope.views.images.maps import resize
 from tests.cli.test_light import loaded
 from tests.conftest import REPO, Finished, Run
 
@@ -131,7 +131,7 @@ def test_provenance_comes_with_v(run: Run) -> None:
         (["missing.safetensors"], 2, "There is no file missing.safetensors", "hookscope capture"),
         (["text"], 2, "Cannot read text", "hookscope capture"),
         (["empty"], 2, "Cannot read empty", "hookscope capture"),
-        (["."], 2, "The folder . holds no features", "hookscope capture"),
+        (["."], 2, "The folder . holds no features", "hookscope extract"),
         (["net.safetensors", "convv"], 2, "'convv' matches nothing", "hookscope show"),
         (["net.safetensors", "0/outptu"], 2, "matches nothing", "Did you mean 0/output"),
         (["net.safetensors", "0[9]"], 2, "2x6x6x6, and the slice does not fit", "Count from 0"),
@@ -224,8 +224,8 @@ def screen(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Screen
         given = " ".join(f"{name}={value}" for name, value in env.items())
         size = ("-x", str(width), "-y", str(height))
         line = f"env -u COLORTERM -u TERM {given} {sys.executable} -m hookscope show {words}"
-        tmux("-u", "new-session", "-d", *size, f"cd {tmp_path}; {line}; echo END; sleep 60")
-        deadline = time.monotonic() + 60
+        tmux("-u", "new-session", "-d", *size, f"cd {tmp_path}; {line}; echo END; sleep 600")
+        deadline = time.monotonic() + 300
         try:
             while time.monotonic() < deadline:
                 text = tmux("capture-pane", "-e", "-p", "-J", "-S", "-200")

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope import strict_json
 from hookscope.errors import ResultsFileError, StoreError
-from hookscope.outputs import MARK, header_of
-from hookscope.pictures.maps import feature_maps
-from hookscope.pictures.values import look
-from hookscope.reader import open_capture
-from hookscope.render.json import show_document
-from hookscope.render.maps import map_lines
-from hookscope.render.show import look_lines, provenance_lines
-from hookscope.render.summary import summary_lines
+from hookscope.files import strict_json
+from hookscope.results.reader import open_capture
+from hookscope.specs.output_path import MARK, header_of
+from hookscope.views.images.maps import feature_maps
+from hookscope.views.images.values import look
+from hookscope.views.text.json import show_document
+from hookscope.views.text.maps import map_lines
+from hookscope.views.text.show import look_lines, provenance_lines
+from hookscope.views.text.summary import summary_lines
 from tests.conftest import REPO
 from tests.damage import altered, damaged, endure
 

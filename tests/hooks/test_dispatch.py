@@ -16,12 +16,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hookscope
-from hookscope.choices import DEVICE_MAPS
-from hookscope.datasets.stopping import Stopper
-from hookscope.dispatch import _folder, unsplit
 from hookscope.errors import CheckFailed, EnvironmentFault, RequestError, StoreError
-from hookscope.execute import same_bits, untouched
+from hookscope.execution.device_map import _folder, unsplit
+from hookscope.execution.forward import same_bits, untouched
+from hookscope.extraction.stopping import Stopper
 from hookscope.sources.loading import load
+from hookscope.specs.choices import DEVICE_MAPS
 
 # A block that takes the weights of a part without calling it, a stack with a parameter of its own,
 # tied weights, and a buffer that train mode changes.
@@ -279,7 +279,7 @@ def test_a_device_that_is_not_there_is_named(net: str) -> None:
 def test_without_accelerate_it_is_told_how_to_install_it(
     net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "hookscope.dispatch")
+    monkeypatch.delitem(sys.modules, "hookscope.execution.device_map")
     monkeypatch.setitem(sys.modules, "accelerate", None)  # as where it is not installed
     with pytest.raises(EnvironmentFault, match="accelerate, which is not installed") as told:
         hookscope.capture(net, **SPREAD)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
-from hookscope.recorder import Recorder
-from hookscope.select import select
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.selection import select
 from tests.hooks.test_values import Module
 from tests.oracle.by_hand import same_bits
 
@@ -32,11 +32,63 @@ def test_input_gradient_is_the_modules_own_share_and_not_the_total() -> None:
     assert capture["./input.0.grad"].item() == 8
 
 
-def test_output_gradient_of_a_module_that_returns_its_input_is_its_own() -> None:
+def test_gradients_of_a_module_that_returns_its_input_count_all_later_uses_of_the_tensor() -> None:
     net = Module(lambda self, x: self.same(x) * 2 + x * 7, same=nn.Identity())
-    with hookscope.record(net, grads=True) as capture:
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
         net(torch.ones(1, requires_grad=True)).sum().backward()
-    assert capture["same/output.grad"].item() == 2
+    assert capture["same/output.grad"].item() == 9  # one tensor, whichever name it is used by
+    assert capture["same/input.0.grad"].item() == 9
+    assert capture["./input.0.grad"].item() == 9
+
+
+def test_gradients_of_a_shortcut_that_returns_its_input_leave_out_what_used_it_before() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        y = x * 2
+        return self.long(y) + 5 * self.short(y)
+
+    net = Module(forward, long=nn.Linear(1, 1, bias=False), short=nn.Sequential())
+    nn.init.constant_(net.long.weight, 3.0)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        net(torch.ones(1, 1)).sum().backward()
+    assert capture["short/output.grad"].item() == capture["short/input.0.grad"].item() == 5
+    assert capture["long/input.0.grad"].item() == 3
+    assert capture["./input.0.grad"].item() == 16
+
+
+def test_an_output_that_is_used_within_too_has_the_gradient_from_outside() -> None:
+    def inner(self: Module, x: Tensor) -> Any:
+        y = self.lin(x)
+        return y, y * y
+
+    def forward(self: Module, x: Tensor) -> Any:
+        y, square = self.inner(x)
+        return y, self.same(y), square + 3 * y
+
+    net = Module(forward, inner=Module(inner, lin=nn.Linear(1, 1)), same=nn.Dropout()).eval()
+    x = torch.ones(1, 1)
+    y = net.inner.lin(x).item()
+    bare = torch.autograd.grad(sum(part.sum() for part in net(x)), list(net.parameters()))
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        out = net(x)
+        assert out[0] is out[1]
+        sum(part.sum() for part in out).backward()
+    assert capture["./output.0.grad"].item() == 2
+    assert capture["same/output.grad"].item() == capture["same/input.0.grad"].item() == 5
+    assert capture["inner/output.0.grad"].item() == 5
+    assert capture["inner.lin/output.grad"].item() == pytest.approx(5 + 2 * y)
+    assert same_bits(capture["inner.lin/weight.grad"], bare[0])
+
+
+def test_a_tensor_of_the_caller_that_is_used_and_returned_stays_the_one_it_is() -> None:
+    net = Module(lambda self, x: (x, self.lin(x)), lin=nn.Linear(1, 1))
+    x = torch.ones(1, 1, requires_grad=True)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        same, y = net(x * 1)
+        (same * 3 + y).sum().backward()
+        given = x * 1
+        assert net(given)[0] is given
+    assert "uses it within too" in reasons(capture)["./output.0.grad"]
+    assert capture["lin/input.0.grad"].item() == net.lin.weight.item()
 
 
 def test_output_gradient_is_at_the_value_before_an_in_place_change() -> None:
@@ -159,32 +211,24 @@ def test_the_effect_of_an_in_place_module_whose_result_is_ignored_is_kept() -> N
     assert capture["act/input.0.grad"].tolist() == [0, 1]
 
 
-def test_a_result_changed_in_place_behind_an_identity_is_doubted_and_warned_of(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def forward(self: Module, x: Tensor) -> Tensor:
-        y = x * 1
-        self.same(y).add_(10)  # in the bare model this changes y too
-        return y
-
-    net = Module(forward, same=nn.Identity())
-    with hookscope.record(net, grads=True):
-        hooked = net(torch.zeros(1, requires_grad=True))
-    assert "same: a tensor was changed in place" in caplog.text
-    assert net(torch.zeros(1)).item() == 10 and hooked.item() == 0
-
-
-def test_grads_refuses_what_hooks_would_change_rather_than_return_it() -> None:
+def test_a_result_changed_in_place_behind_an_identity_is_changed_as_without_hooks() -> None:
     def forward(self: Module, x: Tensor) -> Tensor:
         y = self.lin(x)
-        self.same(y).add_(10)
-        return y
+        self.same(y).add_(10)  # changes y too
+        return y * y
 
     net = Module(forward, lin=nn.Linear(2, 2), same=nn.Identity())
-    with pytest.raises(hookscope.HookscopeError, match="without hooks gave another result"):
-        hookscope.grads(net, input=torch.ones(1, 2), loss="sum")
-    found = hookscope.grads(net, input=torch.ones(1, 2), loss="sum", layers=["lin"])
-    assert found["lin/output.grad"].tolist() == [[1, 1]]
+    x = torch.randn(1, 2, requires_grad=True)
+    bare = net(x)
+    expected = torch.autograd.grad(bare.sum(), net.lin.weight)[0]
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        output = net(x)
+        output.sum().backward()
+    assert same_bits(output, bare)
+    assert same_bits(capture["lin/weight.grad"], expected)
+    assert torch.equal(capture["lin/output.grad"], 2 * (net.lin(x) + 10))
+    found = hookscope.grads(net, input=x.detach(), loss="sum", what=["output", "input"])
+    assert same_bits(found["lin/output.grad"], capture["lin/output.grad"])
 
 
 def test_recomputation_by_checkpointing_is_no_further_call() -> None:
@@ -321,21 +365,61 @@ def inputs_that_share_memory() -> nn.Module:
         inputs_that_share_memory,
     ],
 )
-def test_grads_of_a_model_that_notices_the_clones_are_refused(make: Any) -> None:
-    with pytest.raises(hookscope.HookscopeError, match="without hooks gave another result"):
-        hookscope.grads(make(), input=torch.ones(2), loss="sum", what=["output", "input"])
-    shot = hookscope.capture(make(), input=torch.ones(2), what=["output", "input"], verify=True)
-    assert shot.metadata["verified"]  # values alone are recorded without handing clones on
+def test_models_that_count_on_a_tensor_being_one_they_know_are_recorded(make: Any) -> None:
+    net, x = make(), torch.ones(2, requires_grad=True)
+    bare = net(x)
+    (expected,) = torch.autograd.grad(bare.sum(), x)
+    found = hookscope.grads(net, input=x.detach(), loss="sum", what=["output", "input"])
+    assert same_bits(found.output, bare)
+    assert same_bits(found["./input.0.grad"], expected)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        net(x).sum().backward()
+    assert same_bits(capture["./input.0.grad"], expected)
 
 
-@pytest.mark.parametrize("make", [outputs_that_share_memory, inputs_that_share_memory])
-def test_recording_gradients_warns_of_shared_memory(
-    make: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    net = make()
-    with hookscope.record(net, what=["output", "input"], grads=True):
-        net(torch.ones(2, requires_grad=True))
-    assert "in place" in caplog.text
+def test_a_view_changed_in_place_has_a_reason_in_place_of_a_part_of_its_gradient() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        v = self.flat(x * 2)
+        before = v * 3
+        v.mul_(5)
+        return before + v
+
+    net = Module(forward, flat=nn.Flatten())
+    x = torch.ones(1, 2, 1, requires_grad=True)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        net(x).sum().backward()
+    assert x.grad is not None and x.grad.unique().item() == 16
+    assert "flat/output.grad" not in capture
+    assert "a view that was changed in place" in reasons(capture)["flat/output.grad"]
+    assert capture["./input.0.grad"].unique().item() == 16
+
+
+def test_a_view_that_goes_on_changed_in_place_is_not_called_outside_the_loss() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.ReLU(inplace=True))
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        net(torch.ones(1, 2)).sum().backward()
+    told = reasons(capture)
+    for key in ("1/output.grad", "1/input.0.grad", "2/input.0.grad"):
+        assert "a view" in told[key] or "share its memory" in told[key]
+    assert {"0/output.grad", "0/input.0.grad", "2/output.grad"} <= set(capture)
+
+
+def test_a_share_that_went_on_in_part_as_a_changed_view_has_a_reason() -> None:
+    def two(self: Module, x: Tensor) -> Any:
+        return x.view(-1), x * 3
+
+    def forward(self: Module, x: Tensor) -> Tensor:
+        v, w = self.two(x * 2)
+        v.mul_(5)
+        return v + w
+
+    net = Module(forward, two=Module(two))
+    x = torch.ones(2, requires_grad=True)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        net(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [16, 16]
+    assert "a view" in reasons(capture)["two/input.0.grad"]
+    assert capture["two/output.1.grad"].tolist() == [1, 1]
 
 
 def test_a_model_that_is_not_deterministic_is_warned_of_and_kept(
@@ -424,3 +508,63 @@ def test_gradients_outside_a_function_transform_are_recorded(transform: str) -> 
     assert inner.weight.grad is not None
     torch.testing.assert_close(found["0.inner/weight.grad"], inner.weight.grad)
     assert any("torch.func" in absent.reason for absent in found.absent)
+
+
+def test_gradients_that_are_differentiated_again_are_those_of_the_first_pass() -> None:
+    net = Module(lambda self, x: self.act(x).square() + self.act(x), act=nn.Tanh())
+    x = torch.tensor([0.5, -0.3], requires_grad=True)
+    with hookscope.record(net, what=["output", "input"], grads=True) as capture:
+        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        slope.square().sum().backward()
+    with hookscope.record(net, what=["output", "input"], grads=True) as first:
+        net(x).sum().backward()
+    gradients = {key for key in first if key.endswith("grad")}
+    assert len(gradients) == 6
+    assert all(same_bits(capture[key], first[key]) for key in gradients)
+    assert "create_graph" in reasons(capture)["act/input.0.grad"]
+
+
+def test_the_penaltys_own_gradient_at_every_input_is_that_of_a_clone_by_hand() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x = torch.rand(2, 3)
+    found = hookscope.grads(net, input=x, loss="sum", penalty="gp", what=["input", "output"])
+    leaf = x.clone().requires_grad_()
+    hidden = net[1](leaf.clone().relu())
+    into = hidden.clone()
+    (slope,) = torch.autograd.grad(net[3](net[2](into)).sum(), leaf, create_graph=True)
+    penalty = ((slope.norm(2, dim=1) - 1) ** 2).mean()
+    expected = torch.autograd.grad(penalty, [leaf, into])
+    torch.testing.assert_close(found["./input.0.grad"], expected[0])
+    torch.testing.assert_close(found["2/input.0.grad"], expected[1])
+
+
+def test_a_pass_that_stops_on_its_way_leaves_nothing_for_the_next() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        y = self.lin(x)
+        self.kept = y
+        return self.inner(y)  # type: ignore[no-any-return]
+
+    inner = Module(lambda self, y: y.sin() * 2 + y.cos() * self.w.weight.sum(), w=nn.Linear(1, 1))
+    net = Module(forward, lin=nn.Linear(1, 1), inner=inner)
+    x = torch.ones(1, 1)
+    with hookscope.record(net, layers="inner", what="input", grads=True) as once:
+        net(x).sum().backward()
+    with hookscope.record(net, layers="inner", what="input", grads=True) as capture:
+        loss = net(x).sum()
+        torch.autograd.grad(loss, inner.w.weight, retain_graph=True)
+        loss.backward()
+    assert same_bits(capture["inner/input.0.grad"], once["inner/input.0.grad"])
+
+
+def test_inputs_of_the_model_that_share_memory_are_warned_of_where_the_model_gets_clones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def forward(self: Module, a: Tensor, b: Tensor) -> Tensor:
+        b.add_(10)
+        return a * 1
+
+    net, x = Module(forward), torch.ones(2)
+    with hookscope.record(net, what="input", grads=True):
+        net(x, x[:1])
+    assert ".: an input was changed in place that shares memory" in caplog.text

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import ForwardError
-from hookscope.events import Event, Trace
+from hookscope.results.trace import Event, Trace
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits

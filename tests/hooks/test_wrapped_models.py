@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
-from hookscope.execute import same_bits
+from hookscope.execution.forward import same_bits
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

@@ -19,10 +19,10 @@ from torch import nn
 
 from hookscope.errors import InputError
 from hookscope.inputs.batch import build
-from hookscope.inputs.words import parse, refuse_misnamed
 from hookscope.sources.layouts import clip, stack_sounds
 from hookscope.sources.loaded import LoadedModel, SoundRecipe, TextRecipe
 from hookscope.sources.loading import wrap
+from hookscope.specs.input import parse, refuse_misnamed
 from tests.damage import damaged, endure
 
 ROUNDS = 40

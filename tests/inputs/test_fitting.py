@@ -103,10 +103,14 @@ def test_a_shape_of_noise_does_not_count_as_a_file() -> None:
         (nn.Conv1d(5, 4, 3), "random:1x9x5", "array.transpose(0, 2, 1)"),
         (nn.Conv2d(3, 4, 3), "random:1x1x8x8", "3 channels are needed in dimension 1"),
         (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "The layer takes floating numbers"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "random:3x8x8", ""),
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
+            "random:3x8x8",
+            "4 dimensions, and it has 3",
+        ),
         (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
         (nn.Linear(4, 2), "random:3x5", "one more: a column of labels"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", ""),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", "and it has 12."),
     ],
 )
 def test_a_run_that_fails_at_the_input_is_explained_by_the_layer(
@@ -115,8 +119,6 @@ def test_a_run_that_fails_at_the_input_is_explained_by_the_layer(
     with pytest.raises(ForwardError) as caught:
         hookscope.capture(module, input=word)
     assert said in caught.value.hint
-    if not said:  # the layer got something else than the input, of which nothing is known
-        assert caught.value.hint.startswith(("Nothing had been recorded", "Recorded before it"))
 
 
 def test_an_input_that_fits_stays_without_remark(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -205,3 +210,123 @@ def test_bytes_come_from_a_file(tmp_path: Path) -> None:
     assert read_bytes(str(tmp_path / "a")) == b"abc"
     with pytest.raises(InputError, match="cannot be read"):
         read_bytes(str(tmp_path))
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Bytes by which the memory of this process grew at most while ``work`` ran."""
+
+    def read(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what there is now
+    before = read("VmRSS")
+    work()
+    return read("VmHWM") - before
+
+
+needs_proc = pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak of memory is read from /proc"
+)
+LARGE: dict[str, tuple[str, str, dict, int]] = {  # and the most bytes that a pixel takes
+    "PNG with transparency": ("RGBA", "PNG", {"compress_level": 1}, 11),
+    "PNG of 16 bits": ("I;16", "PNG", {"compress_level": 1}, 11),
+    "GIF": ("P", "GIF", {}, 8),
+    "TIFF of floats": ("F", "TIFF", {"compression": "tiff_adobe_deflate"}, 14),
+    "JPEG": ("RGB", "JPEG", {}, 8),
+    "WebP": ("RGBA", "WEBP", {"lossless": True, "method": 0}, 20),
+}
+
+
+def bomb(name: str, side: int) -> bytes:
+    mode, kind, options, _ = LARGE[name]
+    return encode(Image.new(mode, (side, side)), kind, **options)
+
+
+@needs_proc
+@pytest.mark.parametrize("name", LARGE)
+def test_a_small_file_of_a_large_image_takes_little_more_than_its_pixels(name: str) -> None:
+    data = bomb(name, 4000)
+    decode(bomb(name, 8), "small")  # what is imported on the way
+    assert len(data) < 1_000_000
+    most = LARGE[name][-1] * 4000**2
+    assert peak_of(lambda: decode(data, "large")) < most + 30_000_000
+
+
+@needs_proc
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LARGE)
+def test_the_largest_image_that_is_opened_takes_no_more_memory_than_documented(name: str) -> None:
+    data = bomb(name, 13_000)
+    most = 2_900_000_000 if name == "WebP" else 1_600_000_000  # docs/limits.md
+    assert peak_of(lambda: decode(data, "large")) < most
+
+
+def gif(width: int, height: int) -> bytes:
+    screen = struct.pack("<HHBBB", width, height, 0x80, 0, 0) + bytes(6)
+    frame = b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\x02\x02\x4c\x01\x00;"
+    return b"GIF89a" + screen + frame
+
+
+def tiff(width: int, height: int) -> bytes:
+    # width, height, bits of a sample, deflate, black is zero, where the strip is, its rows and size
+    tags = [(256, width), (257, height), (258, 8), (259, 8), (262, 1), (273, 122), (278, height)]
+    tags += [(279, 8)]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    body = struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4)
+    return body.ljust(122, b"\0") + zlib.compress(b"")
+
+
+def webp(width: int, height: int) -> bytes:
+    bits = (width - 1) | (height - 1) << 14
+    data = b"\x2f" + bits.to_bytes(4, "little") + bytes(60)
+    chunk = b"VP8L" + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+    return b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk
+
+
+def bmp(width: int, height: int) -> bytes:
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 24, 0, 0, 0, 0, 0, 0)
+    return struct.pack("<2sIHHI", b"BM", 54, 0, 0, 54) + header
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "data",
+    [gif(65535, 65535), tiff(2**31 - 1, 2**31 - 1), webp(16384, 16384), bmp(2**30, 2**30)],
+    ids=["GIF", "TIFF", "WebP", "BMP"],
+)
+def test_a_header_that_claims_gigabytes_is_refused_without_taking_them(data: bytes) -> None:
+    def read() -> None:
+        with pytest.raises(InputError) as caught:
+            decode(data, "bomb")
+        assert "bomb" in caught.value.message and "\n" not in caught.value.message
+
+    assert peak_of(read) < 100_000_000
+
+
+def test_a_program_in_postscript_is_not_run() -> None:
+    page = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(InputError, match="It is PostScript"):
+        decode(page, "a.png")
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F", "RGBA", "LA", "PA"])
+def test_an_image_in_several_bands_is_what_it_is_in_one(monkeypatch, mode: str) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (40, 30, 4), dtype=np.uint8)
+    image = Image.fromarray(values, "RGBA")
+    if mode in ("I;16", "I", "F"):
+        numbers = values[..., 0].astype(np.uint16) * 200
+        image = Image.fromarray(
+            numbers if mode == "I;16" else numbers.astype({"I": "i4", "F": "f4"}[mode])
+        )
+    elif mode != "PA":
+        image = image.convert(mode)
+    else:
+        image = image.quantize(9)
+        image.info["transparency"] = bytes(range(0, 90, 10))
+    data = encode(image, "TIFF" if mode in ("I", "F") else "PNG")
+    whole = [pixels(data, channels) for channels in (1, 3)]
+    monkeypatch.setattr("hookscope.inputs.images._BAND", 70)
+    for channels, expected in zip((1, 3), whole, strict=True):
+        assert np.array_equal(pixels(data, channels), expected)

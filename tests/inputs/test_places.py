@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.inputs.batch import build
-from hookscope.inputs.words import expand, parse
 from hookscope.sources.loading import load, wrap
+from hookscope.specs.input import expand, parse
 
 
 class Pair(nn.Module):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import InputError
-from hookscope.inputs.words import expand
+from hookscope.specs.input import expand
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_empty_words_and_a_second_standard_input_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["inputs.words", "spec", "sources.catalog", "losses.formulas"],
+    ["specs.input", "specs.model", "specs.catalog", "specs.losses"],
 )
 def test_nothing_heavy_is_imported_to_judge_a_word(module: str) -> None:
     code = (

@@ -51,6 +51,33 @@ def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     return kept
 
 
+def returned_inputs(model: nn.Module, *args: Any, **kwargs: Any) -> set[str]:
+    """Keys of gradients at what a module returned as it came in.
+
+    There one tensor is both, and its gradient that of all its later uses, under either name. What
+    is slipped in between the two shows what uses one of the names alone.
+    """
+    found: set[str] = set()
+    calls: dict[str, int] = {}
+    handles = []
+    for module, name in first_names(model).items():
+
+        def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            label = name if calls[name] == 1 else f"{name}:{calls[name]}"
+            given = {id(tensor): f"{label}/input{path}.grad" for path, tensor in flat(args)}
+            for path, tensor in flat(output):
+                if id(tensor) in given:
+                    found.update((given[id(tensor)], f"{label}/output{path}.grad"))
+
+        handles.append(module.register_forward_hook(hook))
+    with torch.no_grad():
+        model(*args, **kwargs)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
 def laid_out_alike(tensor: Tensor) -> Tensor:
     """A copy with the strides of a tensor, by which kernels go; a plain clone closes its gaps."""
     if 0 in tensor.stride():

@@ -8,7 +8,7 @@ import pytest
 
 from hookscope.errors import RequestError
 from hookscope.sources.arguments import settle
-from hookscope.spec import Typed
+from hookscope.specs.model import Typed
 
 
 def build(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.sources import catalog
-from hookscope.spec import parse_shape
+from hookscope.specs import catalog
+from hookscope.specs.model import parse_shape
 
 
 def test_the_list_is_for_the_installed_torchvision() -> None:
@@ -73,7 +73,7 @@ def test_a_name_that_is_a_file_is_told_for_what_it_is(
 def test_a_wrong_name_is_told_without_torch() -> None:
     code = (
         "import sys\n"
-        "from hookscope.sources import catalog\n"
+        "from hookscope.specs import catalog\n"
         "try: catalog.check('resnet17')\n"
         "except Exception as exc: print(exc.message)\n"
         "sys.exit('torch' in sys.modules)"

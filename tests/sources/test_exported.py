@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 import warnings
 from collections.abc import Callable
@@ -12,19 +11,20 @@ from typing import Any
 
 import pytest
 import torch
+from blake3 import blake3
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.utils import _pytree as pytree
 from torchvision import models
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.modules import layers_of
-from hookscope.recorder import Recorder
+from hookscope.hooks.layers import layers_of
+from hookscope.hooks.recorder import Recorder
 from hookscope.sources.exported.source import adopt, load
 from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel, WeightsWord
-from hookscope.spec import parse_model
-from hookscope.tensors import as_call
+from hookscope.specs.model import parse_model
+from hookscope.tensors.nested import as_call
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm")
 
@@ -146,7 +146,7 @@ def test_what_is_known_of_a_file_is_told(
         loaded = opened(resnet[1])
     assert (loaded.name, loaded.source, loaded.shape) == ("resnet_18", "exported", (1, 3, 64, 64))
     assert loaded.weights.word == "as saved"
-    assert loaded.weights.sha256 == hashlib.sha256(resnet[1].read_bytes()).hexdigest()
+    assert loaded.weights.blake3 == blake3(resnet[1].read_bytes()).hexdigest()
     mine = [record.message for record in caplog.records]
     assert mine == [f"weights: as saved in {resnet[1]}"]
 

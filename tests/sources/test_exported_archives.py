@@ -22,7 +22,7 @@ from torch.export import Dim
 from hookscope.errors import ModelError
 from hookscope.sources.exported.source import load
 from hookscope.sources.loaded import LoadedModel, WeightsWord
-from hookscope.spec import EXPORTED, ModelSpec
+from hookscope.specs.model import EXPORTED, ModelSpec
 
 Change = Callable[[str, bytes], bytes | str | None]
 MARK = Path("ran")  # what the crafted files make in the working folder

@@ -19,8 +19,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from hookscope.errors import InputError
-from hookscope.filekinds import describe_file, refuse_other_than_image
-from hookscope.pickles import DamagedPickle, globals_in
+from hookscope.files.detect import describe_file, refuse_other_than_image
+from hookscope.files.pickle_scan import DamagedPickle, globals_in
 
 Write = Callable[[Path], object]
 STATE = {"fc.weight": torch.ones(2, 2), "fc.bias": torch.zeros(2)}

@@ -17,12 +17,12 @@ from torchvision import models
 
 import hookscope
 from hookscope.sources import weights
-from hookscope.sources.catalog import bundled
 from hookscope.sources.loaded import WeightsWord
 from hookscope.sources.meta import ParametersOnMeta
 from hookscope.sources.stored import tensors_in
 from hookscope.sources.weights import build_from_file
-from hookscope.spec import check_weights_file
+from hookscope.specs.catalog import bundled
+from hookscope.specs.model import check_weights_file
 
 SOME = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "raft_small", "mnasnet0_5")
 LARGE = 200_000_000  # parameters; one model of more is left out, for its time and memory
@@ -183,22 +183,22 @@ def test_a_tied_weight_stays_one(tmp_path: Path) -> None:
     demand_same(ours, Builder(Tied, 1)())
 
 
-@pytest.mark.parametrize("partial", [False, True])
-def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, partial: bool) -> None:
+@pytest.mark.parametrize("misfit", [False, True])
+def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, misfit: bool) -> None:
     path = tmp_path / "w.safetensors"
     state = {n: t for n, t in Builder(Tied, 1)().state_dict().items() if n != "a.bias"}
-    if partial:
+    if misfit:
         state["b.bias"] = torch.ones(7)
     save_file({n: t.clone() for n, t in state.items()}, path)
-    wanted = WeightsWord(str(path), partial=partial)
+    wanted = WeightsWord(str(path), partial=True)
     build = Builder(Tied, 5)
     ours, info = build_from_file(build, wanted)
     plain = Builder(Tied, 5)()
-    state.pop("b.bias") if partial else None
+    state.pop("b.bias") if misfit else None
     plain.load_state_dict(state, strict=False)
     assert build.contexts == TRULY
     demand_same(ours, plain)
-    assert info.missing == (("a.bias", "b.bias") if partial else ("a.bias",))
+    assert info.missing == (("a.bias", "b.bias") if misfit else ("a.bias",))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

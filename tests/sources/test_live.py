@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,6 +201,72 @@ def test_a_frozen_live_model_gives_its_operators() -> None:
     with hookscope.record(live) as shot:
         live(torch.ones(1, 4))
     assert list(shot) == ["linear_1/output", "relu_1/output", "linear_2/output", "./output"]
+
+
+def moved(self, args: tuple[Tensor]) -> tuple[Tensor]:
+    return (self.inner(args[0]) + 1,)
+
+
+def looked_at(self, args: tuple[Tensor]) -> None:
+    print("before")
+
+
+def scaled(self, args: tuple[Tensor], output: Tensor) -> Tensor:
+    return output * args[0]
+
+
+class Hooked(nn.Module):
+    """A module with hooks that are scripted with it, which call another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_forward_pre_hook(moved)
+        self.register_forward_pre_hook(looked_at)
+        self.register_forward_hook(scaled)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("make", [Hooked, lambda: nn.Sequential(Hooked(), Hooked())])
+def test_scripted_hooks_run_as_those_of_the_original(
+    make: Callable[[], nn.Module], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    eager, x = make(), torch.randn(2, 4)
+    live = scripted(eager)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(live, tmp_path / "net.pt")
+    opened_file = hookscope.load_model(tmp_path / "net.pt").module
+    shots, printed = [], []
+    for module in (eager, live, opened_file):
+        with hookscope.record(module, what="input,output") as shot:
+            module(x)
+        shots.append(shot)
+        printed.append(capsys.readouterr().out)
+    for shot in shots[1:]:
+        assert list(shot) == list(shots[0])
+        assert all(torch.equal(shot[key], shots[0][key]) for key in shot)
+    assert printed[0] == printed[2] == printed[1] != ""
+    assert torch.equal(live(x), eager(x))
+
+
+def test_a_part_is_called_with_and_without_its_scripted_hooks() -> None:
+    live = scripted(Holds(Hooked()))
+    x = torch.randn(2, 4)
+    with_hooks, without = live.part(x), live.part.forward(x)
+    assert not torch.equal(with_hooks, without)
+    with hookscope.record(live) as shot:
+        assert torch.equal(live.part(x), with_hooks)
+        assert torch.equal(live.part.forward(x), without)
+    assert list(shot) == [
+        "part.inner/output",
+        "part.inner:2/output",
+        "part/output",
+        "part.inner:3/output",
+    ]
 
 
 class Left(nn.Module):

@@ -12,7 +12,7 @@ import torch
 import hookscope
 from hookscope.errors import ModelError, RequestError
 from hookscope.sources.loading import load
-from hookscope.spec import Typed
+from hookscope.specs.model import Typed
 
 HEAD = "import torch\nfrom torch import nn\n"
 NET = "class Net(nn.Linear):\n    def __init__(self, width: int = 3): super().__init__(width, 2)\n"

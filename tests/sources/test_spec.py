@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.spec import (
+from hookscope.specs.model import (
     ModelSpec,
     parse_assignments,
     parse_model,

@@ -15,11 +15,11 @@ from torchvision import models
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.inputs.batch import build
-from hookscope.sources.catalog import bundled
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.loading import load
-from hookscope.spec import Typed
-from hookscope.tensors import as_call
+from hookscope.specs.catalog import bundled
+from hookscope.specs.model import Typed
+from hookscope.tensors.nested import as_call
 
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 SAMPLE = ["resnet18", "lraspp_mobilenet_v3_large", DETECTOR, "r3d_18"]
@@ -68,7 +68,7 @@ def test_what_is_known_of_a_model_comes_along() -> None:
     assert loaded.task == "classification"
     assert loaded.categories[:3] == ("tench", "goldfish", "great white shark")
     assert loaded.weights.word == "random"
-    assert loaded.weights.sha256 is None
+    assert loaded.weights.blake3 is None
     assert load("ssd300_vgg16", meta=True).categories[1] == "person"
     assert load("fcn_resnet50", meta=True).categories[15] == "person"
     assert load("raft_small", meta=True).categories == ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
+import torchvision
+from blake3 import blake3
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
@@ -16,6 +17,7 @@ from torch import nn
 from hookscope.errors import RequestError, WeightsError
 from hookscope.sources.loaded import WeightsWord
 from hookscope.sources.weights import load_file_into
+from tests.conftest import Run
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -36,7 +38,7 @@ def test_weights_are_read_and_hashed(tmp_path: Path, suffix: str) -> None:
     info = load_file_into(target, WeightsWord(str(path)))
     assert same(target, source)
     assert (info.missing, info.unexpected, info.stripped) == ((), (), ())
-    assert info.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert info.blake3 == blake3(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
@@ -75,7 +77,117 @@ def test_a_module_that_is_called_module_keeps_its_name(tmp_path: Path) -> None:
     assert same(target, source)
 
 
-def test_missing_and_unexpected_names_are_listed(
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize("lacks", ["0.bias", "0.weight", "1.running_mean", "1.num_batches_tracked"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_file_is_refused_where_strict_loading_refuses_it(
+    tmp_path: Path, suffix: str, lacks: str, complete: bool
+) -> None:
+    path, state = tmp_path / f"w{suffix}", net(1).state_dict()
+    if complete:
+        lacks = ""
+    else:
+        del state[lacks]
+    (save_file if suffix == ".safetensors" else torch.save)(dict(state), path)
+    try:
+        net().load_state_dict(dict(state))
+        fits = True
+    except RuntimeError:
+        fits = False
+    assert fits is (complete or lacks == "1.num_batches_tracked")
+    if fits:
+        assert load_file_into(net(), WeightsWord(str(path))).missing == ()
+        return
+    with pytest.raises(WeightsError, match=f"6 of the model's 7 tensors .*lacks {lacks}") as caught:
+        load_file_into(net(), WeightsWord(str(path)))
+    assert caught.value.exit_code == 2
+    assert "--partial" in caught.value.hint
+    assert load_file_into(net(), WeightsWord(str(path), partial=True)).missing == (lacks,)
+
+
+def test_a_buffer_that_is_not_saved_is_not_missing(tmp_path: Path) -> None:
+    def with_buffer() -> nn.Module:
+        model = net()
+        model.register_buffer("scratch", torch.ones(3), persistent=False)
+        return model
+
+    path = tmp_path / "w.pth"
+    torch.save(with_buffer().state_dict(), path)
+    assert load_file_into(with_buffer(), WeightsWord(str(path))).missing == ()
+
+
+def test_state_besides_tensors_that_is_missing_is_named(tmp_path: Path) -> None:
+    class Extra(nn.Linear):
+        def get_extra_state(self) -> str:
+            return "extra"
+
+        def set_extra_state(self, state: str) -> None:
+            pass
+
+    path = tmp_path / "w.pth"
+    torch.save(nn.Linear(2, 2).state_dict(), path)
+    with pytest.raises(WeightsError, match="lacks _extra_state"):
+        load_file_into(Extra(2, 2), WeightsWord(str(path)))
+
+
+def test_names_of_another_model_are_told_of_both_sides(tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save({f"net.{name}": value for name, value in net().state_dict().items()}, path)
+    with pytest.raises(WeightsError) as caught:
+        load_file_into(net(), WeightsWord(str(path)))
+    assert caught.value.message.startswith("0 of the model's 7 tensors are in")
+    assert "net.0.weight" in caught.value.message
+    assert "the model has 0.weight" in caught.value.message
+    assert "--rename" in caught.value.hint
+
+
+def test_missing_names_beside_unexpected_ones_hint_at_renaming(tmp_path: Path) -> None:
+    path, state = tmp_path / "w.pth", net(1).state_dict()
+    state["0.offset"] = state.pop("0.bias")
+    torch.save(state, path)
+    with pytest.raises(WeightsError, match=r"lacks 0\.bias and holds 0\.offset besides") as caught:
+        load_file_into(net(), WeightsWord(str(path)))
+    assert "--rename" in caught.value.hint
+    wanted = WeightsWord(str(path), (("0.offset", "0.bias"),))
+    assert load_file_into(net(), wanted).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ("resnet18", "ResNet"),
+        ("densenet121", "DenseNet"),
+        ("vgg11", "VGG"),
+        ("alexnet", "AlexNet"),
+        ("mobilenet_v2", "MobileNet"),
+        ("mobilenet_v3_small", "MobileNet"),
+        ("efficientnet_b0", "EfficientNet"),
+        ("convnext_tiny", "ConvNeXt"),
+        ("swin_t", "Swin"),
+        ("vit_b_16", "vision transformer"),
+    ],
+)
+def test_the_family_of_a_wrong_models_checkpoint_is_named(
+    tmp_path: Path, model: str, family: str
+) -> None:
+    with torch.device("meta"):
+        names = torchvision.models.get_model(model).state_dict()
+    path = tmp_path / "w.pth"
+    torch.save(dict.fromkeys((f"module.{name}" for name in names), torch.ones(1)), path)
+    with pytest.raises(WeightsError, match=family):
+        load_file_into(nn.ModuleDict({"own": nn.Linear(2, 2)}), WeightsWord(str(path)))
+
+
+def test_the_command_refuses_the_checkpoint_of_another_model(run: Run, tmp_path: Path) -> None:
+    torch.save(torchvision.models.alexnet(num_classes=2).state_dict(), tmp_path / "w.pth")
+    done = run("capture", "resnet18", "--weights", "w.pth", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "0 of the model's 122 tensors" in done.stderr
+    assert "AlexNet" in done.stderr
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_partial_lists_missing_and_unexpected_names(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, state = tmp_path / "w.pth", net(1).state_dict()
@@ -85,7 +197,7 @@ def test_missing_and_unexpected_names_are_listed(
     target = net()
     kept = target[0].bias.clone()
     with caplog.at_level(logging.WARNING, "hookscope"):
-        info = load_file_into(target, WeightsWord(str(path)))
+        info = load_file_into(target, WeightsWord(str(path), partial=True))
     assert (info.missing, info.unexpected) == (("0.bias",), ("head.weight",))
     assert torch.equal(target[0].bias, kept)
     assert "0.bias" in caplog.text
@@ -117,8 +229,8 @@ class Evil:
         ([1, 2], "holds no weights by name"),
         ({"epoch": 3}, "holds no weights by name"),
         ({"state_dict": {}}, "holds no weights by name"),
-        ({"x": torch.ones(1)}, "No name in"),
-        ({"0.weight": torch.ones(2, 2), "0.bias": torch.ones(4)}, "do not fit the model"),
+        ({"x": torch.ones(1)}, "0 of the model's 7 tensors"),
+        ({"0.weight": torch.ones(2, 2), "0.bias": torch.ones(4)}, "1 of the model's 7 tensors"),
     ],
 )
 def test_content_that_is_no_fitting_weights_is_refused(
@@ -136,7 +248,7 @@ def test_content_that_is_no_fitting_weights_is_refused(
 def test_a_misfit_names_the_tensor_and_both_shapes(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save(nn.Sequential(nn.Linear(5, 4)).state_dict(), path)
-    with pytest.raises(WeightsError, match=r"0\.weight.*4, 5.*4, 3"):
+    with pytest.raises(WeightsError, match=r"0\.weight \(4x5 for 4x3\), and it lacks 1\.weight"):
         load_file_into(net(), WeightsWord(str(path)))
 
 
@@ -215,7 +327,7 @@ def test_the_longest_prefix_counts_and_only_whole_parts_of_names(tmp_path: Path)
         ((("back", "body"),), "begins with 'back'", "backbone"),
         ((("zzz", "body"),), "begins with 'zzz'", "Whole parts"),
         ((("backbone.0", "same"), ("backbone.1", "same")), "would both be 'same.", "Give each"),
-        ((("backbone", "elsewhere"),), "No name in", "--rename"),
+        ((("backbone", "elsewhere"),), "0 of the model's", "--rename"),
     ],
 )
 def test_a_prefix_that_cannot_be_replaced_is_a_wrong_request(
@@ -249,7 +361,7 @@ def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
 def test_partial_with_nothing_that_fits_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({"0.weight": torch.ones(7, 3), "0.bias": torch.tensor(3.0)}, path)
-    with pytest.raises(WeightsError, match=r"Nothing in .*7x3 for 4x3.*one number for 4"):
+    with pytest.raises(WeightsError, match=r"0 of .*7x3 for 4x3.*one number for 4"):
         load_file_into(net(), WeightsWord(str(path), partial=True))
 
 

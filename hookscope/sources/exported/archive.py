@@ -22,7 +22,7 @@ import torch
 from torch.export.pt2_archive import PT2ArchiveReader
 
 from hookscope.errors import ModelError
-from hookscope.pickles import DamagedPickle, foreign, globals_in
+from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign, globals_in
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
 _PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
@@ -75,6 +75,17 @@ def demand_operators(file: IO[bytes], path: str) -> None:
                     "Importing the package that brings it registers it, so call hookscope from"
                     " Python after that import.",
                 )
+
+
+def container_types(file: IO[bytes]) -> set[str]:
+    """The names of the classes that hold the inputs and outputs of the program."""
+    return {
+        value
+        for layout in _layouts(file)
+        for _, program in _programs(layout)
+        for key, value in _items(program)
+        if key == "type" and isinstance(value, str)
+    }
 
 
 def _layouts(file: IO[bytes]) -> Iterator[Layout]:
@@ -189,6 +200,12 @@ def _is_arithmetic(text: Any) -> bool:
 
 def _is_plain(data: bytes) -> bool:
     """Whether torch's careful reader takes it; where it does not, torch would unpickle it all."""
+    try:
+        globals_in(io.BytesIO(data))
+    except LongPickle:
+        return False  # PyTorch's reader would take minutes
+    except DamagedPickle:
+        pass
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

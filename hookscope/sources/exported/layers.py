@@ -22,9 +22,10 @@ from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.sources.exported.aliases import untangled
 from hookscope.sources.exported.blocks import opened
 from hookscope.sources.exported.inputs import Contract
-from hookscope.spec import ended
+from hookscope.specs.model import ended
 
 _CALL = re.compile(r"@\d+")
 
@@ -74,7 +75,7 @@ class Operations:
             else:
                 arguments = map_aggregate(node.args, fill_in)
                 if node.op == "output":
-                    return arguments[0]
+                    return _thawed(arguments[0])
                 keywords = map_aggregate(node.kwargs, fill_in)
                 called: Any = node.target
                 if node.op == "call_module":
@@ -100,6 +101,15 @@ class Operations:
         value = self.held[name]
         moves = isinstance(value, Tensor) and self.home is not None
         return value.to(place) if moves else value
+
+
+def _thawed(value: Any) -> Any:
+    """The value with plain lists and dicts in place of those of a graph, which are read-only."""
+    if isinstance(value, fx.immutable_collections.immutable_list):
+        return [_thawed(item) for item in value]
+    if isinstance(value, fx.immutable_collections.immutable_dict):
+        return {key: _thawed(item) for key, item in value.items()}
+    return tuple(map(_thawed, value)) if type(value) is tuple else value
 
 
 class _Due(threading.local):
@@ -169,7 +179,7 @@ class _Unflattened(UnflattenedModule):
 def build(program: torch.export.ExportedProgram) -> nn.Module:
     """Return the program as a module; see ``hookscope.sources.exported.source.adopt``."""
     try:
-        flat = _Unflattened(_remove_effect_tokens(opened(program)))
+        flat = _Unflattened(_remove_effect_tokens(untangled(opened(program))))
     except Exception as exc:
         raise ModelError(
             f"The exported program cannot be taken apart into its layers: {ended(str(exc))}",

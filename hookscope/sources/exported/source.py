@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import re
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hookscope.errors import ModelError, RequestError
-from hookscope.shards import sha256_of
+from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.files.weight_files import blake3_of
 from hookscope.sources.damage import refuse_damage
-from hookscope.sources.exported.archive import demand_operators, refuse_code
+from hookscope.sources.exported.archive import container_types, demand_operators, refuse_code
 from hookscope.sources.exported.layers import build
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.spec import EXPORTED, ModelSpec, ended
-from hookscope.tensors import map_tensors
+from hookscope.specs.model import EXPORTED, ModelSpec, ended
+from hookscope.tensors.interrupts import restoring
+from hookscope.tensors.nested import map_tensors
 
 log = logging.getLogger("hookscope")
 
@@ -26,6 +29,8 @@ _LOGGERS = (
     *("torch.export", "torch.export.pt2_archive._package", "torch.export.unflatten"),
     "torch._export.serde.serialize",
 )
+# Types of outputs that transformers defines: no other module is imported because a file names it.
+_OUTPUT = re.compile(r"(transformers\.(?:modeling_outputs|models\.\w+\.modeling_\w+))\.\w+")
 _LOGGED = "when deserializing the saved file"  # what torch says when it has logged the reason
 
 
@@ -63,7 +68,7 @@ def load(
         word=spec.word,
         name=spec.name,
         source=EXPORTED,
-        weights=WeightsInfo("as saved", sha256_of(spec.path)),
+        weights=WeightsInfo("as saved", blake3_of(spec.path)),
         shape=tuple(alone.shape) if alone is not None else None,
         own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
         example_text="the inputs stored in the file",
@@ -97,6 +102,7 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
             if not trust:
                 refuse_code(file, path)
             demand_operators(file, path)
+            _register(container_types(file), path)
         except RecursionError as exc:
             raise ModelError(
                 f"The program in {path!r} cannot be opened: it is nested too deeply.",
@@ -109,18 +115,36 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
                 told = _LOGGED not in str(exc) or not swallowed
                 cause = exc if told else swallowed[-1]
                 text = str(cause).strip().partition("\n")[0].partition(". ")[0]
+                hint = f"Export it again, with torch {torch.__version__.partition('+')[0]}."
+                if "is not registered" in text:
+                    hint = (
+                        "Importing the package that defines it registers it, so call hookscope from"
+                        " Python after that import."
+                    )
                 raise ModelError(
                     f"The program in {path!r} cannot be opened:"
                     f" {ended(text or type(cause).__name__)}",
-                    f"Export it again, with torch {torch.__version__.partition('+')[0]}.",
+                    hint,
                 ) from cause
+
+
+def _register(types: Iterable[str], path: str) -> None:
+    """Import the modules of transformers whose import registers the types of its outputs."""
+    for module in sorted({match[1] for name in types if (match := _OUTPUT.fullmatch(name))}):
+        try:
+            importlib.import_module(module)
+        except (ImportError, RuntimeError) as error:
+            raise EnvironmentFault(
+                f"The program in {path!r} uses {module}, which cannot be imported: {error}",
+                "Install it: pip install transformers.",
+            ) from error
 
 
 def _copies(value: Any) -> Any:
     return map_tensors(value, lambda path, tensor: tensor.detach().clone())
 
 
-@contextmanager
+@restoring
 def _aside() -> Iterator[list[BaseException]]:
     """Keep the warnings of torch.export to ourselves, and the errors that it logs and swallows."""
     swallowed: list[BaseException] = []

@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from hookscope.sources.torchscript import admission, private, values
 from hookscope.sources.torchscript.archive import Archive, Record, TensorRecord
 from hookscope.sources.torchscript.emit import RUN, Emitter
-from hookscope.sources.torchscript.graph import Argument, EnumMember, Method, Node, Type
+from hookscope.sources.torchscript.graph import (
+    Argument,
+    EnumMember,
+    Method,
+    Node,
+    Type,
+    types_handed_on,
+)
 from hookscope.sources.torchscript.nodes import NodeWriter
 from hookscope.sources.torchscript.place import Place
 from hookscope.sources.torchscript.runtime import FORWARD, forward_by_name, own_name
@@ -28,6 +35,9 @@ CPU = torch.device("cpu")
 
 _NONES = (private.NONE,) * 3
 _CONTEXT = (("__enter__", ()), ("__exit__", _NONES))  # which no node calls by name
+
+# Types that a value alone does not tell.
+_KEPT = {"List", "Dict", "Tuple", "Class", "Enum"}
 
 # Made for pickling by the compiler; Python would take them for its own.
 _NOT_METHODS = {"__getstate__", "__setstate__"}
@@ -42,7 +52,6 @@ class ScriptedModule(nn.Module):
             the file does not tell.
         _hookscope_signatures: the arguments of each method.
         _hookscope_methods: the methods as functions.
-        _hookscope_outer: the same for callers from outside, whose arguments are converted.
         _hookscope_method: the method that a call runs.
         _hookscope_frozen: it had no modules inside, and operators stand in for them.
         _hookscope_place: where its model is.
@@ -52,7 +61,6 @@ class ScriptedModule(nn.Module):
     _hookscope_source: str = ""
     _hookscope_signatures: Mapping[str, tuple[Argument, ...]] = MappingProxyType({})
     _hookscope_methods: Mapping[str, Callable[..., Any]] = MappingProxyType({})
-    _hookscope_outer: Mapping[str, Callable[..., Any]] = MappingProxyType({})
     _hookscope_method = "forward"
     _hookscope_frozen = False
     _hookscope_place: Place | None = None
@@ -92,6 +100,7 @@ class Builder:
     def __init__(self, archive: Archive | None) -> None:
         self._archive = archive
         self._enums = archive.enums() if archive else {}
+        self.types: dict[str, Type] = {}
         self._steps: Steps | None = None
         self._built: dict[private.ScriptObject, ScriptedModule] = {}
         self._paths: dict[private.ScriptObject, tuple[str, ...]] = {}
@@ -103,6 +112,9 @@ class Builder:
         self._functions: dict[str, Callable[..., Any]] = {}
         self._attributes: dict[str, dict[str, Type]] = defaultdict(dict)
         self._dispatched: set[str] = set()
+        self._hooks: dict[str, set[str]] = defaultdict(set)  # their names, by the module's class
+        self._without_forward: set[str] = set()
+        self._known = admission.Classes(self._enums, self._script_classes, self._attributes)
         self._code: dict[str, Any] = {}
         self._placed = False  # whether any graph names a device or holds a tensor
 
@@ -111,8 +123,9 @@ class Builder:
         module = self._module(root, ())
         if len(self._built) == 1:
             self._steps = Steps(module)
-        for given in self._built:
+        for given, made in self._built.items():
             self._compile(given)
+            self._hook(given, made)
         module._hookscope_frozen = bool(self._steps and module._modules)
         for given, made in self._built.items():
             self._fill(given, made)
@@ -123,8 +136,7 @@ class Builder:
         place = Place(home, module)
         for made in self._built.values():
             made._hookscope_place = place
-        self._finish_classes(type(module), has_hooks=private.has_hooks(root))
-        module.__class__ = _for_callers(type(module))
+        self._finish_classes(type(module))
         return module
 
     def built(self) -> Iterator[tuple[private.ScriptObject, ScriptedModule, list[str]]]:
@@ -132,18 +144,14 @@ class Builder:
         for given, made in self._built.items():
             yield given, made, list(self._attributes[private.type_name(given)])
 
-    def _finish_classes(self, outermost: type[ScriptedModule], *, has_hooks: bool) -> None:
+    def _finish_classes(self, outermost: type[ScriptedModule]) -> None:
         """Give a ``forward`` that chooses to the classes whose modules run by several methods."""
         for name, kind in self._classes.items():
-            methods = dict(kind._hookscope_methods)
-            if has_hooks and kind is outermost:
-                methods["forward"] = _refuses_hooks
-            kind._hookscope_methods = kind._hookscope_outer = methods
-            others = [other for other in methods if other != "forward"]
+            others = [other for other in kind._hookscope_methods if other != "forward"]
             if (
                 name in self._dispatched
                 or any(map(FORWARD.fullmatch, others))
-                or (kind is outermost and (others or has_hooks))
+                or (kind is outermost and others)
             ):
                 kind.forward = forward_by_name
 
@@ -156,6 +164,10 @@ class Builder:
                 self._classes[name] = type(private.class_name(given), (ScriptedModule,), members)
             made = self._built[given] = self._classes[name]()
             self._paths[given] = path
+            hooks = (*private.pre_hooks(given), *private.hooks(given))
+            if "forward" not in private.method_names(given):
+                self._without_forward.add(name)
+            self._hooks[name].update(hook.name for hook in hooks)
             for child, below in private.children(given).items():
                 made._modules[child] = self._module(below, (*path, child))
         return self._built[given]
@@ -165,13 +177,29 @@ class Builder:
         for name in private.method_names(given):
             if name not in kind._hookscope_methods and name not in _NOT_METHODS:
                 method = private.method(given, name)
-                function = self.compiled(method, kind.__name__)
-                function.__name__, function.__qualname__ = name, f"{kind.__name__}.{name}"
+                compiled = self.compiled(method, kind.__name__)
+                compiled.__name__, compiled.__qualname__ = name, f"{kind.__name__}.{name}"
+                function = admission.admitting(compiled, method.arguments, self._known)
                 setattr(kind, name if name == "forward" else own_name(name), function)
                 kind._hookscope_methods = {**kind._hookscope_methods, name: function}
                 kind._hookscope_signatures = {**kind._hookscope_signatures, name: method.arguments}
                 if name.startswith("forward") and not kind._hookscope_source:
                     kind._hookscope_source = method.source
+
+    def _hook(self, given: private.ScriptObject, made: ScriptedModule) -> None:
+        """Put in the scripted hooks, as hooks that the module had before all others."""
+        steps, self._steps = self._steps, None  # what they compute is no part of the module
+        for held, hooks in (
+            (made._forward_pre_hooks, private.pre_hooks(given)),
+            (made._forward_hooks, private.hooks(given)),
+        ):
+            for place, hook in enumerate(hooks):
+                function = self.compiled(hook, type(made).__name__)
+                function.__name__ = function.__qualname__ = hook.name.rpartition(".")[2]
+                admitting = admission.admitting(function, hook.arguments, self._known)
+                # The key of a hook that PyTorch registers is a number.
+                held[cast(int, f"scripted {place}")] = admitting
+        self._steps = steps
 
     def _fill(self, given: private.ScriptObject, made: nn.Module) -> None:
         """Put in the tensors."""
@@ -220,8 +248,8 @@ class Builder:
         if kind == "Tuple":
             items = value.args if isinstance(value, Record) else value
             parts = [self._adopted(item, one) for item, one in zip(items, inner, strict=True)]
-            name, fields = static.name, static.fields
-            return values.tuple_type(name, fields)(*parts) if fields else tuple(parts)
+            fields = static.fields
+            return values.tuple_type(static.text, fields)(*parts) if fields else tuple(parts)
         if kind == "Enum" and isinstance(value, Record):
             return self._enums[static.text](*value.args)
         if kind == "Class" and not static.text.startswith(private.CUSTOM):
@@ -238,13 +266,11 @@ class Builder:
         """Whether values of this type are modules."""
         return static.text in self._classes or static.kind == "Interface"
 
-    def module_class(self, static: Type) -> type[nn.Module] | None:
-        """The class of the modules of a type; None for an interface, which several may have."""
-        return self._classes.get(static.text)
-
     def compiled(self, method: Method, owner: str = "") -> Callable[..., Any]:
         """A method or function as a Python function; equal sources share their code."""
         where = f"{owner}.{method.name}" if owner else method.name
+        for static in types_handed_on(method.block):
+            self._note(static)
         writer = NodeWriter(self, where, self._steps)
         source = Emitter(method, writer).source()
         self._placed |= writer.placed
@@ -253,6 +279,21 @@ class Builder:
         exec(self._code[source], writer.names)
         function: Callable[..., Any] = writer.names[RUN]
         return function
+
+    def _note(self, static: Type) -> None:
+        if static.text not in self.types:
+            if static.kind in _KEPT:
+                self.types[static.text] = static
+            for one in static.inner:
+                self._note(one)
+
+    def has_forward(self, static: Type) -> bool:
+        """Whether modules of the type have a ``forward``, as far as is known."""
+        return static.text not in self._without_forward
+
+    def has_hook(self, static: Type, name: str) -> bool:
+        """Whether modules of the type have a scripted hook of this qualified name."""
+        return name in self._hooks[static.text]
 
     def function(self, node: Node) -> Callable[..., Any]:
         """The function that a ``CallFunction`` node calls."""
@@ -301,31 +342,6 @@ class Builder:
     def reads(self, owner: Type, name: str, static: Type) -> None:
         """Note that what is of type ``owner`` has an attribute of this name and type."""
         self._attributes[owner.text][name] = static
-
-
-def _refuses_hooks(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Stands for a ``forward`` that has scripted hooks around it, which no graph calls."""
-    raise NotImplementedError(
-        f"{type(self).__name__}.forward cannot be interpreted:"
-        " the outermost module has scripted hooks"
-    )
-
-
-def _for_callers(kind: type[ScriptedModule]) -> type[ScriptedModule]:
-    """The class of the outermost module, which takes arguments as TorchScript does."""
-    outer = {
-        name: admission.admitting(function, kind._hookscope_signatures[name])
-        for name, function in kind._hookscope_methods.items()
-        if function is not _refuses_hooks
-    }
-    changed = {n: made for n, made in outer.items() if made is not kind._hookscope_methods[n]}
-    if not changed:
-        return kind
-    members: dict[str, Any] = {own_name(n): m for n, m in changed.items() if n != "forward"}
-    if "forward" in changed and kind.forward is not forward_by_name:
-        members["forward"] = changed["forward"]
-    members["_hookscope_outer"] = {**kind._hookscope_methods, **outer}
-    return type(kind.__name__, (kind,), members)
 
 
 def _shape(tensor: Tensor) -> str:

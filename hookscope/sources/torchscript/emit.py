@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 from hookscope.sources.torchscript.graph import Block, Method, Node, Value, nodes_within
 from hookscope.sources.torchscript.liveness import Liveness, ids
-from hookscope.sources.torchscript.operators import MOST, TEXTS
+from hookscope.sources.torchscript.operators import MOST
+from hookscope.sources.torchscript.runtime import HELPERS
 
 DEEPEST = 8  # blocks inside blocks; what lies deeper becomes a function: Python allows 20 loops
 SELF, RUN, BODY = "self", "run", "body"
 
 _NUMBERED = re.compile(r"(v|k|n|block)\d+|_")
-_RESERVED = {SELF, RUN, BODY, *dir(builtins)}
-_RESERVED |= {word for text in TEXTS.values() for word in re.findall(r"[a-z_]+", text)}
+_RESERVED = {SELF, RUN, BODY, *dir(builtins), *HELPERS}
 
 
 class Nodes(Protocol):

@@ -18,7 +18,8 @@ from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout
 from hookscope.sources.torchscript.archive import Archive, TensorRecord
 from hookscope.sources.torchscript.build import ScriptedModule
 from hookscope.sources.torchscript.graph import Argument
-from hookscope.tensors import as_call, map_tensors
+from hookscope.tensors.interrupts import restored
+from hookscope.tensors.nested import as_call, map_tensors
 
 # Sides of images that models are made for, the commonest first.
 _SIDES = (224, 32, 28, 64, 96, 128, 256, 384, 512, 16, 8)
@@ -149,7 +150,8 @@ def _runs(module: nn.Module, layout: Layout, candidate: Candidate) -> bool:
     value = map_tensors(candidate.make(layout), lambda path, tensor: tensor.to("meta"))
     args, kwargs = as_call(value)
     try:
-        with torch.no_grad(), redirect_stdout(StringIO()):  # the trial is nobody's business
+        # What a trial prints is dropped.
+        with restored(torch.no_grad()), restored(redirect_stdout(StringIO())):
             meta_copy(module)(*args, **kwargs)
     except Exception:  # whatever a shape that does not fit leads to
         return False

@@ -129,6 +129,22 @@ class Schema:
     changes_container: bool
 
 
+def types_handed_on(block: Block) -> Iterator[Type]:
+    """The types of the values that may be taken for one of a wider type, such as Any.
+
+    Those are items of containers, arguments and results, but not what an operator works on. What is
+    the result of a cast has had its type before.
+    """
+    nodes = list(nodes_within(block))
+    casts = {node.outputs[0].id for node in nodes if node.kind == "prim::unchecked_cast"}
+    used = [
+        *block.outputs,
+        *(value for node in nodes for inner in node.blocks for value in inner.outputs),
+        *(value for node in nodes for value in node.inputs[1 if node.schema else 0 :]),
+    ]
+    yield from (value.type for value in used if value.id not in casts)
+
+
 def nodes_within(block: Block) -> Iterator[Node]:
     """Every node of a block, and of the blocks inside them."""
     for node in block.nodes:

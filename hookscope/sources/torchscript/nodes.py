@@ -18,13 +18,22 @@ from hookscope.sources.torchscript.steps import Steps
 
 
 class Program(Protocol):
-    """What knows the classes and functions that nodes name."""
+    """What knows the classes and functions that nodes name.
+
+    Attributes:
+        types: the types that a value of type Any may have, beside plain ones, by their text.
+    """
+
+    types: dict[str, Type]
 
     def is_module(self, static: Type) -> bool:
         """Whether values of this type are modules."""
 
-    def module_class(self, static: Type) -> type[Any] | None:
-        """The class of the modules of a type; None for an interface."""
+    def has_forward(self, static: Type) -> bool:
+        """Whether modules of the type have a ``forward``, as far as is known."""
+
+    def has_hook(self, static: Type, name: str) -> bool:
+        """Whether modules of the type have a scripted hook of this qualified name."""
 
     def function(self, node: Node) -> Callable[..., Any]:
         """The function that a ``CallFunction`` node calls."""
@@ -195,24 +204,42 @@ class NodeWriter:
             if not static.text.startswith(private.CUSTOM):
                 self.program.class_method(static, name, tuple(v.type for v in node.inputs[1:]))
             return f"{owner}.{name}({', '.join(given)})"
-        if not FORWARD.fullmatch(name):
-            kind = self.program.module_class(static)  # past what the outermost does for callers
-            name = own_name(name)
-            if kind is None:
-                return f"{owner}.{name}({', '.join(given)})"
-            return f"{self.name(kind)}.{name}({', '.join([owner, *given])})"
+        if not (FORWARD.fullmatch(name) or (owner != "self" and self._stands_in(static, name))):
+            return f"{owner}.{own_name(name)}({', '.join(given)})"
         if name == "forward" and owner != "self":
             return f"{owner}({', '.join(given)})"
         self.program.dispatches(static)
         return f"call_as({', '.join([owner, repr(name), *given])})"
 
+    def _stands_in(self, static: Type, name: str) -> bool:
+        """Whether the method is one of several that ``forward`` was split into, as of an LSTM."""
+        return name.startswith("forward_") and not self.program.has_forward(static)
+
     def _call_function(self, node: Node, inputs: Sequence[str]) -> str:
+        hooked = self._past_hook(node, inputs)
+        if hooked:
+            return hooked
         function = self.program.function(node)
         return f"{self.name(function)}({', '.join(['self', *inputs[1:]])})"
+
+    def _past_hook(self, node: Node, inputs: Sequence[str]) -> str:
+        """What stands for a call of a module's scripted hook, which the module itself calls."""
+        owner = node.inputs[1].type if len(node.inputs) > 1 else None
+        if owner is None or not self.program.has_hook(owner, node.attributes["name"]):
+            return ""
+        if node.outputs[0].type.kind == "None":
+            return "None"
+        if len(inputs) == 4:  # module, arguments, output
+            return inputs[3]
+        return inputs[2] if node.outputs[0].type.kind == "Tuple" else f"{inputs[2]}[0]"
 
     def _fork(self, node: Node, inputs: Sequence[str]) -> str:
         function = self.program.compiled(node.attributes["graph"])
         return f"{self.name(function)}({', '.join(['self', *inputs])})"
+
+    def _awaitable(self, node: Node, inputs: Sequence[str]) -> str:
+        function = self.program.compiled(node.attributes["graph"])
+        return f"Awaitable({', '.join([self.name(function), 'self', *inputs])})"
 
     def _python(self, node: Node, inputs: Sequence[str]) -> str:
         """A function that ``torch.jit.ignore`` left to Python, or a traced autograd function."""
@@ -229,7 +256,7 @@ class NodeWriter:
     def _tuple(self, node: Node, inputs: Sequence[str]) -> str:
         made = node.outputs[0].type
         if made.fields:
-            return f"{self.name(values.tuple_type(made.name, made.fields))}({', '.join(inputs)})"
+            return f"{self.name(values.tuple_type(made.text, made.fields))}({', '.join(inputs)})"
         return f"({', '.join(inputs)}{',' if len(inputs) == 1 else ''})"
 
     def _tuple_slice(self, node: Node, inputs: Sequence[str]) -> str:
@@ -240,8 +267,8 @@ class NodeWriter:
         return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
 
     def _is_instance(self, node: Node, inputs: Sequence[str]) -> str:
-        static, types = self.name(node.inputs[0].type), self.name(node.attributes["types"])
-        return f"is_instance({inputs[0]}, {static}, {types})"
+        things = (node.inputs[0].type, node.attributes["types"], self.program.types)
+        return f"is_instance({', '.join([inputs[0], *map(self.name, things)])})"
 
     def _is(self, node: Node, inputs: Sequence[str]) -> str:
         """Identity; numbers have none in TorchScript, and that of texts is an accident there."""
@@ -310,6 +337,9 @@ _WRITERS: dict[str, Callable[[NodeWriter, Node, Sequence[str]], str]] = {
     "prim::CallMethod": NodeWriter._call_method,
     "prim::CallFunction": NodeWriter._call_function,
     "prim::fork": NodeWriter._fork,
+    "prim::awaitable": NodeWriter._awaitable,
+    "prim::awaitable_nowait": lambda self, node, inputs: f"Awaitable(None, {inputs[0]})",
+    "prim::awaitable_wait": lambda self, node, inputs: f"{inputs[0]}.wait()",
     "prim::PythonOp": NodeWriter._python,
     "prim::CreateObject": NodeWriter._create,
     "prim::TupleConstruct": NodeWriter._tuple,

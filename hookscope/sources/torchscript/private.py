@@ -100,14 +100,31 @@ def has_attribute(module: ScriptObject, name: str) -> bool:
     return bool(module.hasattr(name))
 
 
-def has_hooks(module: ScriptObject) -> bool:
-    """Whether scripted hooks run around a call of the module; those of children are in graphs."""
-    return bool(module._get_forward_hooks() or module._get_forward_pre_hooks())
+def pre_hooks(module: ScriptObject) -> list[Method]:
+    """The scripted forward pre-hooks of the module; each takes the module and its arguments."""
+    return [_hook(hook) for hook in module._get_forward_pre_hooks()]
+
+
+def hooks(module: ScriptObject) -> list[Method]:
+    """The scripted forward hooks; each takes the module, its arguments and its output."""
+    return [_hook(hook) for hook in module._get_forward_hooks()]
+
+
+def _hook(function: Any) -> Method:
+    graph = function.graph
+    arguments = tuple(_argument(one) for one in function.schema.arguments[1:])
+    block = _block(graph.param_node().owningBlock())
+    return Method(function.qualified_name, arguments, block, True, raw=graph)
 
 
 def method_names(module: ScriptObject) -> list[str]:
     """The names of the methods that were compiled."""
     return list(module._method_names())
+
+
+def custom_class(value: object) -> str:
+    """The qualified name of the class of an object written in C++; empty for another object."""
+    return str(value._type().qualified_name()) if isinstance(value, _C.ScriptObject) else ""
 
 
 def methods_of(static: Type) -> list[str]:
@@ -212,7 +229,7 @@ def _attributes(kind: str, raw: Any) -> Mapping[str, Any]:
         return {"name": function.type().annotation_str}
     if kind == "prim::isinstance":
         return {"types": tuple(_type(one) for one in raw.tys("types"))}
-    if kind == "prim::fork":
+    if kind in ("prim::fork", "prim::awaitable"):
         return {"graph": _of_graph(raw.g("Subgraph"), "fork", bound=False)}
     if kind == "prim::TupleSlice":
         return {"begin": raw.i("beg"), "end": raw.i("end")}
@@ -340,5 +357,50 @@ def sort_floats() -> Callable[[list[float], bool], list[float]]:
     return made
 
 
+def is_subtype(one: Type, other: Type) -> bool:
+    """Whether every value of the first type is one of the second, by TorchScript's rules."""
+    return bool(one.raw.isSubtypeOf(other.raw))
+
+
+def tuple_of(types: Sequence[Type]) -> Type:
+    """The type of an unnamed tuple of these types."""
+    return _type(_C.TupleType([one.raw for one in types]))
+
+
+def inferred(value: Any) -> Type | None:
+    """The type that PyTorch infers for a Python value; None if it infers none."""
+    found = _C._jit_try_infer_type(value)
+    return _type(found.type()) if found.success() else None
+
+
+def converted(value: Any, static: Type) -> Any:
+    """The value as PyTorch converts it to the type.
+
+    Raises:
+        RuntimeError: it cannot be converted.
+    """
+    try:
+        return _converter(static)(value)
+    except (OverflowError, UnicodeError) as error:
+        raise RuntimeError(str(error)) from error
+
+
+@cache
+def _converter(static: Type) -> Callable[[Any], Any]:
+    graph = _C.Graph()
+    given = graph.addInput()
+    given.setType(static.raw)
+    graph.registerOutput(given)
+    made: Callable[[Any], Any] = _C._create_function_from_graph("hookscope", graph)
+    return made
+
+
+BOOL, INT, FLOAT, COMPLEX = (
+    _type(getattr(_C, f"{kind}Type").get()) for kind in ("Bool", "Int", "Float", "Complex")
+)
 STR = _type(_C.StringType.get())
 NONE = _type(_C.NoneType.get())
+TENSOR = _type(_C.TensorType.get())
+DEVICE = _type(_C.DeviceObjType.get())
+GENERATOR = _type(_C._GeneratorType.get())
+ANY = _type(_C.AnyType.get())

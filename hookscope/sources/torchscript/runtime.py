@@ -6,6 +6,7 @@ import builtins
 import re
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -120,6 +121,20 @@ def module_at(container: Any, index: int | str) -> Any:
     return list(modules.values())[index]
 
 
+class Awaitable:
+    """A call that runs when its result is first needed; without a function, a result."""
+
+    def __init__(self, function: Callable[..., Any] | None, *args: Any) -> None:
+        self._function, self._args = function, args
+
+    def wait(self) -> Any:
+        """The result."""
+        if self._function is not None:
+            self._args = (self._function(*self._args),)
+            self._function = None
+        return self._args[0]
+
+
 def uninterpretable(text: str) -> None:
     """Stop where the graph does what hookscope cannot do."""
     raise NotImplementedError(text)
@@ -163,7 +178,7 @@ def forward_by_name(self: Any, *args: Any, **kwargs: Any) -> Any:
     name = _due.methods.pop(id(self), None)
     if name is not None:
         return self._hookscope_methods[name](self, *args)
-    own = self._hookscope_outer.get(self._hookscope_method)
+    own = self._hookscope_methods.get(self._hookscope_method)
     if own is None:
         others = ", ".join(self._hookscope_methods)
         raise NotImplementedError(f"it has no forward of its own, but {others or 'no method'}")
@@ -190,6 +205,6 @@ HELPERS: dict[str, Any] = {
     for made in (
         *(values.new, values.is_instance, wrap, unwrap_optional, pop_first, concat_in_place),
         *(repeated, holds, remove, sort_floats, same_lists, to_list, module_at),
-        *(uninterpretable, raise_error, call_as, warn, placed),
+        *(uninterpretable, raise_error, call_as, warn, placed, Awaitable),
     )
 }

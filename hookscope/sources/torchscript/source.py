@@ -13,16 +13,17 @@ from typing import Any
 import torch
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, cause
-from hookscope.shards import sha256_of
+from hookscope.files.weight_files import blake3_of
 from hookscope.sources import weights as weight_files
-from hookscope.sources.catalog import no_weights_by_name
 from hookscope.sources.damage import refuse_damage
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.archive import Archive
 from hookscope.sources.torchscript.build import ScriptedModule, build
 from hookscope.sources.torchscript.examples import example_of
-from hookscope.spec import TORCHSCRIPT, ModelSpec, ended, is_weights_file
+from hookscope.specs.catalog import no_weights_by_name
+from hookscope.specs.model import TORCHSCRIPT, ModelSpec, ended, is_weights_file
+from hookscope.tensors.interrupts import restored, restoring
 
 log = logging.getLogger("hookscope")
 
@@ -54,7 +55,7 @@ def load(
         archive, module = _open(spec.path)
         example = example_of(module, archive, spec.word, method)
     _tell(spec, archive, module)
-    info = WeightsInfo("as saved", sha256_of(spec.path))
+    info = WeightsInfo("as saved", blake3_of(spec.path))
     if weights.word != "random":
         if not is_weights_file(weights.word):
             raise no_weights_by_name(weights.word)
@@ -83,7 +84,7 @@ def _open(path: str) -> tuple[Archive, ScriptedModule]:
         )
     if archive.mentions("ops.torchvision."):
         _register_torchvision(path)
-    with warnings.catch_warnings(), _room_for_nesting():
+    with restored(warnings.catch_warnings()), _room_for_nesting():
         warnings.simplefilter("ignore")  # on TorchScript being old; the user knows
         return archive, build(private.open_archive(path, CPU), archive=archive)
 
@@ -109,7 +110,7 @@ def _explained(path: str) -> Iterator[None]:
         raise ModelError(f"{path!r} is damaged: {ended(cause(error))}", _AGAIN) from error
 
 
-@contextmanager
+@restoring
 def _room_for_nesting() -> Iterator[None]:
     """Let functions call each other deeper than Python does by itself, as deep as branches nest."""
     before = sys.getrecursionlimit()

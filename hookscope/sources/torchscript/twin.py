@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.build import CPU, Builder, ScriptedModule
 from hookscope.sources.torchscript.runtime import own_name
+from hookscope.tensors.interrupts import uninterrupted
 
 _PLAIN = (bool, int, float, str, type(None), Tensor)
 
@@ -52,6 +53,7 @@ class Twin:
 
         return call
 
+    @uninterrupted
     def reconcile(self) -> None:
         """Carry over what either side has changed since the last time; the live one comes first."""
         for given, made, last in self._states:

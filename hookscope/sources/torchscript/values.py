@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Mapping
+from enum import Enum
 from functools import cache
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.graph import Type
 
-_SIMPLE = {
-    "Tensor": Tensor,
-    "Int": int,
-    "Float": float,
-    "Bool": bool,
-    "Complex": complex,
-    "String": str,
-    "DeviceObj": torch.device,
-    "Generator": torch.Generator,
-}
+# A bool is an int in Python alone, so it comes first.
+_PLAIN: tuple[tuple[type[Any], Type], ...] = (
+    (bool, private.BOOL),
+    (int, private.INT),
+    (float, private.FLOAT),
+    (complex, private.COMPLEX),
+    (str, private.STR),
+    (type(None), private.NONE),
+    (Tensor, private.TENSOR),
+    (torch.device, private.DEVICE),
+    (torch.Generator, private.GENERATOR),
+)
+_PLAIN_KINDS = {static.kind for _, static in _PLAIN}
+_CONTAINERS: dict[str, type[Any]] = {"List": list, "Dict": dict, "Tuple": tuple}
 
 
 class Instance:
@@ -37,73 +45,90 @@ def new(kind: type[Instance]) -> Instance:
 
 @cache
 def tuple_type(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """The named tuple of these fields.
+    """The named tuple of these fields; ``name`` may be qualified.
 
-    >>> tuple_type("Point", ("x", "y"))(1, 2)
+    >>> tuple_type("__torch__.Point", ("x", "y"))(1, 2)
     Point(x=1, y=2)
     """
-    return namedtuple(name, fields, rename=True)
+    return namedtuple(name.rpartition(".")[2], fields, rename=True)
 
 
-def is_instance(value: Any, static: Type, types: tuple[Type, ...]) -> bool:
-    """TorchScript's ``isinstance``: whether ``value`` is of one of ``types``.
+def is_instance(
+    value: Any, static: Type, types: tuple[Type, ...], known: Mapping[str, Type]
+) -> bool:
+    """TorchScript's ``isinstance``: whether the type of the value is a subtype of one of ``types``.
 
-    The static type decides what a container's contents cannot tell: an empty list in Python is of
-    no element type.
+    A TorchScript value carries its type. Of a Python list or dict the static type says it, and
+    where that is ``Any``, its items, and ``known``: the types of the program that it may have.
 
     Raises:
-        TypeError: neither can tell.
+        TypeError: the value may have several types, with different answers.
     """
-    possible = [one for one in _members(static) if _fits(value, one)]
-    answers = {any(_same(one, wanted) for wanted in types) for one in possible}
-    if not possible or static.kind == "Any":
-        answers = {any(_fits(value, wanted) for wanted in types)}
-    if len(answers) > 1:
-        raise TypeError(f"an empty container could be any of {[one.text for one in possible]}")
+    plain = _plain(value)
+    possible = possible_types(value, static, known) if plain is None else [plain]
+    answers = {any(private.is_subtype(one, wanted) for wanted in types) for one in possible}
+    if len(answers) != 1:
+        texts = sorted({one.text for one in possible}) or [static.text]
+        raise TypeError(
+            f"isinstance cannot be decided: {type(value).__name__} may be any of {texts}"
+        )
     return answers.pop()
 
 
-def _members(static: Type) -> tuple[Type, ...]:
-    if static.kind == "Optional":
-        return (*_members(static.inner[0]), _NONE)
-    return static.inner if static.kind == "Union" else (static,)
-
-
-def _same(one: Type, wanted: Type) -> bool:
-    if wanted.kind in ("Union", "Optional"):
-        return any(_same(one, member) for member in _members(wanted))
-    if wanted.kind in ("AnyList", "AnyTuple"):
-        return one.kind == wanted.kind[3:]
-    return one.text == wanted.text
-
-
-def _fits(value: Any, wanted: Type) -> bool:
-    kind = wanted.kind
+def possible_types(value: Any, static: Type, known: Mapping[str, Type]) -> list[Type]:
+    """The types that TorchScript may give a value of this static type; none if it is not of it."""
+    kind, inner = static.kind, static.inner
     if kind in ("Optional", "Union"):
-        return any(_fits(value, member) for member in _members(wanted))
-    if kind in ("List", "AnyList"):
-        inner = wanted.inner
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value if inner)
-    if kind in ("Tuple", "AnyTuple"):
-        return isinstance(value, tuple) and (
-            kind == "AnyTuple"
-            or (len(value) == len(wanted.inner) and all(map(_fits, value, wanted.inner)))
-        )
-    if kind == "Dict":
-        key, item = wanted.inner
-        return isinstance(value, dict) and all(
-            _fits(one, key) and _fits(other, item) for one, other in value.items()
-        )
-    if kind == "None":
-        return value is None
-    if kind == "Any":
-        return True
-    if kind == "Number":
-        return isinstance(value, int | float | complex)
-    expected = _SIMPLE.get(kind)
-    if expected is not None:  # a bool is an int in Python alone
-        return isinstance(value, expected) and (kind == "Bool" or not isinstance(value, bool))
-    return getattr(type(value), "script_name", type(value).__name__) == wanted.text
+        members = (*inner, private.NONE) if kind == "Optional" else inner
+        return [one for member in members for one in possible_types(value, member, known)]
+    plain = _plain(value)
+    if kind in _PLAIN_KINDS or (kind == "Number" and plain is not None):
+        fits = plain is not None and (plain.kind == kind or kind == "Number")
+        return [plain] if plain is not None and fits else []
+    if kind in ("Class", "Enum"):
+        return [static] if _is_of_class(value, static) else []
+    free = kind in ("Any", "AnyList", "AnyTuple")
+    if type(value) is tuple and (free or (kind == "Tuple" and not static.fields)):
+        items = inner if kind == "Tuple" else (private.ANY,) * len(value)
+        if len(items) != len(value):
+            return []
+        parts = [possible_types(*pair, known) for pair in zip(value, items, strict=True)]
+        return [private.tuple_of(chosen) for chosen in product(*parts)]
+    if kind in _CONTAINERS:
+        return [static] if _holds(value, static, known) else []
+    if not free:
+        return [static]  # an interface, a future: nothing else is known of it
+    if plain is not None:
+        return [plain]
+    found = [one for other in known.values() for one in possible_types(value, other, known)]
+    inferred = private.inferred(value) if isinstance(value, list | dict) else None
+    return found if inferred is None else [*found, inferred]
 
 
-_NONE = Type("None", "NoneType", (), (), None)
+def _plain(value: Any) -> Type | None:
+    """The type of what is no container, enum or instance; None for those."""
+    if isinstance(value, Enum):  # which may be a kind of int in Python
+        return None
+    return next((static for kind, static in _PLAIN if isinstance(value, kind)), None)
+
+
+def _holds(value: Any, static: Type, known: Mapping[str, Type]) -> bool:
+    """Whether a list, dict or named tuple may be of this type, as far as its items tell."""
+    if static.fields:
+        return type(value) is tuple_type(static.text, static.fields)
+    if not isinstance(value, _CONTAINERS[static.kind]):
+        return False
+    columns = (value.keys(), value.values()) if isinstance(value, dict) else (value,)
+    return all(
+        possible_types(item, one, known)
+        for column, one in zip(columns, static.inner, strict=True)
+        for item in column
+    )
+
+
+def _is_of_class(value: Any, static: Type) -> bool:
+    if isinstance(value, Instance):
+        return bool(getattr(type(value), "script_name", "") == static.text)
+    if static.text.startswith(private.CUSTOM):
+        return private.custom_class(value) == static.text
+    return isinstance(value, Enum) and type(value).__name__ == static.name

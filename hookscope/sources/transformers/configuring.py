@@ -11,8 +11,8 @@ import transformers
 
 from hookscope.errors import ModelError
 from hookscope.sources import arguments
-from hookscope.spec import ended
-from hookscope.suggest import did_you_mean
+from hookscope.specs.model import ended
+from hookscope.specs.suggest import did_you_mean
 
 log = logging.getLogger("hookscope")
 

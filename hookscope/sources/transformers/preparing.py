@@ -15,7 +15,7 @@ from torch import Tensor
 from hookscope.errors import InputError
 from hookscope.sources.loaded import Recipe, SoundRecipe, TextRecipe
 from hookscope.sources.transformers.examples import Inputs
-from hookscope.spec import ended
+from hookscope.specs.model import ended
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hookscope.errors import EnvironmentFault, ModelError, WeightsError, Weights
 from hookscope.sources import weights
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
 from hookscope.sources.meta import ParametersOnMeta, build
-from hookscope.spec import (
+from hookscope.specs.model import (
     CONFIGURATION,
     TRANSFORMERS,
     ModelSpec,
@@ -23,7 +23,8 @@ from hookscope.spec import (
     ended,
     is_weights_file,
 )
-from hookscope.suggest import did_you_mean
+from hookscope.specs.suggest import did_you_mean
+from hookscope.tensors.interrupts import restoring
 
 try:
     import transformers
@@ -218,9 +219,17 @@ def _filled(
     missing, unexpected = (
         tuple(sorted(map(str, told.get(name, ())))) for name in ("missing_keys", "unexpected_keys")
     )
+    if missing:
+        raise weights.incomplete(
+            str(place.weights),
+            len(module.state_dict()),
+            missing,
+            unexpected,
+            f"--weights {place.weights} --partial leaves them as built.",
+        )
     weights.report(str(place.weights), missing, unexpected)
     log.info("weights: as saved in %s", place.folder)
-    digest = check_weights_file(str(place.weights)).sha256()
+    digest = check_weights_file(str(place.weights)).blake3()
     return module, WeightsInfo(place.told, digest, missing, unexpected)
 
 
@@ -236,7 +245,7 @@ def _categories(module: nn.Module) -> tuple[str, ...]:
     return tuple(map(str, labels.values())) if classified and not plain else ()
 
 
-@contextmanager
+@restoring
 def _quiet() -> Iterator[None]:
     """Keep remarks and progress bars of transformers to itself; what matters is told by us."""
     logging_: Any = transformers.utils.logging

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookscope.errors import InputError
 from tests.oracle.by_hand import same_bits
 
 
@@ -119,8 +120,9 @@ def difference(theirs: Outcome, ours: Outcome) -> str:
     return "" if known else f"theirs {theirs.error}, ours {ours.error!r}"
 
 
-# Python's words for what goes wrong in a list, a dict or a division are as good as TorchScript's.
-LOOSE = (LookupError, ArithmeticError, ValueError, TypeError)
+# Python's words for what goes wrong in a list, a dict or a division are as good as TorchScript's,
+# and so are ours for an argument.
+LOOSE = (LookupError, ArithmeticError, ValueError, TypeError, InputError)
 
 
 def unlike(theirs: Any, ours: Any, place: str = "result") -> str:

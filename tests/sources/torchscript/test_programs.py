@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.tensors import walk
+from hookscope.tensors.nested import walk
 from tests.oracle.by_hand import same_bits
 from tests.sources.torchscript.examples import Example, difference, outcome, quietly, saved
 from tests.sources.torchscript.programs_library import LIBRARY

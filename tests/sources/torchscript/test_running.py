@@ -209,16 +209,26 @@ def test_what_cannot_be_interpreted_says_so_where_it_runs(tmp_path: Path) -> Non
         assert part in str(error.value)
 
 
-def test_scripted_hooks_of_the_outermost_module_are_refused_when_it_is_called(
-    tmp_path: Path,
-) -> None:
-    from tests.sources.torchscript.programs_modules import Scale, post
+def test_a_type_that_a_list_does_not_tell_is_refused(tmp_path: Path) -> None:
+    """Of a list in an Any, items alone say which of two types in the program it has."""
+    module = opened_of(Ambiguous(), tmp_path)
+    assert module(0) == "floats"
+    with pytest.raises(TypeError, match="isinstance cannot be decided: list may be any of"):
+        module(1)
 
-    outer = Scale(2.0)
-    outer.register_forward_hook(post)
-    module = opened_of(outer, tmp_path)
-    with pytest.raises(NotImplementedError, match="scripted hooks"):
-        module(ROW)
+
+class Ambiguous(nn.Module):
+    def forward(self, n: int) -> str:
+        floats: list[float] = [1.5]
+        ints: list[int] = []
+        mixed: list[int | None] = []
+        values: list[Any] = [floats, ints, mixed]
+        x = values[n]
+        if torch.jit.isinstance(x, list[float]):
+            return "floats"
+        if torch.jit.isinstance(x, list[int]):
+            return "ints"
+        return "mixed"
 
 
 class Identity(nn.Module):

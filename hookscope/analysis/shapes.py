@@ -1,0 +1,150 @@
+"""One pass through a model for the tree: output shapes, calls and FLOPs of every module."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import _pop_mode, _push_mode
+from torch.utils.flop_counter import FlopCounterMode
+
+from hookscope.execution.failures.explaining import failures_explained
+from hookscope.execution.forward import frozen, model_failed, untouched
+from hookscope.execution.prepare import Prepared
+from hookscope.hooks.layers import Layer, describe, layers_of
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tensor_store import ShapeKeeper
+from hookscope.results.module_tree import ROOT, LayerRun, ModuleTree
+from hookscope.sources.ghosts import meta_copy
+from hookscope.sources.loaded import LoadedModel
+from hookscope.specs.record_kinds import OUTPUT
+from hookscope.tensors.interrupts import restored, restoring
+from hookscope.tensors.nested import as_call, map_tensors
+
+log = logging.getLogger("hookscope")
+
+
+def with_shapes(
+    tree: ModuleTree,
+    loaded: LoadedModel,
+    shape: Sequence[int] | None = None,
+    again: Callable[[], LoadedModel] | None = None,
+) -> ModuleTree:
+    """Return ``tree`` with what one forward pass showed of each module.
+
+    The pass is made on the meta device, or truly where the model cannot run there. FLOPs are those
+    of ``torch.utils.flop_counter``: matrix products, convolutions and attention, two for each
+    multiply-add; elementwise work is not counted.
+
+    Args:
+        tree: the tree of the model ``loaded``.
+        loaded: the model, itself on the meta device or not.
+        shape: shape of the noise to run on; None for what the model takes by itself.
+        again: loads the model once more, with values; for one that is on the meta device.
+
+    Raises:
+        InputError: what the model takes is not known.
+        ForwardError: the true pass failed too; names the layer.
+    """
+    value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
+    module = loaded.module
+    bare = any(parameter.is_meta for parameter in module.parameters())
+    try:
+        return _with_runs(tree, module if bare else meta_copy(module), _moved(value, "meta"))
+    except Exception as error:  # code that looks at values, such as a detector's, fails there too
+        unseen = error.reason if isinstance(error, _Stopped) else error
+    if bare and again:
+        module = again().module
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    prepared = Prepared(
+        loaded, module, (), _moved(value, device), (), 0, device, "", module.training
+    )
+    with failures_explained(prepared), untouched(module, train=module.training, seed=0):
+        try:
+            run = _with_runs(tree, module, prepared.value)
+        except _Stopped as stop:
+            failed = model_failed(module, value, stop.reason)
+            failed.tree = stop.tree
+            raise failed from unseen
+    log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
+    return run
+
+
+@restoring
+def _counting_flops() -> Iterator[FlopCounterMode]:
+    """Count the FLOPs of the block."""
+    counter = FlopCounterMode(display=False)
+    depth = _len_torch_dispatch_stack()
+    counter.__enter__()
+    mode = counter.mode
+    assert mode is not None
+    try:
+        yield counter
+    finally:
+        # PyTorch takes a mode off its stack while the mode handles a call. An interrupt may keep it
+        # from putting the mode back, and the counter then finds nothing to take off.
+        while _len_torch_dispatch_stack() > depth:
+            _pop_mode()
+        _push_mode(mode)
+        counter.__exit__(None, None, None)
+
+
+class _Stopped(Exception):
+    """A pass ended early: by which exception, and what had run."""
+
+    def __init__(self, reason: Exception, tree: ModuleTree) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+        self.tree = tree
+
+
+def _moved(value: Any, device: torch.device | str | None) -> Any:
+    return map_tensors(value, lambda path, tensor: tensor.to(device))
+
+
+def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
+    layers = layers_of(model)
+    recorder = Recorder(model, layers, [OUTPUT], keeper=ShapeKeeper)
+    stopped: Exception | None = None
+    with (
+        # Of a parameter that a module is called with, the counter wants the function in the graph.
+        frozen(model.parameters()),
+        restored(torch.no_grad()),
+        _counting_flops() as counter,
+        recorder as capture,
+    ):
+        try:
+            args, kwargs = as_call(value)
+            model(*args, **kwargs)
+        except Exception as error:
+            stopped = error
+    if len(recorder.layers) > len(layers):  # ``forward`` added some
+        tree, layers = describe(model, tree.model), layers_of(model)
+    calls = {fired.module: fired.calls for fired in capture.coverage.fired}
+    shapes: dict[str, list[str]] = defaultdict(list)
+    for record in capture.records:
+        if record.call == 1:
+            shapes[record.module].append("x".join(map(str, record.shape)) or "scalar")
+    flops = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
+    root = type(model).__name__
+    runs = {
+        x.name: LayerRun(calls.get(x.name, 0), tuple(shapes[x.name]), _flops_of(x, root, flops))
+        for x in layers
+    }
+    nodes = tuple(replace(node, run=runs[node.name]) for node in tree.nodes)
+    known = ModuleTree(tree.model, nodes, nodes[0])
+    if stopped is not None:
+        raise _Stopped(stopped, known) from stopped
+    return known
+
+
+def _flops_of(layer: Layer, root: str, flops: Mapping[str, int]) -> int:
+    """What the counter has for a module, named there by the model's class and one of its names."""
+    names = (root if name == ROOT else f"{root}.{name}" for name in (layer.name, *layer.aliases))
+    return next((flops[name] for name in names if name in flops), 0)

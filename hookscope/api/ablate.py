@@ -1,0 +1,123 @@
+"""Knock layers or channels out in turn, and rank them by what that does."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.analysis.ablation.running import Progress, carry_through, prepare_job
+from hookscope.analysis.ablation.yardstick import settle
+from hookscope.execution.backward import settle_loss
+from hookscope.execution.forward import without_fast_path
+from hookscope.execution.prepare import prepare
+from hookscope.execution.provenance import describe_run
+from hookscope.results.ablation import Ablation
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.command_options import AblateOptions
+from hookscope.specs.output_path import check_ending
+from hookscope.specs.request import (
+    InputRequest,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+from hookscope.tensors.interrupts import restored
+
+
+def ablate(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    by: str = "zero",
+    channels: bool = False,
+    rank: str | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    file: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Ablation:
+    """Knock out every chosen layer in turn, and rank them by how far that moves the output.
+
+    A knock-out is an edit of a layer's output, in all of its calls; the model is run anew for each,
+    from the same seed. Keywords that ``grads`` has too mean the same here.
+
+    Args:
+        by: ``zero``; ``mean``, each channel's mean over the batch and all positions; or ``noise``,
+            standard normal noise times the output's standard deviation, added to it.
+        channels: knock out every channel of every layer on its own.
+        rank: what to sort by, the largest change first: ``score``, the mean over the batch of the
+            target's logit; ``loss``; or ``output``, the norm of the difference of the outputs over
+            that of the clean one. None: ``score`` where there is one, else ``output``.
+        loss: as for ``grads``; None for ``ce`` where the output is one of class scores.
+        target: as for ``grads``; ``argmax`` is settled by the run with nothing knocked out.
+        layers: layer patterns. None given, and no types or depth: all modules without children.
+        file: a JSON file that the result goes to every few seconds and at the end. One that holds
+            a part of the very same ablation is gone on from.
+        progress: called with the number of knock-outs made and that of all.
+
+    Raises:
+        RequestError: ``by`` or ``rank`` is no word of these.
+        LossError: the loss or its target does not fit the output, or the figure to rank by is not
+            defined for it.
+        ForwardError: the model raised with nothing knocked out.
+        StoreError: the file cannot be written.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Flatten())
+        >>> found = hookscope.ablate(net, input=torch.ones(2, 4), rank="output")
+        >>> [(knockout.layer, knockout.output) for knockout in found.knockouts]
+        [('0', 1.0), ('1', 1.0), ('2', 1.0)]
+    """
+    own = AblateOptions(by, channels, rank)
+    asked = LossRequest(loss, target, reduction, raw)
+    request = Request(
+        "ablate",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(input, shape, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, train=train),
+        loss=asked,
+    )
+    if file is not None:
+        check_ending(Path(file), ".json")
+    measure = settle_loss(asked)
+    selection = replace(request.layers, leaves=leaves or request.layers.everything)
+    prepared = prepare(replace(request, layers=selection))
+    yardstick = functools.partial(settle, prepared, asked=asked, rank=rank, measure=measure)
+    # Inside the fast path of transformers there are no layers to knock out.
+    with restored(torch.no_grad()), without_fast_path():
+        metadata = describe_run("ablate", prepared, request.chosen(own))
+        job, result = prepare_job(prepared, by, channels, rank, yardstick, metadata)
+        return carry_through(job, result, file, progress)

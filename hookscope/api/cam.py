@@ -1,0 +1,117 @@
+"""Explain a class's score by a heat map over the image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.analysis.cams.running import Explanation, Progress
+from hookscope.analysis.cams.scoring import Score
+from hookscope.analysis.cams.telling import as_capture
+from hookscope.errors import RequestError
+from hookscope.execution.prepare import prepare
+from hookscope.execution.provenance import describe_run
+from hookscope.hooks.capture import Capture
+from hookscope.specs.cam import DEFAULT_METHOD, UPSAMPLINGS
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.command_options import CamOptions
+from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request, RunOptions
+
+
+def cam(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    by: str = DEFAULT_METHOD,
+    layer: str | None = None,
+    target: Any = "argmax",
+    upsample: str = UPSAMPLINGS[0],
+    steps: int | None = None,
+    baseline: Any = None,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    progress: Progress | None = None,
+) -> Capture:
+    """Explain the score of a class: return a map over each image, telling where it comes from.
+
+    The score is the target's logit, without softmax; of a segmentation, its sum over the positions
+    at which the target is that class. Keywords that ``capture`` has too mean the same here.
+
+    Args:
+        by: from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or
+            ``layercam``; from its values: ``eigencam`` (which knows no target) or ``scorecam`` (one
+            run for each channel); from the gradient at the image: ``guided``, ``saliency`` or
+            ``integrated``. ``hookscope.specs.cam.METHODS`` has the formulas and the papers.
+        layer: the name or a glob of the one layer, for the first two kinds. None: the last whose
+            output lies on a grid and has a gradient of the score there. Maps (N, C, H, W) and
+            (N, H, W, C) and tokens (N, L, C) are told apart by their shapes, and so is the number
+            of tokens before those of the grid. Of several calls the last counts.
+        target: a class index, several for a batch, a label, ``argmax`` or a tensor of indices.
+        upsample: ``bilinear`` or ``nearest``, from the layer's grid to the image.
+        steps: of ``integrated``, points of the Gauss-Legendre quadrature; None for 50.
+        baseline: of ``integrated``: ``zero``, ``black`` or ``white`` (of an image file), or a
+            tensor that broadcasts to the images as the model gets them. None for ``zero``.
+        input: image files, or what the model is called with; its first floating tensor of four
+            dimensions (N, C, H, W) are the images.
+        progress: called with the number of runs made and that of all, by ``scorecam`` and
+            ``integrated``.
+
+    Returns:
+        A capture with ``<layer>/cam``, float32 or wider, (N, h, w), the map on the layer's grid;
+        ``./cam``, (N, H, W), at the images' size; ``./image``, uint8 (N, 3, H, W), what the model
+        saw. Methods at the image have ``./input.0.attribution``, signed, (N, C, H, W), in place of
+        the first.
+        Maps are 0 or larger. ``metadata["cam"]`` tells the layer, the grid, and for every image the
+        class, its score and probability, and where the map peaks.
+
+    Raises:
+        RequestError: the model has no such layer, no images or no class scores; or a choice has no
+            meaning for the method.
+        LossError: the target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+
+    Example:
+        >>> import hookscope
+        >>> shot = hookscope.cam("resnet18", shape=(1, 3, 64, 64), target=3)
+        >>> list(shot), tuple(shot["layer4/cam"].shape)
+        (['layer4/cam', './cam', './image'], (1, 2, 2))
+    """
+    own = CamOptions(by, layer, target, upsample, steps, baseline)
+    request = Request(
+        "cam",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layer or ()),
+        InputRequest(input, shape, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, train=train),
+    )
+    options = {name: one for name, one in request.chosen(own).items() if name != "layers"}
+    prepared = prepare(request)
+    if layer is not None and len(prepared.layers) > 1:
+        names = ", ".join(one.name for one in prepared.layers[:4])
+        raise RequestError(
+            f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
+            "A map explains one layer: name it in full.",
+        )
+    asked = Explanation(prepared, Score(target), by, progress)
+    found = asked.run(layer is not None, steps, baseline)
+    shot, told = as_capture(asked, found, upsample)
+    shot.metadata = describe_run("cam", prepared, options) | {"cam": told}
+    return shot

@@ -1,0 +1,179 @@
+"""Run a model once and keep what its layers took and gave."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.execution.edit_effect import describe_effect
+from hookscope.execution.forward import (
+    announce_size,
+    demand_all_ran,
+    demand_unchanged,
+)
+from hookscope.execution.prepare import prepare
+from hookscope.execution.provenance import Provenance, top_classes
+from hookscope.execution.runs import run_forward
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.user_hooks.binding import Hooks
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.command_options import CaptureOptions
+from hookscope.specs.record_kinds import ATTENTION, OP
+from hookscope.specs.request import (
+    InputRequest,
+    Interventions,
+    LayerSelection,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+from hookscope.tensors.interrupts import restored
+
+
+def capture(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: str | Iterable[str] = ("output",),
+    ops: bool = False,
+    attention: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
+    train: bool = False,
+    generate: int | None = None,
+    edits: str | Iterable[str] = (),
+    compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
+    verify: bool = False,
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Run a model once and return what the chosen layers took and gave.
+
+    Args:
+        model: a model's word, or a live module.
+        layers: layer patterns; none means all. A leading ``!`` takes away.
+        types: class names or globs of them.
+        depth: names of at most so many parts.
+        leaves: modules without children only.
+        what: ``output``, ``input`` or both.
+        ops: record too what functions return that the chosen layers call between modules, as
+            ``<module>[:call]/add`` (see docs/ops.md).
+        attention: record the weights of attention too, as ``<module>[:call]/attention`` of shape
+            (..., L, S), L queries by S keys. Those that a fused kernel hides are recomputed from
+            its inputs, and kept only if they give the kernel's output; ``metadata["attention"]``
+            tells how far off that was. With this or ``ops`` the model is run once more without
+            hooks, and must return the same bits.
+        input: a word or a list of words: files of images and of other kinds, ``random:1x3x64x64``,
+            ``NAME=FILE`` for one argument (see docs/inputs.md); or what the model is called with: a
+            tensor, a tuple of positional arguments, a dict of keyword arguments, or a pair of both.
+            None: what the model's file offers, or standard normal noise.
+        shape: shape of that noise.
+        preprocess: ``imagenet`` or ``none``; None for the weights' own recipe.
+        size: height and width an image is brought to, in pixels.
+        mean: subtracted from each channel of an image whose values lie from 0 to 1.
+        std: what each channel is then divided by.
+        weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
+            its index or its folder).
+        rename: prefixes of names in the file and what stands for them in the model.
+        partial: take from the file what fits and leave the rest as built.
+        model_args: keyword arguments for a class or factory.
+        method: the method to run in place of ``forward``, of a model given by its word.
+        attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
+        trust: open an exported program (.pt2) even if it carries pickles that run code.
+        seed: of random weights, noise and dropout.
+        dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
+        device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
+        device_map: in place of ``device``, for a model larger than one: ``auto``, ``balanced``,
+            ``balanced_low_0`` or ``sequential``, which accelerate spreads it by.
+        max_memory: bytes of weights that a device gets then at most, as in ``{"cuda:0": 10**10}``;
+            others get what is free.
+        train: run in train mode; buffers are put back afterwards.
+        generate: let a language model add so many tokens to its input by its own ``generate``, the
+            likeliest each time. Every step has a call number of its own: ``lm_head:2/output``.
+        edits: changes to activations on their way, each ``GLOB=OP:ARG`` (see docs/edits.md), in the
+            order given. The value before goes to ``<module>/output.unedited``, and the model runs
+            once more without edits: ``metadata["effect"]`` tells what they did to its output.
+        compare: record that run too and tell how far every later layer moved.
+        verify: run again without hooks, but with the edits, and demand a bit-equal output.
+        strict: demand that every matched layer ran.
+        max_bytes: stop rather than record more.
+        hooks: hooks of your own: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
+            functions, or a dict from globs to either. One without a glob goes to the chosen layers.
+        hook_args: further arguments, for every hook that has a parameter of the name.
+        hook_kind: ``forward`` or ``forward_pre``; one for all hooks or one for each. None given
+            means ``forward``: ``hook(module, input, output)``, and what it returns, unless None,
+            replaces the output.
+
+    Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
+        ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
+        ForwardError: the model itself raised; names the layer.
+        EditError: an edit cannot be read, does not fit its layer, or changed nothing.
+        CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import hookscope
+        >>> shot = hookscope.capture("resnet18", layers=["layer3.*"], shape=(1, 3, 64, 64))
+        >>> shot["layer3.0.relu:2/output"].shape
+        torch.Size([1, 256, 4, 4])
+    """
+    request = Request(
+        "capture",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(input, shape, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, device_map, max_memory, train, generate),
+        Interventions(edits, (), compare, hooks, hook_args, hook_kind),
+    )
+    own = CaptureOptions(what, ops, attention, verify, strict, max_bytes)
+    kinds = own.kinds
+    watching = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
+    kinds |= watching
+    prepared = prepare(request)
+    announce_size(prepared, kinds, max_bytes)
+    with (
+        Provenance("capture", prepared, request.chosen(own)) as provenance,
+        restored(torch.no_grad()),
+    ):
+        run = run_forward(prepared, kinds, max_bytes)
+        shot = provenance.capture = run.capture
+        if verify or watching:
+            demand_unchanged(prepared, shot.output, excuse_noise=not verify, recorded=len(shot))
+        shot.metadata = provenance.metadata() | run.told
+        shot.metadata |= describe_effect(
+            prepared, run, functools.partial(run_forward, kinds=kinds), compare
+        )
+    if verify:
+        shot.metadata["verified"] = True
+    if top := top_classes(prepared, shot.output):
+        shot.metadata["top"] = top
+    if strict:
+        demand_all_ran(shot)
+    return shot

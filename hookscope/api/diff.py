@@ -1,0 +1,142 @@
+"""Hold two captures, or two models on one input, against each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hookscope.results.diff.captures import compare_captures
+from hookscope.results.diff.choosing import Choice
+from hookscope.results.diff.judging import Judge
+from hookscope.results.diff.result import Diff
+from hookscope.specs.device_map import demand_word
+from hookscope.specs.diff import DiffRequest, are_captures, refuse_for_captures
+from hookscope.specs.record_kinds import VALUES
+
+if TYPE_CHECKING:
+    import torch
+
+    Side = str | os.PathLike[str] | torch.nn.Module | torch.export.ExportedProgram
+
+
+def diff(
+    a: Side,
+    b: Side,
+    *,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: str | Iterable[str] | None = None,
+    map: Mapping[str, str] | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    equal_nan: bool = False,
+    strict: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    method: str | Sequence[str] = (),
+    attn: str | Sequence[str] = (),
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | Sequence[str] = (),
+    device: str | Sequence[str] = (),
+    train: bool = False,
+) -> Diff:
+    """Compare two captures, or two models on one input, tensor by tensor.
+
+    Two files are read without torch, a block of each tensor at a time. Two models run once each on
+    their own and then in step, each in its own thread and one of the two at a time, so that memory
+    holds about one tensor of each. The input is built once, as A takes it. Tensors are matched by
+    their keys, then by ``map``, then by order, module type and shape. A is the reference.
+
+    Args:
+        a: a capture's file, a model's word or a live module.
+        b: what is held against it, of the same kind.
+        layers: layer patterns, of names in A or in B; none means all.
+        types: class names or globs of them.
+        depth: names of at most so many parts.
+        leaves: of models, modules without children only.
+        what: ``output``, ``input`` or both. None: outputs of models, all that files hold.
+        map: prefixes of names in A and what stands for them in B.
+        atol: differences up to ``atol + rtol * |a|`` are none. Each of the two that is None is the
+            default of ``torch.testing.assert_close`` for the looser of both dtypes.
+        rtol: the relative part of it.
+        equal_nan: take NaN in both as equal.
+        strict: take what has no partner as a difference.
+        input: as for ``capture``.
+        shape: as for ``capture``; so are preprocess, size, mean, std, partial, trust and train.
+        weights: as for ``capture``, for both models, or a pair of them for A and B. So are rename,
+            model_args, method, attn, dtype and device.
+        seed: of random weights, noise and dropout, in both models.
+
+    Raises:
+        RequestError: one is a file and the other a model, nothing of A has a partner in B, or a
+            word, a pattern or a file is wrong.
+        ResultsFileError: a file cannot be read.
+        ForwardError: a model raised; says which, and the layer.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.diff(
+        ...     "resnet18", "resnet18", dtype=["float32", "float64"], shape=(1, 3, 64, 64)
+        ... )
+        >>> len(found.rows), found.same, found.rows[0].dtypes
+        (76, True, ('float32', 'float64'))
+    """
+    request = DiffRequest(
+        a,
+        b,
+        layers=layers,
+        types=types,
+        depth=depth,
+        leaves=leaves,
+        what=what,
+        map=map,
+        atol=atol,
+        rtol=rtol,
+        equal_nan=equal_nan,
+        strict=strict,
+        input=input,
+        shape=shape,
+        preprocess=preprocess,
+        size=size,
+        mean=mean,
+        std=std,
+        weights=weights,
+        rename=rename,
+        partial=partial,
+        model_args=model_args,
+        method=method,
+        attn=attn,
+        trust=trust,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        train=train,
+    )
+    if not are_captures(a, b):
+        from hookscope.analysis.diff.models import compare_models
+
+        return compare_models(request)
+    refuse_for_captures(request.of_models)
+    files: Any = (a, b)
+    choice = Choice(tuple(request.selection.layers), tuple(request.selection.types), depth)
+    judge = Judge(atol, rtol, equal_nan)
+    return compare_captures(files, map or {}, judge, choice, _kinds(what), strict)
+
+
+def _kinds(what: str | Iterable[str] | None) -> tuple[str, ...]:
+    words = what.split(",") if isinstance(what, str) else list(what or ())
+    for word in words:
+        demand_word("what", word, VALUES)
+    return tuple(words)

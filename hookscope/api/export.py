@@ -1,0 +1,138 @@
+"""Write the features of a whole dataset, or what a capture holds, to one file, without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookscope.errors import RequestError
+from hookscope.files.atomic import replacing
+from hookscope.results.capture_export import Part, choose_parts, write_parts
+from hookscope.results.features.exporting import write_numpy, write_safetensors
+from hookscope.results.features.features import Features
+from hookscope.results.features.lazy import Rows
+from hookscope.results.features.parquet import write_parquet
+from hookscope.results.reader import open_capture
+from hookscope.specs.output_path import NPY, NPZ, SUFFIX, table_ending
+
+WRITERS: dict[str, Callable[..., None]] = {
+    SUFFIX: write_safetensors,
+    NPY: partial(write_numpy, ending=NPY),
+    NPZ: partial(write_numpy, ending=NPZ),
+    ".parquet": write_parquet,
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        rows: what is in it, by key.
+    """
+
+    path: Path
+    bytes: int
+    rows: tuple[Rows | Part, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``file``, ``bytes``, and ``keys``, each with its shape and dtype."""
+        keys = [{"key": one.key, "shape": one.shape, "dtype": str(one.dtype)} for one in self.rows]
+        return {"file": str(self.path), "bytes": self.bytes, "keys": keys}
+
+
+def export(
+    features: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    layers: str | Iterable[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Exported:
+    """Write the features of a dataset, or tensors of a capture, to one file, whole or not at all.
+
+    Memory does not grow with the number of rows. Each shard is read as a whole first, and held
+    against its CRC-32, whichever layers are chosen. int8 with a scale for each row is multiplied
+    out.
+
+    Args:
+        features: the folder, or its address; or a file that a recording was saved to.
+        output: the file. Its ending tells the format: ``.safetensors``, which ``hookscope.load``
+            and ``hookscope show`` open too; ``.npy``, one array of one layer, for
+            ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, of a
+            folder, ``.parquet``, a table with the columns ``row`` and ``path`` and a list of one
+            length for each layer. In numpy's files bfloat16 and the float8s become float32, and
+            complex32 becomes complex64, with the same values.
+        layers: layers, keys or globs of either; none means all that is there. Of a file a slice may
+            stand behind one, unless a safetensors file is written.
+        progress: called with the number of rows that are done, and of all of them, each layer's
+            counted by itself; of a file with that of tensors.
+
+    Returns:
+        The file, its size, and what is in it.
+
+    Raises:
+        RequestError: there are no such features, a layer names nothing, the format does not take
+            what was chosen, or the file would lie in the folder itself.
+        ResultsFileError: a shard is missing or damaged.
+        StoreError: the file cannot be written. An earlier one is then as it was.
+        EnvironmentFault: Parquet needs pyarrow, and it is not installed.
+
+    Example:
+        >>> import hookscope, numpy, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = hookscope.export("sample_models/features", f"{folder}/a.npy", layers="fc")
+        ...     numpy.load(done.path).argmax(axis=1)
+        array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+    path = Path(output)
+    words = [layers] if isinstance(layers, str) else list(layers)
+    missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)
+    if os.path.isfile(features) or missing:
+        return _export_recording(features, path, words, progress)
+    write = WRITERS[table_ending(path)]
+    opened = Features(features, sums=True)
+    if path.parent.resolve() == Path(opened.folder).resolve():
+        raise RequestError(
+            f"The output {path} lies among the files of {opened.folder}.",
+            "Name a file in another folder with --output.",
+        )
+    chosen = tuple(opened[key] for key in opened.choose(words))
+    done, total = 0, len(opened) * len(chosen)
+
+    def advance(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress:
+            progress(done, total)
+
+    with replacing(path, "Choose another place, or fewer layers.") as scratch:
+        write(opened, chosen, scratch, advance)
+        size = scratch.stat().st_size
+    return Exported(path, size, chosen)
+
+
+def _export_recording(
+    file: str | os.PathLike[str],
+    path: Path,
+    words: Sequence[str],
+    progress: Callable[[int, int], None] | None,
+) -> Exported:
+    """Write tensors of a file that a recording was saved to."""
+    ending = table_ending(path)
+    if path.exists() and path.samefile(file):
+        raise RequestError(
+            f"{path} is read by this command, and would be replaced by what it writes.",
+            "Name another file with --output.",
+        )
+    capture = open_capture(file)
+    parts = choose_parts(capture, words, ending)
+    with replacing(path, "Choose another place, or fewer layers.") as scratch:
+        write_parts(capture, parts, scratch, ending, progress or (lambda done, total: None))
+        size = scratch.stat().st_size
+    return Exported(path, size, parts)

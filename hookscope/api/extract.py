@@ -1,0 +1,135 @@
+"""Run a model over a whole dataset and keep what its layers give, row by row, in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from hookscope.extraction.session import Extraction, extract_into
+from hookscope.extraction.state import State
+from hookscope.specs.choices import DECODINGS, DEFAULT_MODEL
+from hookscope.specs.command_options import ExtractOptions
+from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request, RunOptions
+
+
+def extract(
+    model: str | os.PathLike[str] | nn.Module = DEFAULT_MODEL,
+    folder: str | os.PathLike[str] = "features/",
+    *,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: str | Iterable[str] = ("output",),
+    input: Any = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
+    batch: int | None = None,
+    memory: int = 2 * 10**9,
+    workers: int | None = None,
+    shard_size: int | None = None,
+    every: int = 1,
+    reduce: str | None = None,
+    store_dtype: str | None = None,
+    stats_only: bool = False,
+    decode: str = DECODINGS[0],
+    stop: bool = True,
+    skip_bad: bool = False,
+    resume: bool = False,
+    force: bool = False,
+    channels_last: bool = False,
+    autocast: str | None = None,
+    progress: Callable[[State], None] | None = None,
+) -> Extraction:
+    """Run a model over many inputs and write what its layers give to a folder of shards.
+
+    Memory does not grow with the number of inputs. Rows come in the order of the inputs. The bytes
+    written depend on the inputs, the model and the options alone: not on whether the run was
+    interrupted. Keywords that ``capture`` has too mean the same here.
+
+    Args:
+        folder: where the results go; see docs/datasets.md for what is in it.
+        input: folders, globs, ``@list.txt``, tar files of images; a Dataset with a length, a
+            DataLoader that does not shuffle, or the word of one: ``data.py:photos``.
+        batch: inputs at once; None for as many as ``memory`` allows, 64 at most, and on a CPU no
+            more than 5 MB of them.
+        memory: bytes that the run may take beside the model, by an estimate.
+        workers: processes that read and preprocess; None for one fewer than there are cores.
+        shard_size: bytes of one file, roughly; None for 512 MB at most, and 16 files if there are
+            rows for so many batches.
+        every: take every so many inputs, beginning with the first.
+        reduce: keep less of each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``,
+            ``pca:K`` or ``histogram``, and behind it ``:space``, ``:tokens`` or ``:all``.
+        store_dtype: ``float16``, ``bfloat16`` or ``int8`` for the floating-point values on the
+            disk; ``dtype`` is what the model computes in.
+        stats_only: keep statistics of each channel over all inputs, and no row.
+        decode: ``exact``, the pixels that ``capture`` gives; or ``fast``: a JPEG is scaled down
+            while it is decoded, to no less than twice the side of what the model is given.
+        stop: end each pass after the last layer that is wanted, where a pass without values has
+            shown that the order of layers does not depend on data.
+        skip_bad: go on where a file cannot be used. Its row is NaN and marked in the table.
+        resume: go on with what an earlier run with the same options left, and mend what is damaged.
+        force: replace the results of another run.
+        channels_last: keep images and weights in that memory format.
+        autocast: ``bfloat16`` or ``float16``, for ``torch.autocast``.
+        progress: called with the state of the run after each batch.
+
+    Returns:
+        The manifest of the folder, and what the run did.
+
+    Raises:
+        ModelError, LayerError, InputError, RequestError: a word, a pattern or a file is wrong,
+            ``reduce`` does not fit a layer, or ``folder`` holds something else.
+        ForwardError: the model itself raised; names the layer.
+        StoreError: the disk is full, say. What is finished is kept.
+
+    Example:
+        >>> import hookscope, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = hookscope.extract("resnet18", folder, layers="avgpool", input="img.png")
+        >>> done.rows, [key["shape"] for key in done.manifest["keys"]]
+        (1, [[512, 1, 1]])
+    """
+    request = Request(
+        "extract",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(input, None, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, device_map, max_memory),
+    )
+    options = ExtractOptions(
+        what=what,
+        batch=batch,
+        memory=memory,
+        workers=workers,
+        shard_size=shard_size,
+        every=every,
+        reduce=reduce,
+        store_dtype=store_dtype,
+        stats_only=stats_only,
+        decode=decode,
+        stop=stop,
+        skip_bad=skip_bad,
+        resume=resume,
+        force=force,
+        channels_last=channels_last,
+        autocast=autocast,
+    )
+    return extract_into(os.fspath(folder), request, options, progress or (lambda state: None))

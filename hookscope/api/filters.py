@@ -1,0 +1,135 @@
+"""Draw the weights of one layer of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import RequestError
+from hookscope.execution.prepare import find_model
+from hookscope.hooks.layers import Layer, refuse_lazy
+from hookscope.hooks.selection import select
+from hookscope.specs.choices import DEFAULT_MODEL, SCALES, WAYS
+from hookscope.specs.device_map import demand_word
+from hookscope.specs.request import ModelRequest
+from hookscope.views.images.channels import COUNT
+from hookscope.views.images.kernels import by_output
+from hookscope.views.images.needed import needing_matplotlib
+from hookscope.views.images.wording import about, shape_text
+
+if TYPE_CHECKING:
+    from hookscope.views.images.figures.drawing import Drawing
+
+
+def filters(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    layer: str = ".",
+    *,
+    channels: Sequence[int] | None = None,
+    by: str = WAYS[0],
+    count: int = COUNT,
+    scale: str = SCALES[0],
+    dark: bool = False,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+) -> Drawing:
+    """Draw the weights of one layer: a convolution, a linear layer or an embedding.
+
+    Kernels that take three input channels are drawn in colour: a weight of zero is middle grey. Of
+    more input channels the first 16 are drawn, one panel each. Matrices are drawn whole.
+
+    Args:
+        model: a model's word, or a live module.
+        layer: name of the layer, or of one of its parameters.
+        channels: output channels of a convolution to draw.
+        by: which, if ``channels`` names none: the first (``index``), those of the largest mean
+            absolute weight (``strength``), or some at random.
+        count: how many at most.
+        scale: one scale of colours for the ``grid``, or ``each`` its own.
+        dark: light on dark paper.
+        weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
+            its index or its folder).
+        rename: prefixes of names in the file and what stands for them in the model.
+        partial: take from the file what fits and leave the rest as built.
+        model_args: keyword arguments for a class or factory.
+        method: the method to run in place of ``forward``, of a model given by its word.
+        attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
+        trust: open an exported program (.pt2) even if it carries pickles that run code.
+        seed: of random weights, and of the choice at random.
+
+    Returns:
+        The picture; ``save(path)`` writes it, and ``figure`` is matplotlib's own.
+
+    Raises:
+        ModelError, LayerError: no such model or layer.
+        RequestError: the layer has no weights that can be drawn, or a word is wrong.
+        EnvironmentFault: matplotlib is not installed.
+
+    Example:
+        >>> import hookscope
+        >>> hookscope.filters("resnet18", "conv1", count=4).shows
+        ('conv1.weight (64x3x7x7): filters 0-3 of 64, in colour',)
+    """
+    demand_word("by", by, WAYS)
+    demand_word("scale", scale, SCALES)
+    with needing_matplotlib():
+        from hookscope.views.images.figures.of_layer import draw
+    asked = ModelRequest(model, weights, rename, partial, model_args, method, attn, trust)
+    loaded = find_model(asked, seed)
+    refuse_lazy(loaded.module)
+    name, owner, values = _weights_of(loaded.module, layer, loaded.word)
+    tensor = values.detach().cpu()
+    # numpy has neither bfloat16 nor the float8s; each of their values is a float32.
+    array = (tensor if tensor.dtype is torch.float64 else tensor.float()).numpy()
+    told = about({"model": {"word": loaded.word, "weights": loaded.weights.word}})
+    if owner.type.startswith("ConvTranspose") and array.ndim > 2:
+        array = by_output(array, getattr(owner.module, "groups", 1))
+    chosen = {"channels": channels, "by": by, "count": count, "seed": seed}
+    return draw(name, owner.type, array, told, chosen, scale == "each", dark)
+
+
+def _weights_of(module: nn.Module, word: str, model: str) -> tuple[str, Layer, Tensor]:
+    """The parameter that ``word`` means: its name, the layer that has it, and the tensor."""
+    above, _, last = word.rpartition(".")
+    named = dict(module.named_parameters(remove_duplicate=False))
+    if word in named:
+        [owner] = select(module, [above or "."], word=model)
+        name = last
+    else:
+        found = select(module, [word], word=model)
+        if len(found) > 1:
+            raise RequestError(
+                f"{word!r} matches {len(found)} layers, and the weights of one are drawn.",
+                f"Name one, such as {found[0].name}.",
+            )
+        [owner] = found
+        own = {n: p for n, p in owner.module.named_parameters(recurse=False) if p.ndim > 1}
+        if not own:
+            raise RequestError(
+                f"{owner.name} ({owner.type}) has no weights of two dimensions or more.",
+                f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists layers that do.",
+            )
+        if len(own) > 1 and "weight" not in own:
+            raise RequestError(
+                f"{owner.name} ({owner.type}) has several weights: {', '.join(own)}.",
+                f"Name one of them: {owner.name}.{next(iter(own))}",
+            )
+        name = "weight" if "weight" in own else next(iter(own))
+    values = owner.module.get_parameter(name)
+    if values.ndim < 2 or not values.numel():
+        raise RequestError(
+            f"{word} ({shape_text(values.shape)}) has no two dimensions to be drawn.",
+            "Name a layer whose weights have two dimensions or more.",
+        )
+    full = name if owner.name == "." else f"{owner.name}.{name}"
+    return full, owner, values

@@ -1,0 +1,160 @@
+"""Run a model forward and a loss backward, and keep the gradients."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.execution.backward import settle_loss
+from hookscope.execution.edit_effect import describe_effect
+from hookscope.execution.forward import (
+    announce_size,
+    demand_all_ran,
+    demand_unchanged,
+)
+from hookscope.execution.prepare import prepare
+from hookscope.execution.provenance import Provenance
+from hookscope.execution.runs import run_backward
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.user_hooks.binding import Hooks
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.command_options import GradsOptions
+from hookscope.specs.record_kinds import OP_GRAD
+from hookscope.specs.request import (
+    InputRequest,
+    Interventions,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+from hookscope.tensors.interrupts import restored
+
+
+def grads(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    loss: str | Callable[..., Any] | None = None,
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    penalty: str | None = None,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    what: str | Iterable[str] = ("output", "param"),
+    ops: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    device_map: str | None = None,
+    max_memory: Mapping[str, int] | None = None,
+    train: bool = False,
+    edits: str | Iterable[str] = (),
+    grad_edits: str | Iterable[str] = (),
+    compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
+    verify: bool = False,
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Run a model forward and a loss backward; return the gradients at the chosen layers.
+
+    The gradient at the model's own input is always among them. The model is run once more without
+    hooks, and must return the same bits; one that is not deterministic gets a warning, or with
+    ``verify`` an error. Keywords that ``capture``
+    has too mean the same here.
+
+    Args:
+        model: a model's word, or a live module.
+        loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum``
+            or ``norm``; or a function of your own, as ``FILE.py:FUNCTION`` or the function itself,
+            that takes the output, the output and the target, or parameters named ``output``,
+            ``target`` and ``input``, and returns a tensor of one number. None: ``ce``, and ``sum``
+            with ``penalty``.
+        target: a class index, several for a batch, a label, ``argmax`` (the class that the model
+            itself prefers), ``uniform``, or a tensor file.
+        reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
+        raw: the loss straight on the model's output, without softmax or sigmoid.
+        penalty: ``gp`` for the gradients of the gradient penalty (Gulrajani et al., 2017) in place
+            of those of the loss: the mean over the batch of (norm - 1)^2, where norm is that of the
+            gradient at one sample's input of the score, which is the loss summed over the batch.
+            That first gradient is in the capture too, as ``./input.0.score.grad``.
+        what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
+            through that module to its input) and ``param``.
+        ops: record too the gradients at what functions return that the chosen layers call between
+            modules, as ``<module>[:call]/add.grad``.
+        grad_edits: changes to the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also
+            reach all that lies further back. ``<module>/output.grad`` is the edited one, and
+            ``<module>/output.grad.unedited`` what had arrived.
+        compare: run once more without edits and tell how far every recorded gradient moved.
+        hook_kind: besides ``forward`` and ``forward_pre``: ``backward``, called with
+            ``(module, grad_input, grad_output)``, whose result replaces the gradient at the
+            module's inputs; ``backward_pre``, ``(module, grad_output)``, the one at its outputs;
+            ``tensor``, ``(grad)``, the same for one output tensor at a time.
+
+    Raises:
+        HookError: a hook raised; its ``capture`` holds what had been recorded before.
+        LossError: the loss or its target does not fit the output.
+        EditError: an edit cannot be read, does not fit its layer, or changed nothing.
+        ForwardError: the model raised, forward or backward.
+        CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.grads("resnet18", loss="kl", target=3, layers=["fc"])
+        >>> [record.key for record in found.records]
+        ['fc/output.grad', 'fc/bias.grad', 'fc/weight.grad', './input.0.grad']
+    """
+    asked = LossRequest(loss, target, reduction, raw, penalty)
+    request = Request(
+        "grads",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(input, shape, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, device_map, max_memory, train),
+        Interventions(edits, grad_edits, compare, hooks, hook_args, hook_kind),
+        asked,
+    )
+    own = GradsOptions(what, ops, verify, strict, max_bytes)
+    kinds = own.kinds | ({OP_GRAD} if ops else set())
+    measure = settle_loss(asked)
+    prepared = prepare(request)
+    announce_size(prepared, kinds, max_bytes)
+    again = functools.partial(run_backward, kinds=kinds, measure=measure)
+    with (
+        Provenance("grads", prepared, request.chosen(own)) as provenance,
+        restored(torch.enable_grad()),
+    ):
+        run = again(prepared, max_bytes=max_bytes)
+        found = provenance.capture = run.capture
+        demand_unchanged(prepared, found.output, excuse_noise=not verify, recorded=len(found))
+        found.metadata = provenance.metadata() | run.told
+        found.metadata |= describe_effect(prepared, run, again, compare)
+    if verify:
+        found.metadata["verified"] = True
+    if strict:
+        demand_all_ran(found)
+    return found

@@ -1,0 +1,77 @@
+"""Draw what a file holds, without loading torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from hookscope.results.reader import open_capture
+from hookscope.specs.choices import SCALES, WAYS
+from hookscope.specs.device_map import demand_word
+from hookscope.views.images.channels import COUNT
+from hookscope.views.images.choosing import choose
+from hookscope.views.images.needed import needing_matplotlib
+
+if TYPE_CHECKING:
+    from hookscope.views.images.figures.drawing import Drawing
+
+log = logging.getLogger("hookscope")
+
+
+def plot(
+    file: str | os.PathLike[str],
+    keys: str | Iterable[str] = (),
+    *,
+    kind: str | None = None,
+    channels: Sequence[int] | None = None,
+    by: str = WAYS[0],
+    count: int = COUNT,
+    seed: int = 0,
+    dim: int | None = None,
+    scale: str = SCALES[0],
+    dark: bool = False,
+) -> Drawing:
+    """Draw what a file holds.
+
+    Args:
+        file: what a recording was saved to.
+        keys: tensors, layers or globs of either, each with a slice behind it if a part is meant;
+            none means all that is in the file.
+        kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; None for what fits the keys
+            (see docs/pictures.md).
+        channels: channels (of attention, heads) to draw.
+        by: which, if ``channels`` names none: the first (``index``), those of the largest mean
+            absolute value (``strength``), or some at random.
+        count: how many at most. ``heat`` draws them all.
+        seed: of the choice at random.
+        dim: the dimension of the channels, where they are not found aright (see docs/show.md).
+        scale: one scale of colours for the ``grid``, or ``each`` its own.
+        dark: light on dark paper.
+
+    Returns:
+        The picture; ``save(path)`` writes it, and ``figure`` is matplotlib's own.
+
+    Raises:
+        ResultsFileError: the file cannot be read.
+        RequestError: a key matches nothing, a word is wrong, or the kind does not fit.
+        EnvironmentFault: matplotlib is not installed.
+
+    Example:
+        >>> import hookscope
+        >>> picture = hookscope.plot("sample_models/five.safetensors", "conv1", count=4)
+        >>> picture.kind, picture.shows
+        ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
+    """
+    demand_word("by", by, WAYS)
+    demand_word("scale", scale, SCALES)
+    capture = open_capture(file)
+    choice = choose(capture, [keys] if isinstance(keys, str) else list(keys), kind)
+    if choice.why:
+        log.info("kind: %s (%s)", choice.kind, choice.why)
+    if choice.left_out:
+        log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
+    with needing_matplotlib():
+        from hookscope.views.images.figures.of_capture import Wishes, draw
+    return draw(capture, choice, Wishes(channels, by, count, seed, dim, scale == "each"), dark)

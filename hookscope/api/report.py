@@ -1,0 +1,95 @@
+"""A capture, or two side by side, as one page of HTML."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hookscope.errors import CheckFailed
+from hookscope.files.atomic import write_text
+from hookscope.results.reader import open_capture
+from hookscope.specs.output_path import PAGE, check_ending
+from hookscope.views.html.build import build
+from hookscope.views.html.choice import LIMIT, choices
+from hookscope.views.html.write import write
+
+
+@dataclass(frozen=True)
+class Report:
+    """One page, and what is on it.
+
+    Attributes:
+        html: the page, without a last line end.
+        tensors: how many tensors have a row and a panel; what is missing is not among them.
+        layers: how many modules are in the tree.
+        warnings: what stands out, a sentence each; with two files behind its letter.
+        chosen: what the page shows of the files, and what it leaves out.
+        failed: figures that could not be drawn, each with the reason.
+    """
+
+    html: str = field(repr=False)
+    tensors: int
+    layers: int
+    warnings: tuple[str, ...]
+    chosen: tuple[str, ...]
+    failed: tuple[str, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write the page to a file; return its size in bytes.
+
+        Raises:
+            RequestError: the name ends neither in ``.html`` nor in nothing.
+            StoreError: the file cannot be written. An earlier one is then as it was.
+        """
+        check_ending(Path(path), PAGE)
+        return write_text(path, self.html)
+
+
+def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = None) -> Report:
+    """Return what a file of results holds as one page that opens from a disk, without torch.
+
+    The page stays under 20 MB: of many or large tensors it shows less, and says so.
+
+    Args:
+        file: a file that ``capture``, ``grads``, ``step`` or ``Capture.save`` wrote.
+        other: a second one, to be shown beside it: values of the same key next to each other, with
+            their differences.
+
+    Raises:
+        ResultsFileError: a file is missing, damaged, or not hookscope's.
+        CheckFailed: what the file tells of itself alone is too long for a page.
+
+    Example:
+        >>> import torch, hookscope
+        >>> model = torch.nn.Linear(4, 2)
+        >>> with hookscope.record(model) as capture:
+        ...     _ = model(torch.ones(1, 4))
+        >>> _ = capture.save("linear.safetensors")
+        >>> page = hookscope.report("linear.safetensors")
+        >>> page.tensors, page.warnings, page.html[:15]
+        (1, (), '<!doctype html>')
+    """
+    captures = [open_capture(path) for path in (file, other) if path is not None]
+    for choice in choices(captures):
+        page = build(captures, choice)
+        html = write(page)
+        if len(html.encode()) < LIMIT:
+            break
+    else:
+        raise CheckFailed(
+            f"{file} tells so much of itself that no page under {LIMIT // 10**6} MB holds it.",
+            "Record fewer layers.",
+        )
+    figures = [
+        f for node in page.tree for e in node.entries for look in e.looks for f in look.figures
+    ]
+    figures += [figure for side in page.sides for figure in side.pictures]
+    return Report(
+        html,
+        sum(not row.missing for row in page.rows),
+        len(page.tree),
+        tuple(f"{s.letter}: {text}".lstrip(": ") for s in page.sides for text in s.warnings),
+        page.chosen,
+        tuple(f"{figure.title}: {figure.failed}" for figure in figures if figure.failed),
+    )

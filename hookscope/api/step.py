@@ -1,0 +1,143 @@
+"""One step of an optimizer, and what it does to every parameter."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.execution.backward import settle_loss
+from hookscope.execution.edit_effect import describe_effect
+from hookscope.execution.forward import (
+    announce_size,
+    demand_all_ran,
+    demand_unchanged,
+)
+from hookscope.execution.optimizer_step import settle_rule
+from hookscope.execution.prepare import prepare
+from hookscope.execution.provenance import Provenance
+from hookscope.execution.runs import run_step
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.user_hooks.binding import Hooks
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.command_options import StepOptions
+from hookscope.specs.record_kinds import PARAM_GRAD
+from hookscope.specs.request import (
+    InputRequest,
+    Interventions,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+from hookscope.tensors.interrupts import restored
+
+
+def step(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    optimizer: str = "sgd",
+    lr: float | None = None,
+    opt_args: Mapping[str, Any] | None = None,
+    loss: str | Callable[..., Any] | None = None,
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+    edits: str | Iterable[str] = (),
+    grad_edits: str | Iterable[str] = (),
+    compare: bool = False,
+    hooks: Hooks = (),
+    hook_args: Mapping[str, Any] | None = None,
+    hook_kind: str | Iterable[str] = (),
+    strict: bool = False,
+    max_bytes: int | None = None,
+) -> Capture:
+    """Make one step of an optimizer; return each parameter's gradient and its update.
+
+    Forward, the loss backward, and ``torch.optim``'s own step, from a fresh state: no momentum has
+    been gathered before. Every parameter that requires grad is stepped; recorded are those of the
+    chosen layers, ``fc/weight.grad`` and ``fc/weight.update``, the value after the step minus the
+    one before. A live model is put back as it was, parameters, buffers and gradients. Keywords that
+    ``grads`` has too mean the same here.
+
+    Args:
+        optimizer: ``sgd``, ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, ``adadelta``, ``adamax``,
+            ``adafactor``, ``asgd``, ``nadam``, ``radam`` or ``rprop``.
+        lr: the learning rate; None for the optimizer's own.
+        opt_args: further arguments of its class in ``torch.optim``, such as ``momentum``.
+        compare: make the step once more without edits and hooks, and tell how far every recorded
+            gradient and update moved.
+        hook_kind: besides those of ``grads``: ``step_pre`` and ``step_post``, called with
+            ``(optimizer, args, kwargs)`` before and after the step. What they do to gradients and
+            parameters counts: the update is the value after all of it minus that before.
+
+    Raises:
+        RequestError: there is no such optimizer or argument, or no parameter requires grad.
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+        CheckFailed: ``strict`` or ``max_bytes`` was not met.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Linear(4, 1)
+        >>> made = hookscope.step(net, input=torch.ones(2, 4), loss="sum", lr=0.5)
+        >>> made["./weight.grad"]
+        tensor([[2., 2., 2., 2.]])
+        >>> [record.key for record in made.records if record.kind == "param.update"]
+        ['./bias.update', './weight.update']
+    """
+    asked = LossRequest(loss, target, reduction, raw)
+    request = Request(
+        "step",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(input, shape, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, train=train),
+        Interventions(edits, grad_edits, compare, hooks, hook_args, hook_kind),
+        asked,
+    )
+    own = StepOptions(optimizer, lr, opt_args, strict, max_bytes)
+    rule = settle_rule(optimizer, lr, opt_args)
+    measure = settle_loss(asked)
+    prepared = prepare(request)
+    announce_size(prepared, {PARAM_GRAD}, max_bytes)
+    again = functools.partial(run_step, measure=measure, rule=rule)
+    with (
+        Provenance("step", prepared, request.chosen(own)) as provenance,
+        restored(torch.enable_grad()),
+    ):
+        run = again(prepared, max_bytes=max_bytes)
+        made = provenance.capture = run.capture
+        if prepared.plan.hands_on_clones:
+            demand_unchanged(prepared, made.output, excuse_noise=True, recorded=len(made))
+        made.metadata = provenance.metadata() | run.told
+        made.metadata |= describe_effect(prepared, run, again, compare)
+    if strict:
+        demand_all_ran(made)
+    return made

@@ -1,0 +1,117 @@
+"""What fires when a model runs, in order."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.execution.backward import differentiate, settle_loss
+from hookscope.execution.failures.explaining import failures_explained
+from hookscope.execution.forward import (
+    demand_unchanged,
+    forward,
+    grad_mode,
+    settled,
+    untouched,
+)
+from hookscope.execution.prepare import prepare
+from hookscope.execution.provenance import describe_run
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tracer import Tracer
+from hookscope.results.trace import Trace
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.request import (
+    InputRequest,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+from hookscope.tensors.interrupts import restored
+
+
+def trace(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    forward_only: bool = False,
+    loss: str | Callable[..., Any] | None = None,
+    target: Any = "argmax",
+    reduction: str | None = None,
+    raw: bool = False,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    input: Any = None,
+    shape: Sequence[int] | None = None,
+    preprocess: str | None = None,
+    size: int | tuple[int, int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    weights: str | os.PathLike[str] = "random",
+    rename: Mapping[str, str] | None = None,
+    partial: bool = False,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    train: bool = False,
+) -> Trace:
+    """Run a model forward and a loss backward; return which layers fired, in order.
+
+    Times are those of one run, by the wall clock, with what hookscope's own hooks took out of them;
+    of a GPU, after waiting for it at every hook. Keywords of ``grads`` mean the same here.
+
+    Args:
+        forward_only: run no backward pass, and nothing of autograd.
+
+    Raises:
+        LossError: the loss or its target does not fit the output.
+        ForwardError: the model raised, forward or backward.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.trace("resnet18", layers=["layer4.1.*"], shape=(1, 3, 64, 64))
+        >>> [event.module for event in found.events if event.direction == "backward"][:3]
+        ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
+    """
+    asked = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
+    request = Request(
+        "trace",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(input, shape, preprocess, size, mean, std),
+        RunOptions(seed, dtype, device, train=train),
+        loss=asked,
+    )
+    measure = None if forward_only else settle_loss(asked)
+    prepared = prepare(request)
+    metadata = describe_run("trace", prepared, request.chosen())
+    guard = untouched(prepared.module, train=train, seed=seed)
+    watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
+    with (
+        failures_explained(prepared),
+        restored(torch.inference_mode(False)),
+        grad_mode(not forward_only),
+        guard,
+        watch(backward=not forward_only) as tracer,
+    ):
+        if measure is None:
+            output = settled(forward(prepared))
+        else:
+            recorder = Recorder(prepared.module, (), ())
+            metadata |= differentiate(prepared, recorder, measure)
+            output = settled(recorder.capture.output)
+    if measure is not None:  # the clones that go through the model then
+        with grad_mode(True):
+            demand_unchanged(prepared, output, excuse_noise=True)
+    return tracer.trace(metadata, output)

@@ -1,0 +1,102 @@
+"""The named-module tree of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookscope.errors import ForwardError
+from hookscope.hooks.layers import describe, refuse_lazy
+from hookscope.hooks.selection import select
+from hookscope.results.module_tree import ROOT, ModuleTree
+from hookscope.sources import loading
+from hookscope.sources.live import demand_model
+from hookscope.sources.loaded import LoadedModel
+from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.request import as_texts
+
+
+def tree(
+    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    *,
+    layers: str | Iterable[str] = (),
+    types: str | Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    shapes: bool = False,
+    shape: Sequence[int] | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    method: str | None = None,
+    attn: str | None = None,
+    trust: bool = False,
+) -> ModuleTree:
+    """Return the named-module tree of a model.
+
+    Args:
+        model: a model's word, or a live module.
+        layers: layer patterns; none means all. A leading ``!`` takes away.
+        types: class names or globs of them, such as ``Conv2d``.
+        depth: names of at most so many parts; 0 is the model itself.
+        leaves: modules without children only.
+        shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a true
+            one where the model cannot run there.
+        shape: shape of the input for that pass.
+        model_args: keyword arguments for a class or factory.
+        method: the method to run in place of ``forward``, of a model given by its word.
+        attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
+        trust: open an exported program (.pt2) even if it carries pickles that run code.
+
+    Raises:
+        ModelError: no such model.
+        LayerError: a pattern matches nothing.
+        ForwardError: of ``shapes``, the pass failed; its ``tree`` has what ran before.
+
+    Example:
+        >>> import hookscope
+        >>> tree = hookscope.tree("resnet18", layers=["layer1.0.*"], types=["Conv2d"])
+        >>> [(node.name, node.parameters) for node in tree.nodes]
+        [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
+    """
+    demand_model(model, str, os.PathLike)
+    again: Callable[..., LoadedModel] | None = None
+    if not isinstance(model, str | os.PathLike):
+        loaded = loading.wrap(model)
+    else:
+        again = partial(
+            loading.load, model, model_args=model_args, method=method, attn=attn, trust=trust
+        )
+        loaded = again(meta=True)
+    refuse_lazy(loaded.module)
+    chosen = select(
+        loaded.module,
+        as_texts(layers),
+        types=as_texts(types),
+        depth=depth,
+        leaves=leaves,
+        word=loaded.word,
+    )
+    whole = describe(loaded.module, loaded.word)
+    known = {node.name for node in whole.nodes}
+    names = {layer.name for layer in chosen}
+    if shapes:
+        from hookscope.analysis.shapes import with_shapes  # its FLOP counter takes 0.1 s to import
+
+        try:
+            whole = with_shapes(whole, loaded, shape, again)
+        except ForwardError as error:
+            error.tree = _narrowed(error.tree, names)
+            raise
+    for node in whole.nodes:  # what ``forward`` added is chosen with what it was added to
+        if node.name not in known and (node.name.rpartition(".")[0] or ROOT) in names:
+            names.add(node.name)
+    return _narrowed(whole, names)
+
+
+def _narrowed(whole: ModuleTree, names: Container[str]) -> ModuleTree:
+    return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))

@@ -1,0 +1,45 @@
+"""Check the features of a whole dataset against what was written, without loading torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from hookscope.errors import ResultsFileError, StoreError
+from hookscope.results.features.checking import Verification, check
+from hookscope.results.features.features import read_manifest
+from hookscope.results.features.location import place_of
+
+
+def verify(
+    features: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+) -> Verification:
+    """Read every file of a folder of features and say which are damaged or missing.
+
+    Each shard is held against the length and the CRC-32 that it was written with, the index
+    against what the shards hold, the table of inputs against its CRC-32, and each JSON file against
+    the checksum of itself.
+
+    Args:
+        features: the folder, or its address.
+        progress: called with the number of shards that are done, and of all of them.
+
+    Returns:
+        What is wrong, file by file; ``ok`` if nothing is.
+
+    Raises:
+        RequestError: there is no such folder, or no features in it.
+        StoreError: the run that makes it is not finished, or the manifest is damaged.
+
+    Example:
+        >>> import hookscope
+        >>> found = hookscope.verify("sample_models/features")
+        >>> found.ok, found.rows, found.damages
+        (True, 10, ())
+    """
+    place = place_of(features)
+    try:
+        manifest = read_manifest(place)
+    except ResultsFileError as error:  # which is what was asked for, and no fault of the request
+        raise StoreError(error.message, error.hint) from error
+    return check(place, manifest, progress or (lambda done, total: None))

@@ -1,0 +1,157 @@
+"""What a settings file may set that was found, and which files the user has allowed to name code.
+
+A file in the working folder or above it comes with whatever was downloaded there. It may not force,
+trust or write outside its folder. It may name Python code once the user has allowed it: its path
+and the hash of its content are then recorded in the user's folder. Any change needs a new decision.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hookscope.cli.settings_files import Setting, SettingsFile
+from hookscope.errors import StoreError, cause
+from hookscope.specs import input as words
+from hookscope.specs import model as spec
+from hookscope.specs.output_path import ADDRESS
+
+ALLOW = "hookscope config --allow"
+FOLDER = "allowed"  # in the user's settings folder, one file for each settings file
+
+# Keys that name Python code, or what is handed to it: which of their values do. Weights, targets
+# and the files of edits are read without running anything that is in them.
+_NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
+    "model": spec.may_name_code,
+    "input": words.may_name_code,
+    "loss": spec.may_name_function,
+    **dict.fromkeys(("hook", "hook-arg", "model-arg", "method"), lambda value: True),
+}
+_NEVER = ("force", "trust")
+_OUTPUTS = ("output", "chrome")
+
+
+class Refusal(NamedTuple):
+    """A value that is not taken from a file, why, and what to do."""
+
+    setting: Setting
+    message: str
+    hint: str
+
+
+def names_code(key: str, value: Any) -> bool:
+    """Whether the value of a key names Python code, or is handed to it."""
+    test = _NAMES_CODE.get(key)
+    items = value if isinstance(value, list) else [value]
+    return test is not None and any(test(str(item)) for item in items)
+
+
+def refusal(key: str, setting: Setting, user_folder: Path) -> Refusal | None:
+    """Return why the value of a key is not taken from its file; None if it is taken.
+
+    Args:
+        key: the long name of an option.
+        setting: the value and its file.
+        user_folder: where the user's own settings are.
+    """
+    file, value = setting.file, setting.value
+    if not file.found:
+        return None
+    if key in _NEVER and value is not False:
+        message = f"{file.path} sets {key}, which a project's settings file may not."
+        return Refusal(setting, message, f"Type --{key}.")
+    if key in _OUTPUTS and not _lies_inside(str(value), file.path.parent):
+        message = f"{key} = {value!r} in {file.path} is outside the folder of that file."
+        return Refusal(setting, message, f"Type --{key}, or name the file with --config.")
+    if not names_code(key, value):
+        return None
+    recorded = _recorded(user_folder, file.path)
+    if recorded != file.sha256:
+        why = "has changed since it was allowed" if recorded else "is not allowed"
+        message = f"{file.path} {why} to name Python code, and it sets {key} = {value!r}."
+        return Refusal(setting, message, f"Read the file. Then run: {ALLOW}")
+    if not _is_same_everywhere(key, value) and Path.cwd() != file.path.parent:
+        message = f"{key} = {value!r} in {file.path} names code relative to the working folder."
+        hint = f"Run the command in {file.path.parent}, type --{key}, or write an absolute path."
+        return Refusal(setting, message, hint)
+    return None
+
+
+def allow(user_folder: Path, file: SettingsFile) -> None:
+    """Record that a file may name code, as long as its content stays the same.
+
+    Raises:
+        StoreError: the record cannot be written.
+    """
+    path = _record_of(user_folder, file.path)
+    text = json.dumps({"path": str(file.path), "sha256": file.sha256})
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be written: {cause(error)}.",
+            f"Name the settings file instead: --config {file.path}",
+        ) from error
+
+
+def revoke(user_folder: Path, file: SettingsFile) -> bool:
+    """Take the permission back; return whether there was one.
+
+    Raises:
+        StoreError: the record cannot be removed.
+    """
+    path = _record_of(user_folder, file.path)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"{path} cannot be removed: {cause(error)}.", "Remove it.") from error
+    return True
+
+
+def is_allowed(user_folder: Path, file: SettingsFile) -> bool:
+    """Whether the user has allowed this file with this content."""
+    return _recorded(user_folder, file.path) == file.sha256
+
+
+def _recorded(user_folder: Path, path: Path) -> str:
+    """The hash that was allowed for a path, or an empty string."""
+    try:
+        record = json.loads(_record_of(user_folder, path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    same = isinstance(record, dict) and record.get("path") == str(path)
+    return str(record.get("sha256", "")) if same else ""
+
+
+def _record_of(user_folder: Path, path: Path) -> Path:
+    from hashlib import sha256
+
+    return user_folder / FOLDER / f"{sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+
+
+def _lies_inside(output: str, folder: Path) -> bool:
+    """Whether a path, with all links followed, is below a folder."""
+    if ADDRESS in output or output.startswith("~"):  # an address, or what is meant as a home
+        return False
+    return Path(os.path.realpath(output)).is_relative_to(os.path.realpath(folder))
+
+
+def _is_same_everywhere(key: str, value: Any) -> bool:
+    """Whether the code that a value names does not depend on the working folder.
+
+    A module is looked for in the working folder first.
+    """
+    if key in ("hook-arg", "model-arg", "method"):
+        return True
+    texts = [str(item) for item in (value if isinstance(value, list) else [value])]
+    if key in ("hook", "input"):  # GLOB=FILE.py:FUNCTION, NAME=FILE.py:FUNCTION
+        texts = [text.partition("=")[2] or text for text in texts]
+    return all(map(os.path.isabs, texts))

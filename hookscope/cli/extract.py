@@ -1,0 +1,303 @@
+"""``hookscope extract``: a whole dataset through a model, into a folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli import options
+from hookscope.cli.command import Example, command, flag, option, together
+from hookscope.cli.everywhere import everywhere
+from hookscope.cli.out import Out
+from hookscope.cli.running import running
+from hookscope.cli.values import FileName, InputName, Parsed, byte_count
+from hookscope.errors import RequestError
+from hookscope.specs.choices import AUTOCASTS, DECODINGS
+from hookscope.specs.input_list import is_listing
+from hookscope.specs.reduction import STORE_DTYPES, read_reduction
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.extraction.state import State
+
+SECTION = "Dataset"
+
+EXAMPLES = (
+    Example(
+        "hookscope extract sample_models/digits.py:trained --layer pool"
+        " --input sample_models/digits/ -o features/",
+        "One row for each image of a folder.",
+    ),
+    Example(
+        'hookscope extract sample_models/digits.py:trained --layer "conv*"'
+        " --input sample_models/digits/ --reduce mean -o means/",
+        "The mean of each channel over the image.",
+    ),
+    Example(
+        "hookscope extract sample_models/digits.py:trained --layer fc"
+        " --input sample_models/digits/ --stats-only -o statistics/",
+        "Statistics of each unit over all images, and no rows.",
+    ),
+)
+
+
+def _check_reduction(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value and not ctx.resilient_parsing:
+        read_reduction(value)
+    return value
+
+
+dataset = together(
+    option(
+        "--batch",
+        section=SECTION,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Inputs at once; as many as --memory allows, 64 at most and on a CPU no more"
+        " than 5 MB of them, if not given.",
+    ),
+    option(
+        "--memory",
+        section=SECTION,
+        default="2GB",
+        type=Parsed("bytes", byte_count),
+        help="What the run may take beside the model, by an estimate.",
+    ),
+    option(
+        "--workers",
+        section=SECTION,
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Processes that read and preprocess; one fewer than there are cores if not given.",
+    ),
+    option(
+        "--shard-size",
+        section=SECTION,
+        type=Parsed("bytes", byte_count),
+        help="Size of one file of results, roughly; 512MB at most, and 16 files if there are rows"
+        " for so many batches, if not given.",
+    ),
+    option(
+        "--every",
+        section=SECTION,
+        default=1,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Take every N-th input, beginning with the first.",
+    ),
+    option(
+        "--reduce",
+        section=SECTION,
+        metavar="WORD",
+        callback=_check_reduction,
+        help="Keep less of each row: mean, max, cls, flatten, topk:K, pca:K or histogram, with"
+        " :space, :tokens or :all behind it.",
+    ),
+    option(
+        "--store-dtype",
+        section=SECTION,
+        type=click.Choice(STORE_DTYPES),
+        help="Keep floating-point values in this dtype; --dtype is what the model computes in.",
+    ),
+    flag(
+        "stats-only",
+        section=SECTION,
+        help="Keep statistics of each channel over all inputs, and no row.",
+    ),
+    option(
+        "--decode",
+        section=SECTION,
+        default=DECODINGS[0],
+        type=click.Choice(DECODINGS),
+        help="fast lets a JPEG be scaled down while it is decoded, to no less than twice the side"
+        " of what the model is given.",
+    ),
+    flag(
+        "stop",
+        section=SECTION,
+        default=True,
+        help="End each pass after the last layer that is wanted, where the order of layers does not"
+        " depend on data.",
+    ),
+    flag(
+        "skip-bad",
+        section=SECTION,
+        help="Go on where a file cannot be used; its row is NaN.",
+    ),
+    flag(
+        "resume",
+        section=SECTION,
+        help="Go on with what an earlier run of the same command left, and mend what is damaged.",
+    ),
+    flag("channels-last", section=SECTION, help="Keep images and weights in that memory format."),
+    option(
+        "--autocast",
+        section=SECTION,
+        type=click.Choice(AUTOCASTS),
+        help="Run under torch.autocast to this dtype.",
+    ),
+)
+
+
+def _none_if_empty(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> list[str] | None:
+    return list(value) or None
+
+
+inputs = option(
+    "--input",
+    "-i",
+    section="Input",
+    multiple=True,
+    type=InputName("word"),
+    callback=_none_if_empty,
+    help="Images, folders or globs of them; @LIST, a file with one of them on each line; a .tar of"
+    " them; or FILE.py:NAME of a Dataset. Repeatable.",
+)
+
+output = together(
+    option(
+        "--output",
+        "-o",
+        "folder",
+        section="Output",
+        default="features/",
+        type=FileName("folder"),
+        metavar="FOLDER",
+        help="The folder for the results, or an address such as s3://bucket/run1.",
+    ),
+    flag("force", section="Output", help="Replace the results in the folder."),
+)
+
+
+@command(
+    "extract",
+    options.model,
+    options.layers,
+    options.what("output", "output", "input"),
+    inputs,
+    options.images,
+    options.weights,
+    options.seed,
+    options.dtype,
+    options.device,
+    options.spread,
+    dataset,
+    output,
+    everywhere,
+    click.pass_context,
+    examples=EXAMPLES,
+)
+def extract(ctx: click.Context, **values: Any) -> None:
+    """Run a model over a dataset and store the features of its layers.
+
+    Writes a folder with one row for each input, however many there are, and prints what is in it.
+    hookscope.open() reads it in Python, hookscope export writes it to one file. A run that was
+    interrupted goes on with --resume. Started by torchrun, several processes share the inputs.
+    """
+    out: Out = ctx.obj
+    folder: str = values["folder"]
+    if not values["input"]:
+        raise RequestError("There is no input.", "Give a folder of images: --input photos/")
+    if not values["skip_bad"]:
+        options.look_at(spec for spec in values["input"] if not is_listing(spec))
+    from hookscope.cli.request import part_of
+    from hookscope.specs.command_options import ExtractOptions
+
+    part_of(ExtractOptions, values)
+    from hookscope.results.features.folder import check_folder
+    from hookscope.results.features.location import place_of
+
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    if not launched:  # of several processes the first one looks
+        check_folder(place_of(folder), resume=values["resume"], force=values["force"])
+    elif os.environ["RANK"] != "0":  # and the first one tells what they do
+        out.quiet = True
+    options.announce_model(ctx)
+    out.last_words = "Interrupted; nothing was written."
+    with running(out, f"Running {values['model']} ..."):
+        from hookscope.api.extract import extract as verb
+
+        several = launched and int(os.environ["WORLD_SIZE"]) > 1
+        with out.bar("rows of the first process" if several else "rows") as advance:
+
+            def progress(state: State) -> None:
+                kept = f"what is finished is in {folder}; the same command with --resume goes on."
+                out.last_words = f"Interrupted; {kept}"
+                advance(state.rows, state.total, _pace(state))
+
+            done = verb(**values, progress=progress)
+        out.last_words = f"Interrupted; {folder} was written."
+    if done.team.rank:
+        return
+    if out.json:
+        from hookscope.views.text.json import document
+
+        out.document(document("extract", {**done.manifest, **done.told(), "folder": folder}))
+    else:
+        out.result(_lines(out, done))
+    _say(out, folder, done)
+
+
+def _say(out: Out, folder: str, done: Any) -> None:
+    from hookscope.views.text.text import plural
+    from hookscope.views.text.text import size as bytes_text
+
+    written = sum(shard["bytes"] for shard in done.manifest["shards"])
+    shards = plural(len(done.manifest["shards"]), "shard")
+    if done.resumed:
+        out.note(f"resumed: {plural(done.resumed, 'row')} had been done already")
+    if done.state.skipped:
+        out.warning(
+            f"{plural(done.state.skipped, 'input')} could not be used: NaN, marked in inputs.jsonl."
+        )
+    if pace := _pace(done.state) if done.team.world == 1 else _pace_of_all(done):
+        out.note(pace)
+    out.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
+    out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
+
+
+def _lines(out: Out, done: Any) -> list[Text]:
+    """The table of what is in the folder; of statistics alone that of their file."""
+    from hookscope.results.features.folder import STATISTICS
+
+    statistics = os.path.join(str(done.place), STATISTICS)
+    if os.path.isfile(statistics):
+        from hookscope.results.reader import open_capture
+        from hookscope.views.text.statistics import statistics_lines
+
+        return statistics_lines(open_capture(statistics), out.width, out.ascii)
+    from hookscope.views.text.extract import extraction_lines
+
+    return extraction_lines(done.manifest, out.width, out.ascii)
+
+
+def _pace(state: State) -> str:
+    """Rate, bytes written, and which part of the run was waited for; empty before the first row."""
+    from hookscope.views.text.text import size as bytes_text
+
+    shares = _shares(state)
+    if not state.rows or not shares:
+        return ""
+    return f"{state.rows / state.seconds:.3g} rows/s, {bytes_text(state.bytes)}, {shares}"
+
+
+def _pace_of_all(done: Any) -> str:
+    """The rate of several processes together, and what the first of them waited for."""
+    shares = _shares(done.state)
+    if not done.rows_now:
+        return ""
+    rate = f"{done.rows_now / done.state.seconds:.3g} rows/s in {done.team.world} processes"
+    return f"{rate}; the first: {shares}" if shares else rate
+
+
+def _shares(state: State) -> str:
+    times = {"decode": state.times.read, "forward": state.times.forward}
+    times["write"] = state.times.write
+    whole = sum(times.values())
+    return ", ".join(f"{name} {part / whole:.0%}" for name, part in times.items() if whole)

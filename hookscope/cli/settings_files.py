@@ -1,0 +1,281 @@
+"""Settings files: where they are found, what they may hold, and which of two files wins.
+
+A project has ``hookscope.toml``, or a table ``[tool.hookscope]`` in ``pyproject.toml``, in the
+working folder or above it; a user has ``hookscope.toml`` in the user's own settings folder. Both
+have the same form: names of options at the top for every command that knows them, and a table for
+one command::
+
+    device = "cuda"
+
+    [capture]
+    layer = ["layer3.*"]
+
+Only files are read here. The command line lays environment variables and flags over them.
+
+A project's file comes with the project, so that its author need not be the user.
+``allowed_settings.py`` says what such a file may set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hookscope.errors import SettingsError
+from hookscope.specs.suggest import did_you_mean
+
+if TYPE_CHECKING:  # --help is quicker without it
+    from pathlib import Path
+
+FILE_NAME = "hookscope.toml"
+_REPOSITORY = (".git", ".hg")  # a repository's root has one of them
+
+
+class SettingsFile(NamedTuple):
+    """A settings file, read once.
+
+    Attributes:
+        path: where it is.
+        sha256: of the bytes that ``table`` was parsed from.
+        table: what it holds.
+        found: whether it was found in the working folder or above it. The user's own file and one
+            named with ``--config`` are not.
+    """
+
+    path: Path
+    sha256: str
+    table: Mapping[str, Any]
+    found: bool
+
+
+class Setting(NamedTuple):
+    """One value and the file that it was read from."""
+
+    value: Any
+    file: SettingsFile
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        return self.file.path
+
+
+class Vocabulary(NamedTuple):
+    """What a settings file may name: keys for all commands, and the keys of each command."""
+
+    common: Collection[str]
+    commands: Mapping[str, Collection[str]]
+
+
+class Settings(NamedTuple):
+    """The merged content of the settings files.
+
+    ``files`` are those that were read, the weakest first. ``values`` has one mapping from key
+    (``max-bytes``) to :class:`Setting` for each command that a file says something about.
+    ``ignored`` are files that belong to another user.
+    """
+
+    files: tuple[SettingsFile, ...] = ()
+    values: Mapping[str, Mapping[str, Setting]] = {}
+    ignored: tuple[Path, ...] = ()
+
+    def of(self, command: str) -> Mapping[str, Setting]:
+        """Return what the files say about ``command``."""
+        return self.values.get(command, {})
+
+
+def load(vocabulary: Vocabulary, user_folder: Path, start: Path | None) -> Settings:
+    """Read the user's file and the project's file above ``start``; the project's wins.
+
+    Args:
+        vocabulary: what the files may name.
+        user_folder: where the user's own file is.
+        start: the working folder; None if it was deleted.
+
+    Raises:
+        SettingsError: a file cannot be read, or names something that does not exist.
+    """
+    ignored: list[Path] = []
+    user = user_folder / FILE_NAME
+    own = _read(user, ignored, found=False) if user.is_file() else None
+    project = find_project(start, ignored) if start is not None else None
+    files = [own] if own else []
+    # The folders are compared, and not the files: a link to the user's file is a project's file.
+    if project and not (own and os.path.samefile(project.path.parent, user_folder)):
+        files.append(project)
+    return Settings(tuple(files), _merge(files, vocabulary), tuple(dict.fromkeys(ignored)))
+
+
+def load_file(vocabulary: Vocabulary, path: Path) -> Settings:
+    """Read ``path`` and no other file.
+
+    Raises:
+        SettingsError: the file cannot be read, or names something that does not exist.
+    """
+    if not path.is_file():
+        kind = "is a folder" if path.is_dir() else "does not exist"
+        raise SettingsError(
+            f"The settings file {path} {kind}.",
+            "Name a TOML file with --config, or leave settings files out with --no-config.",
+        )
+    file = _read(path, None, found=False)
+    files = [file] if file else []
+    return Settings(tuple(files), _merge(files, vocabulary))
+
+
+def find_project(start: Path, ignored: list[Path]) -> SettingsFile | None:
+    """Return the nearest settings file in ``start`` or a folder above it.
+
+    In one folder ``hookscope.toml`` comes before ``pyproject.toml``, and a ``pyproject.toml``
+    that has no ``[tool.hookscope]`` is passed over. The last folder that is searched is the root
+    of a repository or the home folder. Files of another user are added to ``ignored``.
+    """
+    for folder in _folders(start):
+        for path in (folder / FILE_NAME, folder / "pyproject.toml"):
+            file = _read(path, ignored, found=True) if path.is_file() else None
+            if file:
+                return file
+    return None
+
+
+def _folders(start: Path) -> Iterator[Path]:
+    """The folders to search, ``start`` first."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    for folder in (start, *start.parents):
+        yield folder
+        if os.path.realpath(folder) == home:
+            return
+        if any(os.path.lexists(folder / name) for name in _REPOSITORY):
+            return
+
+
+def _merge(
+    files: list[SettingsFile], vocabulary: Vocabulary
+) -> Mapping[str, Mapping[str, Setting]]:
+    merged: dict[str, dict[str, Setting]] = {}
+    for file in files:
+        tables = {k: v for k, v in file.table.items() if isinstance(v, dict)}
+        top = {k: v for k, v in file.table.items() if k not in tables}
+        common = _checked(top, vocabulary, "", file)
+        for name in tables:
+            if name not in vocabulary.commands:
+                raise _unknown(file.path, f"table [{name}]", name, vocabulary.commands)
+        # A command's own table beats the top of the same file, and never the file above it.
+        for command, keys in vocabulary.commands.items():
+            own = _checked(tables.get(command, {}), vocabulary, command, file)
+            shared = {key: setting for key, setting in common.items() if key in keys}
+            if shared or own:
+                merged.setdefault(command, {}).update(shared | own)
+    return merged
+
+
+def _checked(
+    table: Mapping[str, Any], vocabulary: Vocabulary, command: str, file: SettingsFile
+) -> dict[str, Setting]:
+    path = file.path
+    keys = vocabulary.commands[command] if command else vocabulary.common
+    found = {}
+    for written, value in table.items():
+        key = written.replace("_", "-")
+        if key not in keys:
+            if command:
+                raise _unknown(path, f"key {written!r} in [{command}]", key, keys)
+            raise _misplaced(path, written, key, vocabulary)
+        items = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, (str, int, float)) for item in items):
+            raise SettingsError(
+                f"{path}: {written!r} must be a text, a number, true, false, or a list of them.",
+                "Write it as the option is written on the command line.",
+            )
+        found[key] = Setting(value, file)
+    return found
+
+
+def _unknown(path: Path, what: str, word: str, known: Collection[str]) -> SettingsError:
+    hint = did_you_mean(word, known) or f"Known here: {', '.join(sorted(known))}."
+    return SettingsError(f"{path}: unknown {what}.", hint)
+
+
+def _misplaced(path: Path, written: str, key: str, vocabulary: Vocabulary) -> SettingsError:
+    owners = [f"[{name}]" for name, keys in vocabulary.commands.items() if key in keys]
+    if not owners:
+        return _unknown(path, f"key {written!r}", key, vocabulary.common)
+    return SettingsError(
+        f"{path}: {written!r} is not a key for all commands.",
+        f"Write it under the command that it is for: {', '.join(owners)}.",
+    )
+
+
+def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFile | None:
+    """Read a file once, so that its hash is that of what was parsed.
+
+    Args:
+        path: the file.
+        ignored: gets the path if the file belongs to another user; None to read it nevertheless.
+        found: see ``SettingsFile``.
+
+    Returns:
+        None for a file of another user, and for a ``pyproject.toml`` without a table of ours.
+    """
+    try:
+        with path.open("rb") as opened:
+            foreign = ignored is not None and _is_foreign(path, opened.fileno())
+            content = opened.read()
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"The settings file {path} cannot be read: {error}.",
+            "Repair it, or leave settings files out with --no-config.",
+        ) from error
+    shared = path.name == "pyproject.toml"
+    # Another tool's broken pyproject.toml is not ours to complain about.
+    if shared and "hookscope" not in text:
+        return None
+    if foreign and ignored is not None:
+        if not shared or "[tool.hookscope" in text:
+            ignored.append(path)
+        return None
+    table = _table_in(text, path, shared)
+    if table is None:
+        return None
+    from hashlib import sha256  # most runs find no settings file, and --help must stay quick
+
+    return SettingsFile(path, sha256(content).hexdigest(), table, found)
+
+
+def _is_foreign(path: Path, opened: int) -> bool:
+    """Whether a file, or the link that leads to it, belongs to neither this user nor root.
+
+    Root can write any file, this user's own settings included. Windows has no such number.
+    """
+    if sys.platform == "win32":
+        return False
+    owners = {os.lstat(path).st_uid, os.fstat(opened).st_uid}
+    return not owners <= {os.geteuid(), 0}
+
+
+def _table_in(text: str, path: Path, shared: bool) -> dict[str, Any] | None:
+    """The settings in a text; None for a ``pyproject.toml`` that has none."""
+    try:
+        content = _parse_toml(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(
+            f"The settings file {path} is not valid TOML: {error}.",
+            "Repair it, or leave settings files out with --no-config.",
+        ) from error
+    if not shared:
+        return content
+    tools = content.get("tool", {})
+    table = tools.get("hookscope") if isinstance(tools, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    # Imported late: most runs find no settings file, and --help must stay quick.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)

@@ -1,0 +1,308 @@
+"""What PyTorch's layers take, and in what a call differs from it.
+
+Only what is certainly wrong is told. Of a layer whose kind is not known here, dtype and device of
+its parameters are all that is compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.execution.failures.frames import Call
+from hookscope.tensors.nested import walk
+
+_TORCH = "torch.nn.modules."
+# On the meta device the words are others.
+_MATRICES = re.compile(r"(?:cannot be multiplied|reduction dim).*?\d+(?:x|, )(\d+)\D+(\d+)")
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One way in which a call differs from what the layer takes.
+
+    Attributes:
+        text: what the layer takes and what it got, as a sentence.
+        setting: the argument of the layer that the input does not fit: ``in_features``.
+        wanted: its value.
+        got: the value that would fit the input.
+    """
+
+    text: str
+    setting: str = ""
+    wanted: Any = None
+    got: Any = None
+
+
+Check = Callable[[nn.Module, Call, str], Iterator[Mismatch]]
+
+
+def mismatches(layer: nn.Module, call: Call | None, said: str = "") -> list[Mismatch]:
+    """Return what is wrong with a call of ``layer``; nothing where that is not known.
+
+    Args:
+        layer: the module that was called.
+        call: its positional and keyword arguments; None if they are not known.
+        said: the text of the exception.
+    """
+    check = _CHECKS.get(kind_of(layer))
+    found = list(check(layer, call, said)) if check and call else []
+    found = found or list(_product(said))
+    return found or (list(_other_dtype_or_device(layer, call)) if call else [])
+
+
+def _product(said: str) -> Iterator[Mismatch]:
+    """What PyTorch says of matrices that cannot be multiplied, wherever it was."""
+    if sizes := _MATRICES.search(said):
+        got, wanted = int(sizes[1]), int(sizes[2])
+        yield Mismatch(
+            f"a product of matrices with {wanted} columns in the first one, as the second has"
+            f" {wanted} rows, and it has {got}.",
+            wanted=wanted,
+            got=got,
+        )
+
+
+def kind_of(layer: nn.Module) -> str:
+    """Return the name of the PyTorch class that a layer is one of; empty if it is none."""
+    original = getattr(layer, "_hookscope_class", None)  # of a scripted or exported layer
+    if original is not None:
+        return original.rpartition(".")[2] if original.startswith(_TORCH) else ""
+    for base in type(layer).__mro__:
+        if base.__module__.startswith(_TORCH):  # one with a forward of its own may take anything
+            same = getattr(base, "forward", None) is type(layer).forward
+            return base.__name__ if same else ""
+    return ""
+
+
+def _first(call: Call, name: str = "input") -> Tensor | None:
+    args, kwargs = call
+    value = args[0] if args else kwargs.get(name)
+    return value if isinstance(value, Tensor) and not value.is_nested else None
+
+
+def _size(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a scalar"
+
+
+def _text(numbers: Any) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _last(setting: str, wanted: int, got: Tensor, of: str = "") -> Iterator[Mismatch]:
+    place = f"the last dimension{of} ({setting}={wanted})"
+    if got.ndim == 0:
+        yield Mismatch(f"{wanted} features in {place}, and it is a scalar.")
+    elif got.shape[-1] != wanted:
+        yield Mismatch(
+            f"{wanted} features in {place}, and it has {got.shape[-1]}.",
+            setting,
+            wanted,
+            got.shape[-1],
+        )
+
+
+def _linear(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given, weight = _first(call), getattr(layer, "weight", None)
+    if given is not None and isinstance(weight, Tensor) and weight.ndim == 2:
+        yield from _last("in_features", weight.shape[1], given)
+
+
+def _channels(given: Tensor, rank: int, wanted: int, setting: str) -> Iterator[Mismatch]:
+    """Whether dimension 1 is right, or 0 of an input without a batch."""
+    dim = 1 if given.ndim == rank + 2 else 0
+    if given.shape[dim] != wanted:
+        yield Mismatch(
+            f"{wanted} channels in dimension {dim} ({setting}={wanted}), and it has"
+            f" {given.shape[dim]}.",
+            setting,
+            wanted,
+            given.shape[dim],
+        )
+
+
+def _rank(given: Tensor, ranks: tuple[int, ...]) -> Iterator[Mismatch]:
+    if given.ndim not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        yield Mismatch(f"{wanted} dimensions, and it has {given.ndim} ({_size(given)}).")
+
+
+def _each(value: Any, rank: int) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,) * rank
+
+
+def _kernel(layer: nn.Module, given: Tensor, rank: int) -> Iterator[Mismatch]:
+    padding = getattr(layer, "padding", 0)
+    if not hasattr(layer, "kernel_size") or isinstance(padding, str):
+        return
+    kernel = _each(layer.kernel_size, rank)
+    pads, gaps = _each(padding, rank), _each(getattr(layer, "dilation", 1), rank)
+    reach = tuple((k - 1) * g + 1 for k, g in zip(kernel, gaps, strict=True))
+    sides = given.shape[-rank:]
+    if any(side + 2 * pad < r for side, pad, r in zip(sides, pads, reach, strict=True)):
+        padded = f", with a padding of {_text(pads)}" if any(pads) else ""
+        dilated = f" (it covers {_text(reach)})" if reach != kernel else ""
+        yield Mismatch(
+            f"at least as many positions as the kernel of {_text(kernel)} has{dilated}, and it has"
+            f" {_text(sides)}{padded}."
+        )
+
+
+def _conv(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given, weight = _first(call), getattr(layer, "weight", None)
+    if given is None or not isinstance(weight, Tensor):
+        return
+    rank = weight.ndim - 2
+    ranks = list(_rank(given, (rank + 2, rank + 1)))
+    yield from ranks
+    if ranks:
+        return
+    # A scripted or exported layer does not have its groups as an attribute.
+    named = re.search(r"groups=(\d+)", said)
+    groups = getattr(layer, "groups", None) or (int(named[1]) if named else None)
+    if groups is None:
+        return
+    transposed = "Transpose" in kind_of(layer)
+    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    yield from _channels(given, rank, wanted, "in_channels")
+    if not transposed:
+        yield from _kernel(layer, given, rank)
+
+
+def _pool(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given, rank = _first(call), int(kind_of(layer)[-2])
+    if given is None:
+        return
+    ranks = list(_rank(given, (rank + 2, rank + 1)))
+    yield from ranks or _kernel(layer, given, rank)
+
+
+def _norm(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given = _first(call)
+    known = (getattr(layer, name, None) for name in ("weight", "running_mean"))
+    width = next((tensor.shape[0] for tensor in known if isinstance(tensor, Tensor)), None)
+    if given is None:
+        return
+    kind = kind_of(layer)
+    rank = {"1": (2, 3), "2": (4,), "3": (5,)}.get(kind[-2], ())
+    if "Instance" in kind:
+        rank = {"1": (2, 3), "2": (3, 4), "3": (4, 5)}.get(kind[-2], ())
+    ranks = list(_rank(given, rank)) if rank else []
+    yield from ranks
+    if ranks or given.ndim < 2 or "Instance" in kind:
+        return
+    wanted = getattr(layer, "num_channels", None) or width
+    setting = "num_channels" if kind == "GroupNorm" else "num_features"
+    if wanted is not None:
+        yield from _channels(given, given.ndim - 2, wanted, setting)
+    if "Expected more than 1 value per channel" in said:
+        yield Mismatch(
+            "more than one value per channel in train mode: a batch of 2 or more, or eval mode."
+        )
+
+
+def _layer_norm(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given, weight = _first(call), getattr(layer, "weight", None)
+    shape = getattr(layer, "normalized_shape", None)
+    if shape is None and isinstance(weight, Tensor):
+        shape = weight.shape
+    if given is None or shape is None:
+        return
+    wanted = tuple(shape)
+    got = tuple(given.shape[-len(wanted) :])
+    if got != wanted:
+        yield Mismatch(
+            f"{_text(wanted)} in the last dimensions (normalized_shape), and it has"
+            f" {_text(got) or 'none'}.",
+            "normalized_shape" if len(got) == len(wanted) else "",
+            wanted if len(wanted) > 1 else wanted[0],
+            got if len(got) > 1 else next(iter(got), None),
+        )
+
+
+def _embedding(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given, weight = _first(call), getattr(layer, "weight", None)
+    if given is None or not isinstance(weight, Tensor):
+        return
+    if given.dtype not in (torch.int64, torch.int32):
+        dtype = str(given.dtype).removeprefix("torch.")
+        yield Mismatch(f"indices of dtype int64 or int32, such as ids.long(), and it gets {dtype}.")
+        return
+    if given.is_meta or not given.numel():
+        return
+    low, high, rows = int(given.min()), int(given.max()), weight.shape[0]
+    if low < 0:
+        yield Mismatch(f"indices from 0 to {rows - 1} (num_embeddings={rows}), and one is {low}.")
+    elif high >= rows:
+        yield Mismatch(
+            f"indices from 0 to {rows - 1} (num_embeddings={rows}), and one is {high}.",
+            "num_embeddings",
+            rows,
+            high + 1,
+        )
+
+
+def _recurrent(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    given = _first(call)
+    weight = getattr(layer, "weight_ih_l0", getattr(layer, "weight_ih", None))
+    if given is None or not isinstance(weight, Tensor):  # a packed sequence
+        return
+    ranks = list(_rank(given, (1, 2) if kind_of(layer).endswith("Cell") else (2, 3)))
+    yield from ranks or _last("input_size", weight.shape[1], given)
+
+
+def _attention(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+    args, kwargs = call
+    given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+    for name, setting in (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim")):
+        wanted, tensor = getattr(layer, setting, None), given.get(name)
+        if isinstance(tensor, Tensor) and not tensor.is_nested and wanted is not None:
+            found = next(_last(setting, wanted, tensor, f" of {name}"), None)
+            if found:
+                yield Mismatch(found.text, wanted=found.wanted, got=found.got)
+                return
+
+
+def _other_dtype_or_device(layer: nn.Module, call: Call) -> Iterator[Mismatch]:
+    own = next(chain(layer.parameters(recurse=False), layer.buffers(recurse=False)), None)
+    if own is None:
+        return
+    for _, tensor in walk(call):
+        if tensor.device != own.device:
+            yield Mismatch(
+                f"tensors on {own.device}, where its parameters are, and one is on {tensor.device}."
+            )
+            return
+    floating = own.is_floating_point() and kind_of(layer) not in ("Embedding", "EmbeddingBag")
+    for _, tensor in walk(call):
+        if floating and tensor.dtype != own.dtype and kind_of(layer):
+            dtypes = [str(dtype).removeprefix("torch.") for dtype in (own.dtype, tensor.dtype)]
+            yield Mismatch(
+                f"{dtypes[0]}, the dtype of its parameters, and it gets {dtypes[1]}."
+                f" Convert one of them: x.to(torch.{dtypes[0]}), or layer.to(torch.{dtypes[1]})."
+                if tensor.is_floating_point()
+                else f"{dtypes[0]}, the dtype of its parameters, and it gets {dtypes[1]}:"
+                f" x.to(torch.{dtypes[0]})."
+            )
+            return
+
+
+_DIMENSIONS = ("1d", "2d", "3d")
+_CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("Linear", "NonDynamicallyQuantizableLinear"), _linear),
+    **{f"Conv{d}": _conv for d in _DIMENSIONS},
+    **{f"ConvTranspose{d}": _conv for d in _DIMENSIONS},
+    **{f"{name}Pool{d}": _pool for d in _DIMENSIONS for name in ("Max", "Avg")},
+    **{f"{name}Norm{d}": _norm for d in _DIMENSIONS for name in ("Batch", "Instance")},
+    "GroupNorm": _norm,
+    **dict.fromkeys(("LayerNorm", "RMSNorm"), _layer_norm),
+    **dict.fromkeys(("Embedding", "EmbeddingBag"), _embedding),
+    **dict.fromkeys(("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell"), _recurrent),
+    "MultiheadAttention": _attention,
+}

@@ -1,0 +1,165 @@
+"""What a traceback shows of a failed call: its arguments, and the line of the user's own file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import os
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.results.failure import TensorInfo
+from hookscope.tensors.nested import walk
+
+_GENERATED = ("<eval_with_key>", "<TorchScript")  # by torch.fx, and by sources/torchscript
+_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def frames_of(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    """Yield each frame with its line, the innermost one last."""
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | None:
+    """Return what the last call of ``module`` in ``traceback`` was called with.
+
+    None where its parent does not call the module but a method of it, such as ``forward``.
+    """
+    found: Call | None = None
+    for frame, _ in frames_of(traceback):
+        variables = frame.f_locals
+        # Module._call_impl and what it calls; the innermost has what hooks made of the arguments.
+        if frame.f_code.co_filename != nn.Module.__call__.__code__.co_filename:
+            continue
+        if variables.get("self") is module and {"args", "kwargs"} <= variables.keys():
+            found = variables["args"], variables["kwargs"]
+    return found
+
+
+def describe_tensors(module: nn.Module, call: Call) -> tuple[TensorInfo, ...]:
+    """Describe the tensors in the arguments of a call, by the names of the parameters."""
+    args, kwargs = call
+    names: list[str] = []
+    with suppress(TypeError, ValueError):  # a forward of which nothing is known
+        parameters = inspect.signature(module.forward).parameters.values()
+        names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, _EITHER)]
+    numbered = [f"input.{i}" for i in range(len(names), len(args))]
+    return describe_each(dict(zip([*names, *numbered], args, strict=False)) | kwargs)
+
+
+def describe_each(values: Any) -> tuple[TensorInfo, ...]:
+    """Describe every tensor in ``values``, under its path in it."""
+    return tuple(_describe(".".join(path), tensor) for path, tensor in walk(values))
+
+
+def _describe(name: str, tensor: Tensor) -> TensorInfo:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorInfo(name, tuple(tensor.shape), dtype, str(tensor.device))
+
+
+def user_line(traceback: TracebackType | None) -> tuple[FrameType, int] | None:
+    """Return the frame and line of the user's own code nearest to the failure.
+
+    That is code which is neither PyTorch, hookscope nor the standard library; code of installed
+    packages, such as torchvision, only where there is no other.
+    """
+    installed: tuple[FrameType, int] | None = None
+    own: tuple[FrameType, int] | None = None
+    for frame, line in frames_of(traceback):
+        file = frame.f_code.co_filename
+        if file.startswith(_GENERATED) or not source_line(file, line) or is_library(file):
+            continue
+        if is_installed(file):
+            installed = frame, line
+        else:
+            own = frame, line
+    return own or installed
+
+
+def source_line(file: str, line: int) -> str:
+    """Return a line of a file, or of a cell of a notebook, without the spaces around it."""
+    linecache.checkcache(file)
+    return linecache.getline(file, line).strip()
+
+
+def parsed(file: str) -> ast.Module:
+    """Return the syntax tree of a file, or of a cell of a notebook; an empty one if it has none."""
+    linecache.checkcache(file)
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def short_path(file: str) -> str:
+    """Return a path as a user in the working folder would write it."""
+    with suppress(ValueError, OSError):  # on another drive; a folder that is gone
+        short = os.path.relpath(file)
+        return file if short.startswith(os.pardir) else short
+    return file
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is part of PyTorch, of hookscope or of Python itself."""
+    return _lies_in(file, _LIBRARIES) and not is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to a package that is installed, other than PyTorch and hookscope."""
+    if _lies_in(file, _OURS):
+        return False
+    return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
+
+
+def _lies_in(file: str, folders: tuple[str, ...]) -> bool:
+    return os.path.realpath(file).startswith(folders)
+
+
+def _folder(path: str) -> str:
+    return os.path.join(os.path.realpath(path), "")
+
+
+_OURS = (_folder(os.path.dirname(torch.__file__)), _folder(str(Path(__file__).parents[2])))
+_LIBRARIES = (*_OURS, _folder(sysconfig.get_path("stdlib")))
+
+
+def variables_at(frame: FrameType, line: int) -> tuple[TensorInfo, ...]:
+    """Describe the tensors that a line names: variables, and attributes of variables."""
+    found: dict[str, Tensor] = {}
+    for node in _names_in(frame.f_code.co_filename, line):
+        owner, _, attribute = node.partition(".")
+        value = frame.f_locals.get(owner)
+        if attribute and isinstance(value, nn.Module):
+            value = value._parameters.get(attribute, value._buffers.get(attribute))
+        elif attribute:
+            continue
+        if isinstance(value, Tensor):
+            found.setdefault(node, value)
+    return tuple(_describe(name, tensor) for name, tensor in found.items())
+
+
+def _names_in(file: str, line: int) -> tuple[str, ...]:
+    """The names that a statement reads at a line, with one attribute each: ``x``, ``self.w``."""
+    names: list[str] = []
+    for node in ast.walk(parsed(file)):
+        if getattr(node, "lineno", 0) != line or not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        if not isinstance(node.ctx, ast.Load):
+            continue
+        if isinstance(node, ast.Name):
+            names.append(node.id)
+        elif isinstance(node.value, ast.Name):
+            names.append(f"{node.value.id}.{node.attr}")
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,107 @@
+"""Where a capture came from: the part of its metadata that lets somebody else make it again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from functools import cache, partial
+from importlib.metadata import version
+from typing import Any
+
+from hookscope.errors import HookError
+from hookscope.execution.prepare import Prepared
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.user_hooks.binding import describe_hooks
+from hookscope.tensors.nested import as_call, walk
+from hookscope.version import __version__
+
+TOP = 5
+
+
+class Provenance:
+    """The metadata of a run. An error of a user's hook in its block carries what was recorded.
+
+    ``capture`` is to be set once there is one: the hook may fail in a later run that only checks.
+    """
+
+    def __init__(self, command: str, prepared: Prepared, options: Mapping[str, Any]) -> None:
+        self.metadata = partial(describe_run, command, prepared, options)
+        self.capture: Capture | None = None
+
+    def __enter__(self) -> Provenance:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, HookError):
+            return
+        error.capture = error.capture or self.capture
+        if error.capture is not None:
+            error.capture.metadata = {**self.metadata(), "failed": error.message}
+
+
+def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata that every recording shares; nothing in it changes from run to run.
+
+    Args:
+        command: the verb, ``capture`` or ``grads``.
+        prepared: the model and its input.
+        options: what was chosen beyond the defaults, as plain values.
+    """
+    loaded = prepared.loaded
+    arguments = [
+        {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
+        for path, t in walk(as_call(prepared.value))
+    ]
+    return {
+        "command": command,
+        "options": dict(options),
+        "model": {
+            "word": loaded.word,
+            "source": loaded.source,
+            "weights": loaded.weights.word,
+            "blake3": loaded.weights.blake3,
+        },
+        "inputs": list(prepared.sources),
+        "arguments": arguments,
+        "seed": prepared.seed,
+        "device": str(prepared.device),
+        "dtype": prepared.dtype,
+        "training": prepared.train,
+        "versions": versions(),
+        **({"hooks": describe_hooks(hooks)} if (hooks := prepared.plan.hooks) else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that a result depends on."""
+    return dict(_versions())
+
+
+@cache  # looking one up takes a millisecond, and a loop may record often
+def _versions() -> tuple[tuple[str, str], ...]:
+    packages = ("torch", "torchvision", "safetensors", "numpy")
+    return (
+        ("hookscope", __version__),
+        ("python", platform.python_version()),
+        *((name, version(name)) for name in packages),
+    )
+
+
+def top_classes(prepared: Prepared, output: Any) -> list[list[dict[str, Any]]]:
+    """For a classifier with named classes, the five likeliest of each image; else nothing.
+
+    ``probability`` is the softmax of the output over its classes.
+    """
+    names = prepared.loaded.categories
+    logits = next((t for _, t in walk(output)), None)
+    if logits is None or logits.ndim != 2 or not names or logits.shape[1] != len(names):
+        return []
+    shares = logits.detach().double().softmax(dim=1)
+    best = shares.topk(min(TOP, len(names)), dim=1)
+    return [
+        [
+            {"index": i, "label": names[i], "probability": round(p, 6)}
+            for p, i in zip(values, indices, strict=True)
+        ]
+        for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    ]

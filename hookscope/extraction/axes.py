@@ -1,0 +1,84 @@
+"""Which dimension of a layer's rows holds the channels, and which ones the positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hookscope.results.dimensions import channel_dim
+from hookscope.specs.reduction import SPACE, TOKENS
+from hookscope.tensors.image_grid import find_grid
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The dimensions of a tensor whose first one is that of the rows.
+
+    Attributes:
+        channel: the dimension of the channels; None where a row is a single number.
+        positions: all others but the first.
+        kind: ``space`` for maps, ``tokens``, or None where there are no positions.
+        prefix: how many tokens stand before those of the image's grid; None where no grid is seen.
+    """
+
+    channel: int | None
+    positions: tuple[int, ...] = ()
+    kind: str | None = None
+    prefix: int | None = None
+
+    def by_channel(self, tensor: Tensor) -> Tensor:
+        """Return the tensor as (rows, channels, positions).
+
+        >>> Axes(2, (1,), "tokens").by_channel(torch.zeros(4, 50, 768)).shape
+        torch.Size([4, 768, 50])
+        """
+        if self.channel is None:
+            return tensor.reshape(len(tensor), 1, 1)
+        channels = tensor.shape[self.channel]
+        positions = row_numbers(tensor) // channels if channels else 1
+        return tensor.movedim(self.channel, 1).reshape(len(tensor), channels, positions)
+
+
+def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = None) -> Axes:
+    """Infer the dimensions of a layer's tensor.
+
+    Maps are (N, C, H, W) or, where only that has the image's aspect, (N, H, W, C). A class whose
+    name ends in ``1d`` gives maps of one dimension, (N, C, L); their positions are space too.
+    Tokens are (N, L, C), vectors (N, C).
+
+    Args:
+        type: class name of the module.
+        shape: of one row.
+        image: height and width of the model's input, where it is an image.
+
+    Example:
+        >>> axes_of("Conv2d", (512, 7, 7)).positions, axes_of("Linear", (7, 7, 768), (224, 224))
+        ((2, 3), Axes(channel=3, positions=(1, 2), kind='space', prefix=None))
+        >>> axes_of("LayerNorm", (197, 768), (224, 224))
+        Axes(channel=2, positions=(1,), kind='tokens', prefix=1)
+        >>> axes_of("Conv1d", (64, 100))
+        Axes(channel=1, positions=(2,), kind='space', prefix=None)
+    """
+    ndim = len(shape) + 1
+    if ndim == 1:
+        return Axes(None)
+    grid = find_grid((1, *shape), 1, image) if image else None
+    channel = 3 if grid and grid.layout == "NHWC" else channel_dim(type, ndim)
+    positions = tuple(dim for dim in range(1, ndim) if dim != channel)
+    if not positions:
+        return Axes(channel)
+    if channel == 2:
+        return Axes(channel, positions, TOKENS, grid.prefix if grid else None)
+    return Axes(channel, positions, SPACE)
+
+
+def row_numbers(rows: Tensor) -> int:
+    """How many numbers a row has; -1 in a shape cannot tell where there is no row."""
+    return rows.shape[1:].numel()
+
+
+def exact(tensor: Tensor) -> torch.dtype:
+    """The dtype in which sums of ``tensor`` are taken: float64, where its device has that."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64

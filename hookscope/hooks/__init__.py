@@ -1,0 +1,1 @@
+"""Hooks on named modules: selection, the registry, the recorder, the tracer, edits, user hooks."""

@@ -1,0 +1,135 @@
+"""A recording with its tensors: what the verbs return, and what goes to a file and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hookscope.results.records import Record, Recording, key_of
+from hookscope.results.stats import Stats
+from hookscope.specs.output_path import SUFFIX, recording_ending
+from hookscope.tensors import save as store
+from hookscope.tensors.stats import summarize
+
+
+class Capture(Recording, Mapping[str, Tensor]):
+    """Recorded tensors by key, in execution order.
+
+    Attributes:
+        records: one ``Record`` for each key, in the same order.
+        absent: what was asked for and does not exist.
+        coverage: which modules ran.
+        metadata: where all this came from: model, weights, inputs, seed, versions.
+        output: what the model returned; None for a capture read from a file.
+
+    Example:
+        >>> import torch, hookscope
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU())
+        >>> with hookscope.record(model, layers=["0"]) as capture:
+        ...     _ = model(torch.ones(1, 4))
+        >>> list(capture), capture["0/output"].shape
+        (['0/output'], torch.Size([1, 2]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tensors: dict[str, Tensor] = {}
+        self.output: Any = None
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._tensors[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    __eq__ = object.__eq__  # a mapping's own would compare tensors, which have no one answer
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<Capture of {len(self)} tensors, {self.nbytes} bytes>"
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all recorded tensors in bytes."""
+        return sum(t.numel() * t.element_size() for t in self._tensors.values())
+
+    def put(
+        self,
+        tensor: Tensor,
+        *,
+        module: str,
+        type: str,
+        call: int,
+        what: str,
+        kind: str,
+        aliases: tuple[str, ...] = (),
+        weight_norm: float | None = None,
+        held: bool = True,
+    ) -> Record:
+        """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it.
+
+        With ``held=False`` only its record is kept, with its statistics as they are now.
+        """
+        key = first = key_of(module, call, what)
+        again = 2
+        while key in self._records:  # the dict keys 1 and "1", say, give one name
+            key, again = f"{first}~{again}", again + 1
+        record = Record(
+            key=key,
+            module=module,
+            type=type,
+            call=call,
+            what=key.removeprefix(key_of(module, call, "")),
+            kind=kind,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=str(tensor.device),
+            aliases=aliases,
+            weight_norm=weight_norm,
+            summary=partial(summarize, tensor)
+            if held
+            else partial(Stats, **summarize(tensor).to_json()),
+        )
+        if held:
+            self._tensors[key] = tensor
+        self._records[key] = record
+        return record
+
+    def save(self, path: str | os.PathLike[str]) -> int:
+        """Write everything but ``output`` to a safetensors file; return its size in bytes.
+
+        Args:
+            path: its ending tells the format: ``.safetensors``, which is taken too where there is
+                none; or ``.npy`` (of one tensor) or ``.npz``, which hold the tensors alone. There
+                dtypes that numpy lacks are widened: bfloat16 and the float8s become float32,
+                complex32 complex64.
+
+        Raises:
+            RequestError: the ending is another one, or the tensor of a ``.npy`` file not just one.
+            StoreError: the file cannot be written. An earlier one is then as it was.
+        """
+        ending = recording_ending(Path(path))
+        if ending != SUFFIX:
+            return store.write_numpy(path, self._tensors, ending)
+        return store.write(path, self._tensors, self.to_info())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Capture:
+        """Read a capture from the file that ``save`` wrote.
+
+        Raises:
+            ResultsFileError: the file is missing, damaged, or not hookscope's.
+        """
+        tensors, info = store.read(path)
+        capture = cls()
+        capture.take_info(info, {key: tensor.shape for key, tensor in tensors.items()}, path)
+        capture._tensors = {key: tensors[key] for key in capture._records}
+        return capture

@@ -1,0 +1,254 @@
+"""A module's share of the gradient at its input: what flows back through this module alone.
+
+The share is the sum of what comes out of the graph's nodes that use the tensor within one call of
+the module. Only hooks on these nodes are needed: the model sees its own tensors, and autograd adds
+up the same gradients in the same order as without a recording.
+
+Autograd numbers the nodes that a thread creates. A node belongs to a call if its number was
+assigned during the call. The nodes are found from what the outermost call returns. Where the
+numbers show that nodes are missing, something else holds them (a loss that a module stores on
+itself, say), and the search starts from every tensor that is alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from hookscope.hooks.registry import HookSet, backward_pass
+from hookscope.tensors.clones import Lent, alike
+from hookscope.tensors.nested import escapes, map_tensors, whole_tensors
+
+Edge = tuple[Node, int]
+Report = Callable[[Tensor], None]
+
+
+@dataclass(eq=False)
+class Share:
+    """The part of the gradient at a tensor that belongs to one call of a module.
+
+    Attributes:
+        report: receives the sum once all parts of a backward pass are there.
+        first: number of the first node that belongs to it.
+        last: number of the first node that does not any more.
+        give_up: called where the parts cannot be told apart.
+    """
+
+    report: Report
+    first: int
+    last: float = math.inf
+    give_up: Callable[[], None] | None = None
+    _whole: bool = False
+    _uses: int = 0
+    _parts: int = 0
+    _sum: Tensor | None = None
+    _pass: int = -1
+
+    def is_whole(self, uses: list[Use]) -> bool:
+        """Whether all of the tensor's uses belong to it, those to come included."""
+        return self.last == math.inf and all(use.number >= self.first for use in uses)
+
+    def resolve(self, uses: list[Use]) -> list[Use]:
+        """Return those of the tensor's ``uses`` that it adds up; none if it is the total."""
+        self._whole = self.is_whole(uses)
+        mine = [use for use in uses if not self._whole and self.first <= use.number < self.last]
+        self._uses = len(mine)
+        return mine
+
+    def add(self, part: Tensor | None) -> None:
+        """Add one part; the last one completes the sum."""
+        if self._pass != backward_pass():  # an earlier pass may have ended before it was complete
+            self._sum, self._parts, self._pass = None, 0, backward_pass()
+        if part is not None:
+            self._sum = part if self._sum is None else self._sum + part
+        self._parts += 1
+        if self._parts == self._uses:
+            self._finish(self._sum)
+
+    def arrived(self, total: Tensor | None) -> None:
+        """The gradient at the tensor is complete, from all of its uses together."""
+        part = self._sum if self._pass == backward_pass() else None
+        self._finish(total if self._whole else part)
+
+    def _finish(self, grad: Tensor | None) -> None:
+        self._sum, self._parts = None, 0
+        if grad is not None:
+            self.report(grad)
+
+
+@dataclass(frozen=True)
+class Use:
+    """A node that takes a tensor as its argument ``index``."""
+
+    number: int
+    node: Node
+    index: int
+
+
+@dataclass
+class _Thread(threading.local):
+    """What one thread has under way."""
+
+    depth: int = 0
+    start: int = 0
+    own: int = 0  # nodes that this file created, which lead nowhere
+    shares: list[tuple[Edge, Share]] = field(default_factory=list)
+
+
+class Shares:
+    """Collects the shares of a recording. One outermost call after the other is searched.
+
+    Args:
+        hooks: registers the hooks on nodes.
+    """
+
+    def __init__(self, hooks: HookSet) -> None:
+        self._hooks = hooks
+        self._here = _Thread()
+
+    def enter(self) -> int:
+        """A call begins; returns the number of the first node that it may create."""
+        here = self._here
+        if here.depth == 0:
+            here.start, here.own = next_number(), 0
+        here.depth += 1
+        return next_number()
+
+    def forget(self) -> None:
+        """No call is under way on this thread any more: an interrupt has ended them."""
+        self._here.depth = 0
+        self._here.shares.clear()
+
+    def edge(self, tensor: Tensor) -> Edge:
+        """The place of a tensor in the graph."""
+        node = tensor.grad_fn
+        if node is None:  # a leaf: only a node that uses it leads to the one that accumulates
+            before = next_number()
+            with torch.enable_grad():
+                node = _any_use(tensor).next_functions[0][0]
+            self._here.own += next_number() - before
+        assert node is not None
+        return node, tensor.output_nr
+
+    def add(self, edge: Edge, share: Share) -> None:
+        """Look for the uses of the tensor at ``edge`` when the outermost call ends."""
+        self._here.shares.append((edge, share))
+
+    def leave(self, output: Any, given: Iterable[Tensor]) -> Any:
+        """A call that was given the tensors ``given`` ends.
+
+        Returns:
+            What it hands on: ``output``, but for a tensor that leaves the outermost call and is
+            used within it too. The caller gets a clone of that, so that the two can be told apart.
+        """
+        here = self._here
+        here.depth -= 1
+        if here.depth > 0 or not here.shares:
+            return output
+        shares, here.shares = here.shares, []
+        created = next_number() - here.start - here.own
+        leaving = [x for x in whole_tensors(output).values() if x.requires_grad]
+        uses = _Search({edge for edge, _ in shares}, here.start).run(leaving, created)
+        clones: dict[int, Tensor] = {}
+        for tensor in leaving:
+            edge = self.edge(tensor)
+            mixed = [s for e, s in shares if e == edge and not s.is_whole(uses[e])]
+            mixed = [share for share in mixed if share.last == math.inf]
+            if not mixed:
+                continue
+            if tensor.is_leaf or tensor._is_view() or any(tensor is one for one in given):
+                for share in mixed:  # its identity matters more
+                    shares.remove((edge, share))
+                    if share.give_up is not None:
+                        share.give_up()
+                continue
+            clone = clones[id(tensor)] = Lent.of(tensor, alike(tensor)).clone
+            assert clone.grad_fn is not None
+            uses[edge] += _uses_of(edge, clone.grad_fn)
+        reports: dict[Node, list[tuple[int, Share]]] = {}
+        for edge, share in shares:  # the inner one of two calls comes first
+            for use in share.resolve(uses[edge]):
+                reports.setdefault(use.node, []).append((use.index, share))
+        for node, parts in reports.items():
+            self._hooks.listen_to_node(node, partial(_spread, parts))
+        return map_tensors(output, lambda path, tensor: clones.get(id(tensor), tensor))
+
+
+def _uses_of(edge: Edge, node: Node) -> Iterator[Use]:
+    for index, other in enumerate(node.next_functions):
+        if other == edge:
+            yield Use(node._sequence_nr(), node, index)
+
+
+def next_number() -> int:
+    """The number of the node that this thread creates next."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def _spread(
+    parts: list[tuple[int, Share]], grad_inputs: tuple[Tensor | None, ...], grad_outputs: object
+) -> None:
+    for index, share in parts:
+        share.add(grad_inputs[index])
+
+
+def _any_use(tensor: Tensor) -> Node:
+    used = tensor.clone() if tensor.is_nested else tensor.view_as(tensor)
+    assert used.grad_fn is not None
+    return used.grad_fn
+
+
+class _Search:
+    """Finds the uses of tensors among the nodes that bear at least the number ``start``."""
+
+    def __init__(self, edges: Iterable[Edge], start: int) -> None:
+        self.uses: dict[Edge, list[Use]] = {edge: [] for edge in edges}
+        self.start = start
+        self._seen: set[Node] = set()
+        self._end = next_number()
+        self._found = 0
+
+    def run(self, outputs: Iterable[Tensor], created: int) -> dict[Edge, list[Use]]:
+        """Search from ``outputs``, and from every tensor if that finds fewer than ``created``."""
+        self._from(outputs)
+        if self._found < created:
+            self._from(_living())
+        for found in self.uses.values():
+            found.sort(key=lambda use: (-use.number, use.index))
+        return self.uses
+
+    def _from(self, tensors: Iterable[Tensor]) -> None:
+        waiting = [tensor.grad_fn for tensor in tensors]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in self._seen:
+                continue
+            self._seen.add(node)
+            number = node._sequence_nr()
+            if number < self.start:
+                continue
+            self._found += number < self._end
+            for index, edge in enumerate(node.next_functions):
+                if edge in self.uses:
+                    self.uses[edge].append(Use(number, node, index))
+                waiting.append(edge[0])
+
+
+def _living() -> Iterator[Tensor]:
+    """Every tensor that Python knows and autograd follows."""
+    kinds: dict[type, bool] = {}  # to ask each class once is several times faster
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if kind not in kinds:
+            kinds[kind] = Tensor in kind.__mro__
+        if kinds[kind] and not escapes(thing) and thing.requires_grad:
+            yield thing

@@ -1,0 +1,167 @@
+"""The named modules of a model, and the tree that tells of them: types, parameters, aliases.
+
+Names are what ``named_modules()`` gives, except that the model itself is called ``.``, and that
+what a wrapper holds bears the wrapper's name. A module that is reachable under several names stands
+in the tree once, under the first of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from types import TracebackType
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hookscope.errors import RequestError
+from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree
+from hookscope.sources.wrappers import inner_name, types_of, unwrapped
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module and the names that lead to it."""
+
+    name: str
+    module: nn.Module
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def type(self) -> str:
+        """Class name of the module."""
+        return type(self.module).__name__
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Class names that the module is chosen by; see ``types_of``."""
+        return types_of(self.module)
+
+    @property
+    def depth(self) -> int:
+        """How many parts the name has; 0 for the model itself."""
+        return 0 if self.name == ROOT else self.name.count(".") + 1
+
+    @property
+    def leaf(self) -> bool:
+        """Whether the module has no children."""
+        return next(self.module.children(), None) is None
+
+
+def layers_of(model: nn.Module) -> list[Layer]:
+    """Return each distinct module of ``model`` in definition order, the model itself as ``.``.
+
+    Example:
+        >>> shared = nn.Linear(2, 2)
+        >>> [(x.name, x.aliases) for x in layers_of(nn.ModuleDict({"a": shared, "b": shared}))]
+        [('.', ()), ('a', ('b',))]
+    """
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in _named(model):
+        names.setdefault(module, []).append(name or ROOT)
+    return [Layer(first, module, tuple(others)) for module, (first, *others) in names.items()]
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module but the wrappers, under every name of it."""
+    shown = {"": ""}
+    hidden = ""  # the name of what a wrapper holds, which comes right behind it
+    for name, module in model.named_modules(remove_duplicate=False):
+        parent, _, last = name.rpartition(".")
+        if name:
+            above = shown[parent]
+            shown[name] = above if name == hidden else f"{above}.{last}".lstrip(".")
+        if inner := inner_name(module):
+            hidden = f"{name}.{inner}".lstrip(".")
+        else:
+            yield shown[name], module
+
+
+def submodule(model: nn.Module, name: str) -> nn.Module | None:
+    """Return the module that ``layers_of`` calls ``name``; None if there is none such."""
+    found = unwrapped(model)
+    for part in name.split(".") if name not in ("", ROOT) else ():
+        child = found._modules.get(part)
+        if child is None:
+            return None
+        found = unwrapped(child)
+    return found
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    """Raise RequestError if a parameter or buffer has no shape before the first run."""
+    for layer in layers_of(model):
+        own = chain(layer.module.parameters(recurse=False), layer.module.buffers(recurse=False))
+        if any(map(is_lazy, own)):
+            raise RequestError(
+                f"{layer.name} ({layer.type}) has no shape yet: it is lazy.",
+                "Run the model once before you hand it over.",
+            )
+
+
+def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
+    """Name the innermost module of ``model`` whose method stands in ``traceback``.
+
+    The traceback knows without any hook which module was running when an exception was raised.
+    """
+    names = {id(layer.module): layer.name for layer in layers_of(model)}
+    found = ROOT
+    while traceback is not None:
+        found = names.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        traceback = traceback.tb_next
+    return found
+
+
+def tensors_at(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
+    """Return the tensors among the variables of the innermost method of ``module`` that ran."""
+    found: list[Tensor] = []
+    while traceback is not None:
+        variables = traceback.tb_frame.f_locals
+        if variables.get("self") is module:
+            found = [value for value in variables.values() if isinstance(value, Tensor)]
+            found = [value for value in found if not value.is_nested]  # may have no shape
+        traceback = traceback.tb_next
+    return found
+
+
+def describe(model: nn.Module, word: str) -> ModuleTree:
+    """Return the module tree of ``model``, which the user called ``word``.
+
+    Costs no copy of any parameter and works on the meta device.
+
+    Example:
+        >>> describe(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
+        10
+    """
+    nodes = tuple(_describe_one(layer) for layer in layers_of(model))
+    return ModuleTree(word, nodes, nodes[0])
+
+
+def _describe_one(layer: Layer) -> ModuleNode:
+    module = layer.module
+    parameters = list(module.parameters())
+    buffers = list(module.buffers())
+    return ModuleNode(
+        name=layer.name,
+        type=layer.type,
+        arguments=module.extra_repr(),
+        depth=layer.depth,
+        leaf=layer.leaf,
+        own_parameters=sum(p.numel() for p in module.parameters(recurse=False)),
+        parameters=sum(p.numel() for p in parameters),
+        trainable=sum(p.numel() for p in parameters if p.requires_grad),
+        buffers=sum(b.numel() for b in buffers),
+        bytes=sum(t.numel() * t.element_size() for t in chain(parameters, buffers)),
+        aliases=layer.aliases,
+        source=_source_of(module),
+    )
+
+
+def _source_of(module: nn.Module) -> str:
+    told = getattr(module, "_hookscope_source", None)
+    if isinstance(told, str):
+        return told
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""

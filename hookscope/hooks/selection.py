@@ -1,0 +1,88 @@
+"""From layer patterns to layers: which modules of a model were meant.
+
+Nothing found is reported as an error that suggests similar names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from hookscope.errors import LayerError
+from hookscope.hooks.layers import Layer, layers_of
+from hookscope.specs import patterns
+from hookscope.specs.suggest import did_you_mean
+
+
+def select(
+    model: nn.Module,
+    layers: Iterable[str] = (),
+    *,
+    types: Iterable[str] = (),
+    depth: int | None = None,
+    leaves: bool = False,
+    word: str = "MODEL",
+) -> tuple[Layer, ...]:
+    """Return the chosen layers of ``model`` in definition order.
+
+    Args:
+        model: the model.
+        layers: patterns; their union, less those that begin with ``!``. None given means all.
+        types: class names or globs of them (``Conv2d``, ``*Norm*``); None given means any. A
+            parametrized module is found by the name of its class before as well.
+        depth: keep names of at most so many parts; 0 is the model itself.
+        leaves: keep modules without children only.
+        word: what the user called the model, for the repair that an error offers.
+
+    Raises:
+        LayerError: a pattern, or all together, match nothing.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> [layer.name for layer in select(net, ["*"], types=["Linear"])]
+        ['0', '2']
+    """
+    every = layers_of(model)
+    adding, taking = patterns.split_signs(layers)
+    chosen = [_matched(every, pattern, word) for pattern in adding] or [set(every)]
+    kept = set.union(*chosen).difference(*(_matched(every, p, word) for p in taking))
+    wanted = list(types)
+    for name in wanted:
+        _demand_type(every, name)
+    found = tuple(
+        layer
+        for layer in every
+        if layer in kept
+        and (not wanted or any(fnmatchcase(kind, name) for kind in layer.types for name in wanted))
+        and (depth is None or layer.depth <= depth)
+        and (not leaves or layer.leaf)
+    )
+    if not found:
+        raise LayerError(
+            "No layer is left after all the filters.", f"'hookscope tree {word}' lists them all."
+        )
+    return found
+
+
+def _matched(every: Sequence[Layer], pattern: str, word: str) -> set[Layer]:
+    """The layers that one positive pattern names, by their first name or an alias."""
+    test: Callable[[str], bool] = patterns.compile_pattern(pattern)
+    found = {layer for layer in every if any(map(test, (layer.name, *layer.aliases)))}
+    if not found:
+        near = did_you_mean(pattern, [n for layer in every for n in (layer.name, *layer.aliases)])
+        raise LayerError(
+            f"No layer of {word} matches {pattern!r}.",
+            f"{near} 'hookscope tree {word}' lists them all.".strip(),
+        )
+    return found
+
+
+def _demand_type(every: Sequence[Layer], name: str) -> None:
+    present = {kind for layer in every for kind in layer.types}
+    if not any(fnmatchcase(kind, name) for kind in present):
+        raise LayerError(
+            f"No module here is of type {name!r}.",
+            did_you_mean(name, sorted(present)) or f"There are {', '.join(sorted(present))}.",
+        )

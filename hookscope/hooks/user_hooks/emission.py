@@ -1,0 +1,75 @@
+"""What a hook of the user's own hands over to be recorded: ``hookscope.emit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import RequestError
+from hookscope.hooks.layers import Layer
+
+Keep = Callable[[Layer, int, str, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a hook runs at this moment, for what it emits."""
+
+    layer: Layer
+    call: int
+    keep: Keep | None
+
+
+RUNNING: ContextVar[Place | None] = ContextVar("hookscope_running_hook", default=None)
+
+
+def emit(name: str, value: Tensor | float) -> None:
+    """Record ``value`` beside the rest, from inside a hook of one's own.
+
+    It lands under ``<module>[:call]/<name>``, of kind ``emitted``: in the capture, the file and the
+    table. A run that only checks the recording keeps nothing.
+
+    Args:
+        name: what to call it, other than what recorded values are called (``output``, ``input.0``,
+            ``weight.grad``).
+        value: a tensor of any shape and dtype, which is copied, or a number, which becomes float64,
+            int64 or bool.
+
+    Raises:
+        RequestError: no hook of a running recording is calling, or the name or value will not do.
+
+    Example:
+        >>> import torch, hookscope
+        >>> def largest(module, input, output):
+        ...     hookscope.emit("largest", output.max())
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> shot = hookscope.capture(net, input=torch.ones(1, 2), layers="1", hooks=largest)
+        >>> list(shot)
+        ['1/largest', '1/output']
+    """
+    place = RUNNING.get()
+    if place is None:
+        raise RequestError(
+            f"hookscope.emit({name!r}, ...) was called outside a hook of a running recording.",
+            "Call it in a function that is given to --hook, or to hooks= in Python.",
+        )
+    if not name or "/" in name:
+        raise RequestError(f"{name!r} is no name for a value.", "Give a text without a slash.")
+    if name.partition(".")[0] in ("output", "input") or name.endswith((".grad", ".update")):
+        raise RequestError(
+            f"{name!r} is what hookscope calls a value of its own.", "Choose another name."
+        )
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
+        except (TypeError, ValueError, RuntimeError):
+            raise RequestError(
+                f"A {type(value).__name__} cannot be recorded as {name!r}.",
+                "Give a tensor or a number.",
+            ) from None
+    if place.keep is not None and place.call:
+        place.keep(place.layer, place.call, name, value)

@@ -1,0 +1,162 @@
+"""A module that runs functions of the user's own, for those who want a hook inside the model."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, wraps
+from typing import Any
+
+from torch import nn
+
+from hookscope.errors import RequestError
+from hookscope.hooks.registry import show_to_fast_paths
+from hookscope.sources.functions import name_of
+from hookscope.sources.live import demand_model, opened
+from hookscope.tensors.gradient_gate import Grads, WayBack
+from hookscope.tensors.nested import outline
+
+Function = Callable[..., Any]
+
+# What a wrapped module holds besides what it held before: its functions, the innermost first, and
+# the forward that it had of its own, if any.
+_AROUND, _FORWARD = "_hookscope_around", "_hookscope_forward"
+
+
+@dataclass(frozen=True)
+class Around:
+    """Functions around the forward of a module."""
+
+    before: Function | None
+    after: Function | None
+    backward: Function | None
+
+
+def wrap(
+    module: nn.Module,
+    before: Function | None = None,
+    after: Function | None = None,
+    backward: Function | None = None,
+) -> nn.Module:
+    """Return a module that is ``module`` with functions of your own around its ``forward``.
+
+    It is of a subclass of the module's class and shares its parameters, buffers and children:
+    names, ``state_dict`` keys, attributes and ``isinstance`` are as before, and it can be copied,
+    and pickled where the functions can. ``module`` itself stays as it is. A hook that is registered
+    on the result sees what the functions made of the values. To wrap it again adds further out.
+
+    Args:
+        module: the module; a scripted or exported one is opened first, as everywhere in hookscope.
+        before: ``before(module, input)`` gets the positional arguments as a tuple; what it returns,
+            unless None, replaces them (one that is no tuple stands for the only one).
+        after: ``after(module, input, output)``; what it returns, unless None, replaces the output.
+        backward: ``backward(module, grad_input, grad_output)`` gets the gradients at the inputs and
+            outputs, one entry for each tensor, None where there is none; what it returns, unless
+            None, replaces ``grad_input``. It also works beside operations that work in place, where
+            PyTorch's own full backward hook raises.
+
+    Raises:
+        RequestError: ``module`` is no module; later, when a function returns what has another
+            structure or shape than what it replaces.
+
+    Example:
+        >>> import torch, hookscope
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        >>> net[1] = hookscope.wrap(net[1], after=lambda module, input, output: output * 0.5)
+        >>> list(net.state_dict()), type(net[1]).__name__
+        (['0.weight', '0.bias'], 'ReLU')
+    """
+    demand_model(module)
+    for name, function in (("before", before), ("after", after), ("backward", backward)):
+        if function is not None and not callable(function):
+            raise RequestError(
+                f"{name} is of type {type(function).__name__}.", "Give a function, or None."
+            )
+    inner = opened(module)
+    made = inner.__new__(type(inner))  # not copy.copy: parametrized modules refuse that
+    members = vars(made)
+    members.update(vars(inner))
+    for name in [name for name, value in members.items() if isinstance(value, dict)]:
+        members[name] = copy.copy(members[name])  # what is set on the one is not on the other
+    if _AROUND not in members:
+        members[_FORWARD] = members.pop("forward", None)
+        made.__class__ = _class_of(type(made))  # type: ignore[arg-type] # a class has a hash
+        show_to_fast_paths(made)
+    members[_AROUND] = (*members.get(_AROUND, ()), Around(before, after, backward))
+    return made
+
+
+@cache  # so that two wrapped modules of one class are of one class again
+def _class_of(base: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of ``base`` that goes by its name and runs what is wrapped around its forward."""
+
+    @wraps(base.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return _run(base, self, vars(self)[_AROUND], args, kwargs)
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        parts: tuple[Any, ...] = tuple(base.__reduce_ex__(self, protocol))
+        how, what, *rest = parts
+        if how is copyreg.__newobj__:  # type: ignore[attr-defined] # typeshed leaves it out
+            how, what = _blank, (base,)
+        return how, what, *rest
+
+    members = {"forward": forward, "__reduce_ex__": reduce, "__module__": base.__module__}
+    made = type(base.__name__, (base,), {**members, "__doc__": base.__doc__})
+    made.__qualname__ = base.__qualname__
+    return made
+
+
+def _blank(base: type[nn.Module]) -> nn.Module:
+    kind = _class_of(base)  # type: ignore[arg-type] # a class has a hash
+    return kind.__new__(kind)
+
+
+def _run(
+    base: type[nn.Module],
+    module: nn.Module,
+    around: tuple[Around, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    if not around:
+        own = vars(module)[_FORWARD]
+        return base.forward(module, *args, **kwargs) if own is None else own(*args, **kwargs)
+    *inner, outer = around
+    if outer.before is not None:
+        made = outer.before(module, args)
+        if made is not None:
+            args = _same(outer.before, args, made if isinstance(made, tuple) else (made,))
+    # Around ``after`` too, as PyTorch has its forward hooks within its backward ones.
+    way = None if outer.backward is None else _way_back(module, outer.backward)
+    args = args if way is None else way.enter(args)
+    output = _run(base, module, tuple(inner), args, kwargs)
+    if outer.after is not None:
+        made = outer.after(module, args, output)
+        output = output if made is None else _same(outer.after, output, made)
+    return output if way is None else way.leave(output)
+
+
+def _way_back(module: nn.Module, function: Function) -> WayBack:
+    """Two gates, which show the gradients at the module's outputs and inputs."""
+
+    def on_grads(grad_input: Grads, grad_output: Grads) -> Grads:
+        made = function(module, grad_input, grad_output)
+        if made is None:
+            return grad_input
+        new: Grads = made if isinstance(made, tuple) else (made,)
+        _same(function, grad_input, new)
+        return new
+
+    return WayBack(on_grads)
+
+
+def _same(function: Function, old: Any, new: Any) -> Any:
+    if outline(old) != outline(new):
+        raise RequestError(
+            f"{name_of(function)} returned {outline(new)} in place of {outline(old)}.",
+            "Return a value of the same structure and shapes, or None to leave it as it is.",
+        )
+    return new

@@ -1,0 +1,1 @@
+"""What comes out, as data and on disk. Without torch."""

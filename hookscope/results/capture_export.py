@@ -1,0 +1,122 @@
+"""Tensors of a recording's file written to another one, some megabytes at a time, without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hookscope.errors import RequestError
+from hookscope.files import strict_json
+from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
+from hookscope.results.reader import OpenCapture
+from hookscope.specs.output_path import MARK, SUFFIX, TABLES, header_of
+from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
+
+_BLOCK = 1 << 24  # bytes that are copied at a time
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor of a file, or a slice of one.
+
+    ``key`` has the slice behind it; ``source`` is the tensor's own key. ``dtype`` is that in the
+    new file: in a safetensors file the recorded one.
+    """
+
+    key: str
+    dtype: np.dtype[Any] | str
+    shape: tuple[int, ...]
+    source: str
+    index: Index
+
+
+def choose_parts(capture: OpenCapture, words: Sequence[str], ending: str) -> tuple[Part, ...]:
+    """Return what ``words`` mean in a file, in its order of keys where they mean all of it.
+
+    Args:
+        capture: the file.
+        words: layers, keys or globs of either, each with a slice behind it or none; empty for all.
+        ending: of the file to be written.
+
+    Raises:
+        RequestError: a word means nothing, or the format does not take what was chosen.
+    """
+    keys = [record.key for record in capture.records]
+    chosen = choose_keys(words, keys, capture.path) if words else [(key, WHOLE) for key in keys]
+    if ending == TABLES[-1]:
+        raise RequestError(
+            f"{ending} is for the rows of a folder of features, and {capture.path} is a file.",
+            f"Let the output end in {', '.join(TABLES[:-2])} or {TABLES[-2]}.",
+        )
+    sliced = next((key + slice_text(index) for key, index in chosen if index != WHOLE), None)
+    if ending == SUFFIX and sliced:
+        raise RequestError(
+            f"{sliced} is a part of a tensor, and a {SUFFIX} file holds tensors as recorded.",
+            "Leave out the slice, or let the output end in .npy or .npz.",
+        )
+    check_single([key + slice_text(index) for key, index in chosen], ending, "tensors")
+    return tuple(_part(capture, key, index, ending) for key, index in chosen)
+
+
+def _part(capture: OpenCapture, key: str, index: Index, ending: str) -> Part:
+    if ending == SUFFIX:
+        record = capture.record(key)
+        return Part(key, record.dtype, tuple(record.shape), key, index)
+    shape = capture.shape(key, index)
+    return Part(key + slice_text(index), capture.dtype(key), shape, key, index)
+
+
+def write_parts(
+    capture: OpenCapture,
+    parts: Sequence[Part],
+    path: Path,
+    ending: str,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Write what was chosen to ``path``."""
+    if ending == SUFFIX:
+        _write_safetensors(capture, [part.source for part in parts], path)
+        return
+
+    def entries() -> Iterator[ArrayEntry]:
+        for done, part in enumerate(parts, start=1):
+            pieces = capture.blocks(part.source, part.index)
+            yield ArrayEntry(part.key, np.dtype(part.dtype), part.shape, pieces)
+            progress(done, len(parts))
+
+    write_arrays(path, ending, entries())
+
+
+def _write_safetensors(capture: OpenCapture, keys: Sequence[str], path: Path) -> None:
+    """Copy tensors as they are stored, with what is known of them and of the run."""
+    table, start = header_of(capture.path)
+    info = json.loads(table["__metadata__"][MARK])
+    wanted = set(keys)
+    info["records"] = [record for record in info["records"] if record["key"] in wanted]
+    if "stored_as" in info:
+        info["stored_as"] = {k: note for k, note in info["stored_as"].items() if k in wanted}
+    new: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(info, sort_keys=True)}}
+    # In the order of the file, which keeps each tensor at a multiple of the size of its values.
+    ordered = sorted(wanted, key=lambda key: table[key]["data_offsets"])
+    end = 0
+    for key in ordered:
+        first, last = table[key]["data_offsets"]
+        new[key] = {**table[key], "data_offsets": [end, end := end + last - first]}
+    text = strict_json.dumps(new).encode()
+    text += b" " * (-len(text) % 8)
+    with open(capture.path, "rb") as source, path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for key in ordered:
+            first, last = table[key]["data_offsets"]
+            source.seek(start + first)
+            while first < last:
+                block = source.read(min(_BLOCK, last - first))
+                if not block:
+                    raise OSError("the file that is read has become shorter")
+                file.write(block)
+                first += len(block)

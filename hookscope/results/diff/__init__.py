@@ -1,0 +1,1 @@
+"""Comparisons of captures: which tensors belong together, how far they differ."""

@@ -1,0 +1,108 @@
+"""A failed forward pass as plain data, which nothing needs torch to read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hookscope.results.module_tree import ROOT
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, shape, dtype and device of a tensor, without its values."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+    @property
+    def size(self) -> str:
+        """The shape as text: ``1x676``, or ``scalar``."""
+        return "x".join(map(str, self.shape)) or "scalar"
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a layer: ``call`` counts from 1. ``arguments`` is the module's ``extra_repr()``.
+
+    A call that did not return has no ``outputs``.
+    """
+
+    layer: str
+    type: str
+    call: int
+    arguments: str = ""
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The layer's name, with the number of the call from the second one on."""
+        return self.layer if self.call < 2 else f"{self.layer}:{self.call}"
+
+
+@dataclass(frozen=True)
+class ForwardFailure:
+    """What is known of a forward pass that failed.
+
+    Attributes:
+        failed: the innermost call that was running; its number is 0 if it is not known.
+        ran: the calls that had returned, in that order.
+        complete: whether ``ran`` has the calls of all layers, and not only of the chosen ones.
+        variables: the tensors that the failing line names.
+        expected: what the layer takes, and in what its input differs; empty where not known.
+        fixes: changes that would help, the first one first. Each says what was checked.
+        file: the user's file that makes the failing call; empty where there is none.
+        line: its line there, from 1.
+        function: the function that the line is in.
+        source: the text of the line.
+    """
+
+    failed: LayerCall
+    ran: tuple[LayerCall, ...] = ()
+    complete: bool = False
+    variables: tuple[TensorInfo, ...] = ()
+    expected: str = ""
+    fixes: tuple[str, ...] = ()
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    source: str = ""
+
+    @property
+    def where(self) -> str:
+        """The name of what failed, for a sentence."""
+        return "the model itself" if self.failed.layer == ROOT else self.failed.name
+
+    def explanation(self) -> list[str]:
+        """Return what came in, what was expected, where, and what would help: a line for each."""
+        lines = []
+        if self.file:
+            brief = re.split(r"(?:site|dist)-packages[/\\\\]", self.file)[-1]
+            lines.append(f"Line: {brief}:{self.line}, in {self.function}: {self.source}")
+        if self.failed.inputs:
+            lines.append(f"Input of {self.where}: {_list(self.failed.inputs)}.")
+        inputs = {(one.shape, one.dtype, one.device) for one in self.failed.inputs}
+        if others := [v for v in self.variables if (v.shape, v.dtype, v.device) not in inputs]:
+            lines.append(f"In that line: {_list(others)}.")
+        if self.expected:
+            lines.append(f"Expected: {self.expected}")
+        lines += [f"{'Or' if i else 'Fix'}: {fix}" for i, fix in enumerate(self.fixes)]
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as a plain dict."""
+        return asdict(self)
+
+
+def _list(tensors: list[TensorInfo] | tuple[TensorInfo, ...]) -> str:
+    # On one device there is nothing to tell apart.
+    several = len({tensor.device for tensor in tensors}) > 1
+    texts = []
+    for tensor in tensors:
+        device = f" on {tensor.device}" if several else ""
+        texts.append(f"{tensor.name} {tensor.size} {tensor.dtype}{device}".strip())
+    return ", ".join(texts)

@@ -1,0 +1,115 @@
+"""Statistics of one of numpy's arrays, as ``tensors/stats.py`` gives those of torch's tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.results.squares import exponent_of, fits
+from hookscope.results.stats import BLOCK, Moments, Stats
+
+
+def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
+    """Return the statistics of an array that is given in pieces: see ``blocks``.
+
+    Args:
+        pieces: arrays of one dimension and of one dtype: bool, integer, floating-point or complex.
+
+    Example:
+        >>> s = summarize(blocks(np.array([0.0, 1.0, 2.0, np.nan])))
+        >>> s.mean, s.min, s.max, s.zeros, s.nan
+        (1.0, 0.0, 2.0, 1, 1)
+    """
+    moments = Moments()
+    numel, exact = 0, False
+    for piece in pieces:
+        exact = piece.dtype.kind in "biu"
+        wide = magnitude(piece).astype(np.float64)
+        numel += wide.size
+        moments.zeros += wide.size - int(np.count_nonzero(wide))
+        kept = wide[np.isfinite(wide)]
+        nan_here = int(np.isnan(wide).sum())
+        moments.nan += nan_here
+        moments.inf += wide.size - kept.size - nan_here
+        if not kept.size:
+            continue
+        bounds = piece if exact else kept
+        low, high = bounds.min().item(), bounds.max().item()
+        sums, exponent = _sums(kept), 0
+        if not fits(sums[-1]) and (low or high):
+            exponent = exponent_of(max(abs(low), abs(high)))
+            sums = _sums(scale(kept, -exponent))
+        moments.merge(kept.size, *sums, low, high, exponent)
+    return moments.stats(numel, exact)
+
+
+def _sums(kept: NDArray[np.float64]) -> tuple[float, float, float]:
+    """The mean, the sum of squared distances from it, and the sum of squares."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # see ``squares.py``
+        mean = float(kept.mean())
+        return mean, float(np.sum((kept - mean) ** 2)), float(np.dot(kept, kept))
+
+
+def squares(values: NDArray[Any]) -> tuple[float, int]:
+    """Return the sum of the squares of finite numbers as ``value * 2**exponent``.
+
+    Args:
+        values: float64 or complex128.
+
+    Example:
+        >>> squares(np.array([3.0, 4.0]))
+        (25.0, 0)
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        plain = float(np.sum(np.square(np.abs(values))))
+        if fits(plain) or not values.any():
+            return plain, 0
+        exponent = exponent_of(float(np.abs(_parts(values)).max()))
+        return float(np.sum(np.square(np.abs(scale(values, -exponent))))), 2 * exponent
+
+
+def distance_squares(
+    a: NDArray[Any], b: NDArray[Any], gap: NDArray[np.float64]
+) -> tuple[float, int]:
+    """Return the sum of the squares of ``gap``, which is |a - b|, as ``value * 2**exponent``.
+
+    ``a`` and ``b`` are finite; where their distance is beyond the largest float, it is taken anew.
+    """
+    value, exponent = squares(gap)
+    if math.isfinite(value):
+        return value, exponent
+    value, exponent = squares(a / 4 - b / 4)
+    return value, exponent + 4
+
+
+def scale(values: NDArray[Any], exponent: int) -> NDArray[Any]:
+    """Return ``values * 2**exponent`` of float64 or complex128."""
+    if not exponent:
+        return values
+    return np.ldexp(_parts(values), exponent).view(values.dtype)
+
+
+def _parts(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Real and imaginary parts side by side; real numbers as they are."""
+    return np.ascontiguousarray(values).view(np.float64)
+
+
+def blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the entries of ``array`` in row-major order, in blocks of one dimension.
+
+    A block is only good until the next one: its memory may be used again.
+    """
+    if not array.size:
+        return
+    flags = ["external_loop", "buffered"]
+    with np.nditer(array, flags=flags, order="C", buffersize=BLOCK) as walk:  # type: ignore[call-overload]
+        yield from walk
+
+
+def magnitude(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the absolute values of complex numbers, in float64, and any other array as it is."""
+    return np.abs(array.astype(np.complex128)) if array.dtype.kind == "c" else array

@@ -1,0 +1,105 @@
+"""Operators that return their own input, and what an export makes of them.
+
+``x.to(torch.float32)`` returns ``x`` itself where that is its dtype. To ``torch.export`` the two
+are one tensor, and so all later uses of ``x`` become uses of the operator's result, also those
+outside the module that called it: the residual around an RMSNorm. Unflattening then takes the input
+of the norm for one of its outputs. Here such uses are moved back to ``x``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Set
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+_CASTS = {
+    torch.ops.aten.to.dtype,
+    torch.ops.aten.to.dtype_layout,
+    torch.ops.aten.to.device,
+    torch.ops.aten.to.other,
+    torch.ops.aten.type_as.default,
+    torch.ops.aten.flatten.using_ints,
+}
+_DROPOUTS = {
+    torch.ops.aten.dropout.default,
+    torch.ops.aten.feature_dropout.default,
+    torch.ops.aten.alpha_dropout.default,
+    torch.ops.aten.feature_alpha_dropout.default,
+}
+
+
+def untangled(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Return a program that does the same, with no input of a module among its outputs.
+
+    A result that may be the only output of its module stays where it is.
+    """
+    aliases = [node.name for node in program.graph.nodes if _is_alias(node)]
+    if not aliases:
+        return program
+    own = copy.copy(program)
+    own._graph_module = copy.deepcopy(program.graph_module)
+    nodes = {node.name: node for node in own.graph.nodes}
+    renamed = dict(_moved([nodes[name] for name in aliases]))
+    if renamed:
+        own._graph_signature = copy.deepcopy(program.graph_signature)
+        for spec in own._graph_signature.output_specs:
+            for old, new in renamed.items():
+                if getattr(spec.arg, "name", None) == old:
+                    spec.arg.name = new
+    own.graph.lint()
+    return own
+
+
+def _moved(aliases: list[fx.Node]) -> Iterator[tuple[str, str]]:
+    """Move the uses; give the names of those that were outputs of the program, old and new."""
+    for node in aliases:
+        for call in _calls(node):
+            source = _origin(node, call)
+            others = (_origin(other, call) for other in _escaping(node.graph, call))
+            if call in _calls(source) or all(call not in _calls(other) for other in others):
+                continue
+            for user in [user for user in node.users if call not in _calls(user)]:
+                user.replace_input_with(node, source)
+                if user.op == "output":
+                    yield node.name, source.name
+
+
+def _is_alias(node: fx.Node) -> bool:
+    """Whether the operator returns its own first input."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node) or node.target not in _CASTS | _DROPOUTS:
+        return False
+    if node.target in _DROPOUTS:
+        return node.args[2] is False
+    one, other = (x.meta.get("val") for x in (source, node))
+    return (
+        isinstance(one, Tensor)
+        and isinstance(other, Tensor)
+        and (one.dtype, one.device, one.layout) == (other.dtype, other.device, other.layout)
+        and one.shape == other.shape
+        and (one.layout is not torch.strided or one.stride() == other.stride())
+        and True not in node.args[2:]
+        and not node.kwargs.get("copy")
+    )
+
+
+def _calls(node: fx.Node) -> Set[Any]:
+    """The calls of modules that the node is in, by their paths."""
+    return {path for path, _ in node.meta.get("nn_module_stack", {}).values()}
+
+
+def _escaping(graph: fx.Graph, call: str) -> Iterator[fx.Node]:
+    """The nodes in a call whose results are used outside of it."""
+    for node in graph.nodes:
+        if call in _calls(node) and any(call not in _calls(user) for user in node.users):
+            yield node
+
+
+def _origin(node: fx.Node, call: str) -> fx.Node:
+    """What computed the node's result, or what came into the call where that passed it on."""
+    while call in _calls(node) and _is_alias(node):
+        node = cast(fx.Node, node.args[0])
+    return node

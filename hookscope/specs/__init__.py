@@ -1,0 +1,1 @@
+"""Everything a user can ask for, parsed and checked without torch."""

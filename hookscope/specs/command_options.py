@@ -1,0 +1,279 @@
+"""What single commands can be asked for besides the parts of a request that they share.
+
+Each is checked when it is made, without torch. The fields have the names and the defaults of the
+keywords.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hookscope.errors import RequestError
+from hookscope.specs.cam import DEFAULT_METHOD, UPSAMPLINGS, check_choices
+from hookscope.specs.choices import AUTOCASTS, DECODINGS, FIGURES, KNOCKOUTS
+from hookscope.specs.device_map import demand_word
+from hookscope.specs.health_checks import DEFAULTS, Thresholds, choose
+from hookscope.specs.losses import check_target
+from hookscope.specs.record_kinds import GRADIENTS, VALUES, resolve_kinds
+from hookscope.specs.reduction import Storing, read_storing
+
+
+def _hold(options: object, name: str) -> None:
+    """Make a tuple of a field that may be a generator, which could be read only once."""
+    value = getattr(options, name)
+    if value is not None and not isinstance(value, str):
+        object.__setattr__(options, name, tuple(value))
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """What ``capture`` records and checks.
+
+    Attributes:
+        what: ``output``, ``input`` or both.
+        ops: record what functions return between modules.
+        attention: record the weights of attention.
+        verify: run again without hooks and require a bit-identical output.
+        strict: require that every matched layer ran.
+        max_bytes: stop rather than record more.
+    """
+
+    what: str | Iterable[str] = ("output",)
+    ops: bool = False
+    attention: bool = False
+    verify: bool = False
+    strict: bool = False
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _hold(self, "what")
+        self.kinds  # noqa: B018 - computed for its checks
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of records that are asked for."""
+        return resolve_kinds(self.what, VALUES)
+
+
+@dataclass(frozen=True)
+class GradsOptions:
+    """What ``grads`` records and checks; see ``CaptureOptions``."""
+
+    what: str | Iterable[str] = ("output", "param")
+    ops: bool = False
+    verify: bool = False
+    strict: bool = False
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _hold(self, "what")
+        self.kinds  # noqa: B018 - computed for its checks
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of records that are asked for."""
+        return resolve_kinds(self.what, GRADIENTS)
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The optimizer of ``step``.
+
+    Attributes:
+        optimizer: its name.
+        lr: the learning rate; None for the optimizer's own.
+        opt_args: its other arguments.
+        strict: require that every matched layer ran.
+        max_bytes: stop rather than record more.
+    """
+
+    optimizer: str = "sgd"
+    lr: float | None = None
+    opt_args: Mapping[str, Any] | None = None
+    strict: bool = False
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class GradcheckOptions:
+    """The tolerances of ``gradcheck``: |a - b| <= atol + rtol |b|.
+
+    Attributes:
+        shape: of the inputs.
+        eps: the step of the numerical derivative.
+        atol: the absolute tolerance.
+        rtol: the relative tolerance.
+    """
+
+    shape: Sequence[Sequence[int]] | Sequence[int] = ()
+    eps: float = 1e-6
+    atol: float = 1e-5
+    rtol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        numbers = (self.eps, self.atol, self.rtol)
+        if self.eps <= 0 or min(numbers) < 0 or not all(map(math.isfinite, numbers)):
+            raise RequestError(
+                f"eps {self.eps}, atol {self.atol}, rtol {self.rtol}: they cannot be negative, nor"
+                " eps zero.",
+                "torch.autograd.gradcheck takes 1e-6, 1e-5 and 1e-3 unless told otherwise.",
+            )
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """Which checks ``check`` makes, and the thresholds of its findings.
+
+    The numbers are those of ``hookscope.specs.health_checks.Thresholds``.
+
+    Attributes:
+        only: names of the checks to make; None for all.
+        skip: names of checks to leave out.
+    """
+
+    only: str | Iterable[str] | None = None
+    skip: str | Iterable[str] | None = None
+    dead: float = DEFAULTS.dead
+    saturated: float = DEFAULTS.saturated
+    margin: float = DEFAULTS.margin
+    vanishing: float = DEFAULTS.vanishing
+    exploding: float = DEFAULTS.exploding
+    floor: float = DEFAULTS.floor
+    ceiling: float = DEFAULTS.ceiling
+
+    def __post_init__(self) -> None:
+        _hold(self, "only")
+        _hold(self, "skip")
+        self.names, self.thresholds  # noqa: B018 - computed for their checks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the checks to make."""
+        return choose(self.only, self.skip)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """From where on something is a finding."""
+        return Thresholds(
+            dead=self.dead,
+            saturated=self.saturated,
+            margin=self.margin,
+            vanishing=self.vanishing,
+            exploding=self.exploding,
+            floor=self.floor,
+            ceiling=self.ceiling,
+        )
+
+
+@dataclass(frozen=True)
+class AblateOptions:
+    """How ``ablate`` knocks layers out.
+
+    Attributes:
+        by: ``zero``, ``mean`` or ``noise``.
+        channels: one channel at a time.
+        rank: what the results are sorted by: ``score``, ``loss`` or ``output``.
+    """
+
+    by: str = "zero"
+    channels: bool = False
+    rank: str | None = None
+
+    def __post_init__(self) -> None:
+        demand_word("by", self.by, KNOCKOUTS)
+        demand_word("rank", self.rank or FIGURES[0], FIGURES)
+
+
+@dataclass(frozen=True)
+class CamOptions:
+    """How ``cam`` makes a map.
+
+    Attributes:
+        by: the method.
+        layer: whose output it is made of; None for the last with a map.
+        target: the class that is explained.
+        upsample: how the map is brought to the size of the image.
+        steps: of the integral of ``integrated``.
+        baseline: where that integral begins.
+    """
+
+    by: str = DEFAULT_METHOD
+    layer: str | None = None
+    target: Any = "argmax"
+    upsample: str = UPSAMPLINGS[0]
+    steps: int | None = None
+    baseline: Any = None
+
+    def __post_init__(self) -> None:
+        check_choices(self.by, self.layer, self.steps, self.baseline, self.upsample)
+        check_target(self.target)
+
+
+@dataclass(frozen=True)
+class ExtractOptions:
+    """How ``extract`` goes through a dataset, and what it stores of each row.
+
+    Attributes:
+        what: ``output``, ``input`` or both.
+        batch: rows of a batch; None for what fits.
+        memory: bytes that batches under way may take.
+        workers: processes that read; None for one less than there are cores.
+        shard_size: rows of a shard.
+        every: use every N-th input.
+        reduce: how each row becomes smaller.
+        store_dtype: the dtype that floating-point values are stored in.
+        stats_only: store statistics of the whole dataset and no row.
+        decode: ``exact`` or ``fast``.
+        stop: end the forward pass after the last of the chosen layers.
+        skip_bad: go on where an input cannot be read.
+        resume: go on with a folder that an earlier run began.
+        force: replace the results in the folder.
+        channels_last: run the model in that memory format.
+        autocast: ``bfloat16`` or ``float16``.
+
+    Raises:
+        RequestError: a number is too small, or a value is not one of the choices.
+    """
+
+    what: str | Iterable[str] = ("output",)
+    batch: int | None = None
+    memory: int = 2 * 10**9
+    workers: int | None = None
+    shard_size: int | None = None
+    every: int = 1
+    reduce: str | None = None
+    store_dtype: str | None = None
+    stats_only: bool = False
+    decode: str = DECODINGS[0]
+    stop: bool = True
+    skip_bad: bool = False
+    resume: bool = False
+    force: bool = False
+    channels_last: bool = False
+    autocast: str | None = None
+
+    def __post_init__(self) -> None:
+        demand_word("decode", self.decode, DECODINGS)
+        demand_word("autocast", self.autocast or AUTOCASTS[0], AUTOCASTS)
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise RequestError(f"{name} is {value}, and {least} is the least that it can be.")
+        _hold(self, "what")
+        self.kinds, self.storing  # noqa: B018 - computed for their checks
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of records that are asked for."""
+        return resolve_kinds(self.what, VALUES)
+
+    @property
+    def storing(self) -> Storing:
+        """What is stored of each row."""
+        return read_storing(self.reduce, self.store_dtype, self.stats_only)
+
+
+_LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1}

@@ -1,0 +1,161 @@
+"""The checks of ``check`` by name, what each measures, and its thresholds. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from hookscope.errors import RequestError
+from hookscope.specs.suggest import did_you_mean
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+LEVELS = (ERROR, WARNING, NOTE)
+
+NAN, INF, DEAD, SATURATED, VANISHING, EXPLODING = (
+    *("nan", "inf", "dead", "saturated"),
+    *("vanishing", "exploding"),
+)
+UNUSED, FROZEN, UNCALLED, BATCHNORM, DUPLICATED, TIED, DTYPES, DEVICES = (
+    *("unused", "frozen", "uncalled", "batchnorm"),
+    *("duplicated", "tied", "dtypes", "devices"),
+)
+RUN = "run"  # that the model ran to its end, without which nothing else could be told
+
+
+class Check(NamedTuple):
+    """One check.
+
+    Attributes:
+        name: the word for ``--only`` and ``--skip``.
+        finds: what it finds.
+        measure: what its findings are measured by.
+        thresholds: the names of the options that move it.
+        backward: whether it needs a backward pass.
+    """
+
+    name: str
+    finds: str
+    measure: str
+    thresholds: tuple[str, ...] = ()
+    backward: bool = False
+
+
+CHECKS: dict[str, Check] = {
+    one.name: one
+    for one in (
+        Check(NAN, "NaN in activations, gradients, parameters or the input", "NaN entries"),
+        Check(INF, "infinities there", "infinite entries"),
+        Check(
+            DEAD,
+            "ReLU-like layers with units that are zero everywhere",
+            "share of units zero at every position of every sample",
+            ("dead",),
+        ),
+        Check(
+            SATURATED,
+            "sigmoid, tanh, softmax and their like at their bounds",
+            "share of entries at a bound",
+            ("saturated", "margin"),
+        ),
+        Check(
+            VANISHING,
+            "gradients that become too small on their way back",
+            "norm over the norm nearest to the loss",
+            ("vanishing", "floor"),
+            True,
+        ),
+        Check(
+            EXPLODING,
+            "gradients that become too large",
+            "norm over the norm nearest to the loss",
+            ("exploding", "ceiling"),
+            True,
+        ),
+        Check(UNUSED, "parameters outside the loss", "parameters without a gradient", (), True),
+        Check(FROZEN, "parameters with requires_grad=False", "frozen parameters"),
+        Check(UNCALLED, "modules that never run", "calls"),
+        Check(
+            BATCHNORM,
+            "running statistics that were never updated",
+            "layers with mean 0 and variance 1 throughout",
+        ),
+        Check(DUPLICATED, "parameters that are copies of others", "parameters of equal values"),
+        Check(TIED, "parameters that are one tensor under several names", "further names"),
+        Check(DTYPES, "floating-point types that are mixed", "floating-point types"),
+        Check(DEVICES, "parameters on several devices", "devices"),
+    )
+}
+
+
+SHARES = ("dead", "saturated", "margin")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From where on something is a finding.
+
+    Attributes:
+        dead: share of dead units.
+        saturated: share of entries at a bound.
+        margin: how near a bound counts as at it, as a share of the width between the bounds.
+        vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
+        exploding: the same upwards; parameters' 100 times it.
+        floor: norm of a gradient under which it has vanished whatever the others are.
+        ceiling: entry of a gradient over which it has exploded.
+
+    Raises:
+        RequestError: a share is not between 0 and 1, or another number not above 0.
+    """
+
+    dead: float = 0.95
+    saturated: float = 0.9
+    margin: float = 0.01
+    vanishing: float = 1e-4
+    exploding: float = 1e4
+    floor: float = 1e-8
+    ceiling: float = 65504.0
+
+    def __post_init__(self) -> None:
+        for name, value in self.to_json().items():
+            if not value >= 0 or (name not in SHARES and value == 0):
+                raise RequestError(f"{name} cannot be {value:g}.", "Give a number above 0.")
+            if name in SHARES and value > 1:
+                raise RequestError(f"{name} cannot be {value:g}: it is a share.", "Give 0 to 1.")
+
+    def to_json(self) -> dict[str, float]:
+        """Return them as a plain dict."""
+        return asdict(self)
+
+
+DEFAULTS = Thresholds()
+
+
+def choose(only: str | Iterable[str] | None, skip: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names of the checks to make, in the order of the table.
+
+    Args:
+        only: those to make, as a list or with commas between; None for all.
+        skip: those to leave out.
+
+    Raises:
+        RequestError: there is no such check, or none is left.
+
+    Example:
+        >>> choose("inf,nan", None), len(choose(None, ["tied"])) == len(CHECKS) - 1
+        (('nan', 'inf'), True)
+    """
+    wanted, unwanted = (
+        [word.strip() for word in words.split(",")] if isinstance(words, str) else list(words or ())
+        for words in (only, skip)
+    )
+    for word in (*wanted, *unwanted):
+        if word not in CHECKS:
+            raise RequestError(
+                f"There is no check called {word!r}.",
+                f"{did_you_mean(word, CHECKS)} They are {', '.join(CHECKS)}.".strip(),
+            )
+    chosen = [n for n in CHECKS if (only is None or n in wanted) and n not in unwanted]
+    if not chosen:
+        raise RequestError("No check is left.", "Name fewer with --skip, or others with --only.")
+    return tuple(chosen)

@@ -1,0 +1,129 @@
+"""The files that a word behind ``--input`` stands for: itself, those of a folder or of a glob.
+
+Torch-free, so that a wrong word is reported before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Sequence
+from glob import glob, has_magic
+from pathlib import Path
+
+from hookscope.errors import InputError
+from hookscope.files.detect import AGAIN
+from hookscope.specs.suggest import did_you_mean
+
+log = logging.getLogger("hookscope")
+
+_SHOWN = 3  # names that a note lists
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def files_of(
+    word: str, hint: str = "", *, usable: bool = True, there: bool = True
+) -> Sequence[str]:
+    """Return the files of one word, each there and readable.
+
+    A folder stands for the images in it (by their suffix, in order of name, not in its folders). A
+    word that exists is taken as it is even if it contains ``*``, ``?`` or ``[``; otherwise these
+    make it a glob, whose matches come in order of name and where ``**`` crosses folders.
+
+    Args:
+        word: a path or a glob.
+        hint: what to say where nothing of a like name exists.
+        usable: whether each must be readable and not empty.
+        there: whether a file that is named by itself must exist.
+
+    Raises:
+        InputError: a file is missing, or empty or unreadable and should be ``usable``, a folder
+            holds no image, or a glob matches nothing.
+    """
+    path = os.path.expanduser(word)
+    if os.path.isdir(path):
+        return _images_in(path, usable)
+    if os.path.lexists(path) or not has_magic(path):
+        return [_check(path, hint, usable) if there else path]
+    found = matches(path)
+    if not found:
+        raise InputError(f"No file matches {word!r}.", "Check the folder and the pattern.")
+    rest = [entry for entry in glob(path, recursive=True) if not os.path.isfile(entry)]
+    # A pattern such as **/* matches folders, too, in which it then looks.
+    _tell_left_out(
+        word,
+        [one for one in rest if not os.path.isdir(one) or one.lower().endswith(IMAGE_SUFFIXES)],
+    )
+    return [_check(file, hint, usable) for file in found]
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the files that a glob matches, in order of name; nothing if it is no glob."""
+    if not has_magic(pattern):
+        return []
+    return sorted(file for file in glob(pattern, recursive=True) if os.path.isfile(file))
+
+
+def _images_in(folder: str, usable: bool) -> Sequence[str]:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as exc:
+        raise InputError(f"The folder {folder!r} cannot be read: {exc.strerror}.") from exc
+    found = [os.path.join(folder, name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    images = [file for file in found if os.path.isfile(file)]
+    others = [file for file in found if not os.path.isfile(file)]
+    if not images:
+        known = " ".join(IMAGE_SUFFIXES)
+        those = f" ({_list_left_out(others)})" if others else ""
+        raise InputError(
+            f"The folder {folder!r} holds no image{those}.",
+            f"Looked for {known} in it; name other files one by one, or by a glob.",
+        )
+    _tell_left_out(folder, others)
+    return [_check(file, "", usable) for file in images]
+
+
+def _tell_left_out(word: str, entries: Sequence[str]) -> None:
+    if entries:
+        log.info("left out of %s: %s", word, _list_left_out(entries))
+
+
+def _list_left_out(entries: Sequence[str]) -> str:
+    """How many they are, with the first names and what each is.
+
+    A pipe that is named by itself is read; one that lies in a folder could be waited for in vain.
+    """
+    shown = [f"{os.path.basename(entry)} ({_kind(entry)})" for entry in sorted(entries)[:_SHOWN]]
+    more = ", ..." if len(entries) > _SHOWN else ""
+    noun = "entry that is not a file" if len(entries) == 1 else "entries that are not files"
+    return f"{len(entries)} {noun}: {', '.join(shown)}{more}"
+
+
+def _kind(entry: str) -> str:
+    if os.path.islink(entry) and not os.path.exists(entry):
+        return "a link that leads nowhere"
+    if os.path.isdir(entry):
+        return "a folder"
+    return "a pipe" if stat.S_ISFIFO(os.stat(entry).st_mode) else "a device or socket"
+
+
+def _check(file: str, hint: str, usable: bool) -> str:
+    path = Path(file)
+    if not os.path.exists(file):
+        raise InputError(f"There is no file {file!r}.", _near_file(path, hint))
+    if not usable:
+        return file
+    if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read
+        raise InputError(f"The file {file!r} is empty.", AGAIN)
+    if not os.access(file, os.R_OK):
+        raise InputError(f"The file {file!r} may not be read.", "Check its permissions.")
+    return file
+
+
+def _near_file(path: Path, hint: str) -> str:
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return hint or f"There is no folder {str(path.parent)!r} either."
+    return did_you_mean(path.name, names) or hint or "Check the name and the folder."

@@ -1,0 +1,254 @@
+"""The file that a command will write: its default name, and whether it may be written.
+
+Everything here is asked before torch is imported, so that a wrong path costs no waiting. The
+writing itself, atomic and repeatable, is in ``tensors/save.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hookscope.errors import RequestError
+from hookscope.specs.choices import ENDINGS
+
+SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
+ADDRESS = "://"  # stands in that of an object store, and in no path
+PAGE = ".html"
+MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
+PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page begins that it wrote
+TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
+# What a picture that it wrote tells of who made it, near the beginning or, in a PDF, the end.
+PICTURE_MARKS = {
+    ".png": f"tEXtSoftware\0{MARK}".encode(),
+    ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
+    ".pdf": f"/Creator ({MARK})".encode(),
+}
+RECORDINGS = (SUFFIX, NPY, NPZ)  # what a recording is written to
+TABLES = (*RECORDINGS, ".parquet")  # what is exported to
+_MARKLESS = (NPY, ".parquet")  # nothing in them tells who wrote them
+_ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
+# How a report of findings begins that it wrote: the first key of one format, the text of the other.
+REPORT_MARKS = {
+    ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
+    ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
+}
+_NEAR = 4096  # bytes
+_HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
+
+
+def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
+    """Return the name of a command's result in the working folder.
+
+    It does not begin with a layer's name, or a shell would take ``layer3.*`` without quotes for it.
+
+    >>> default_path("resnet18", "capture").name
+    'resnet18.capture.safetensors'
+    """
+    return Path(f"{model_name}.{command}{suffix}")
+
+
+def names_folder(word: str | os.PathLike[str]) -> bool:
+    """Whether an output is a folder: an address, or with a slash at the end, or there is one.
+
+    >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
+    (True, True, False)
+    """
+    text = os.fspath(word)
+    return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
+
+
+def holds_features(word: str | os.PathLike[str]) -> bool:
+    """Whether a word names a folder of features, or an address, behind which nothing else lies."""
+    text = os.fspath(word)
+    return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
+
+
+def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
+    """Tell whether hookscope wrote ``path``, from its beginning and its end.
+
+    ``suffix`` is the kind of file meant: ``.safetensors``, ``.npz``, ``.html``, ``.json``,
+    ``.sarif``, ``.xml``, or a picture's.
+    """
+    in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
+    starts = (PAGE_MARK.encode(),) if suffix == PAGE else in_json
+    if suffix in REPORT_MARKS:
+        starts = (REPORT_MARKS[suffix].encode(),)
+    try:
+        if suffix == NPZ:
+            return _has_comment(path)
+        if suffix in PICTURE_MARKS:
+            with path.open("rb") as file:
+                ends = [file.read(_NEAR)]
+                file.seek(-min(_NEAR, path.stat().st_size), os.SEEK_END)
+                return any(PICTURE_MARKS[suffix] in end for end in [*ends, file.read()])
+        if suffix != SUFFIX:
+            with path.open("rb") as file:
+                return file.read(max(map(len, starts))).startswith(starts)
+        metadata = header_of(path)[0].get("__metadata__")
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(metadata, dict) and MARK in metadata
+
+
+def _has_comment(path: Path) -> bool:
+    """Whether a zip archive ends in the comment that hookscope writes."""
+    with path.open("rb") as file:
+        file.seek(-22 - len(MARK), os.SEEK_END)
+        end = file.read()
+    return end.startswith(_ARCHIVE_END) and end.endswith(MARK.encode())
+
+
+def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
+    """Return the table that a safetensors file begins with, and where its values begin.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it begins with something else.
+    """
+    with open(path, "rb") as file:
+        return header_in(file)
+
+
+def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return the same of a file that is open at its beginning.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it begins with something else.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= _HEADER_LIMIT:
+        raise ValueError("no header of safetensors")
+    table = json.loads(file.read(length))
+    if not isinstance(table, dict):
+        raise ValueError("no header of safetensors")
+    return table, 8 + length
+
+
+def recording_ending(path: Path) -> str:
+    """Return the ending of the file that a recording is written to, which tells its format.
+
+    A name without any ending is that of a safetensors file.
+
+    Raises:
+        RequestError: no recording is written in that format.
+    """
+    return _known_ending(path, RECORDINGS) if path.suffix else SUFFIX
+
+
+def check_ending(path: Path, *endings: str) -> None:
+    """Make sure that a name does not promise another format than the one that is written.
+
+    Raises:
+        RequestError: it ends otherwise. A name without any ending promises none.
+    """
+    if path.suffix:
+        _known_ending(path, endings)
+
+
+def _known_ending(path: Path, endings: Sequence[str]) -> str:
+    ending = path.suffix.lower()
+    if ending not in endings:
+        listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
+        raise RequestError(
+            f"The ending of the output {path} names no format that is written here.",
+            f"Use {listed}.",
+        )
+    return ending
+
+
+def picture_ending(path: Path) -> str:
+    """Return the ending of a picture's name, which tells its format.
+
+    Raises:
+        RequestError: no picture is written in that format.
+    """
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise RequestError(
+            f"The output {path} is no picture by its name.",
+            f"Let it end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.",
+        )
+    return ending
+
+
+def table_ending(path: Path) -> str:
+    """Return the ending of the file that is exported to, which tells its format.
+
+    Raises:
+        RequestError: nothing is exported to that format.
+    """
+    return _known_ending(path, TABLES)
+
+
+def check_report(path: Path, force: bool) -> bool:
+    """Make sure that a report of findings can be written, as ``check`` does.
+
+    Raises:
+        RequestError: its ending names no format, or ``check`` raises.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in REPORT_MARKS:
+        raise RequestError(
+            f"The output {path} is no report by its name.",
+            "Let it end in .sarif (SARIF 2.1.0) or .xml (JUnit).",
+        )
+    return check(path, force, suffix=suffix)
+
+
+def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:
+    """Make sure that ``path`` can be written, and return whether that replaces a file.
+
+    Args:
+        path: the file to be written.
+        force: whether a file that hookscope did not write may be replaced.
+        option: what named the file, for the repair.
+        suffix: the kind of file to be written: ``.safetensors``, ``.html``, ``.json``, or that of a
+            picture.
+
+    Raises:
+        RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or
+            it exists, hookscope did not write it, and ``force`` is not given.
+    """
+    if str(path) == "-":
+        raise RequestError("The output cannot be '-'.", "Name a file: stdout has the summary.")
+    if path.is_dir():
+        raise RequestError(
+            f"The output {path} is a folder.", f"Name a file in it: {path / f'result{suffix}'}"
+        )
+    target = Path(os.path.realpath(path))  # what a link leads to is written, and the link stays
+    if target.is_symlink():
+        raise RequestError(
+            f"The output {path} is a link that leads back to itself.",
+            f"Name another file with {option}.",
+        )
+    folder = target.parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise RequestError(
+            f"The output folder {folder} {what}.", "Make the folder first, or name another one."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RequestError(
+            f"The output folder {folder} cannot be written to.",
+            f"Name a file in another folder with {option}.",
+        )
+    if not path.exists():
+        return False
+    # A device or a pipe would be replaced by the rename that ends the writing.
+    if not path.is_file():
+        raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
+    if not force and not is_ours(path, suffix):
+        other = any(is_ours(path, kind) for kind in (SUFFIX, ".json"))
+        what = "holds results of another kind" if other else "was not written by hookscope"
+        if suffix in _MARKLESS:
+            what = f"a {suffix} file does not tell whether hookscope wrote it"
+        raise RequestError(
+            f"The file {path} exists and {what}.",
+            f"Add --force to replace it, or name another file with {option}.",
+        )
+    return True

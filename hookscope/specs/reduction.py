@@ -1,0 +1,112 @@
+"""What is kept of a dataset's rows, as words: a reduction, a dtype, or statistics alone.
+
+Torch-free, so that a wrong word is refused at once. ``extraction/reducing.py`` carries it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+from hookscope.specs.suggest import did_you_mean
+
+MEAN, MAX, CLS, FLATTEN = "mean", "max", "cls", "flatten"
+TOPK, PCA, HISTOGRAM = "topk", "pca", "histogram"
+SPACE, TOKENS, ALL = "space", "tokens", "all"
+
+COUNTED = (TOPK, PCA)  # K follows the name
+OVER = (SPACE, TOKENS, ALL)
+_WHOLE = (CLS, FLATTEN)  # what they go over is settled
+FORMS = (MEAN, MAX, CLS, FLATTEN, "topk:K", "pca:K", HISTOGRAM)
+_NAMES = tuple(form.partition(":")[0] for form in FORMS)
+
+FLOAT16, BFLOAT16, INT8 = "float16", "bfloat16", "int8"
+STORE_DTYPES = (FLOAT16, BFLOAT16, INT8)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How each row of a layer's tensor becomes smaller.
+
+    Attributes:
+        word: as it was typed.
+        name: ``mean``, ``max``, ``cls``, ``flatten``, ``topk``, ``pca`` or ``histogram``.
+        count: the K of ``topk`` and ``pca``, else 0.
+        over: ``space``, ``tokens`` or ``all``; None for what suits the name and the layer.
+    """
+
+    word: str
+    name: str
+    count: int = 0
+    over: str | None = None
+
+
+@dataclass(frozen=True)
+class Storing:
+    """What is kept of the rows.
+
+    Attributes:
+        reduction: None to keep tensors whole.
+        dtype: ``float16``, ``bfloat16`` or ``int8`` for floating-point values; None as they are.
+        stats_only: keep statistics of the whole dataset and no row.
+    """
+
+    reduction: Reduction | None = None
+    dtype: str | None = None
+    stats_only: bool = False
+
+
+def read_storing(reduce: str | None, store_dtype: str | None, stats_only: bool) -> Storing:
+    """Return what the keywords of ``hookscope.extract`` ask for.
+
+    Raises:
+        RequestError: a word is unknown, or they contradict each other.
+    """
+    if store_dtype is not None and store_dtype not in STORE_DTYPES:
+        raise RequestError(
+            f"{store_dtype!r} is no dtype to store.",
+            did_you_mean(store_dtype, STORE_DTYPES) or f"Choose among {', '.join(STORE_DTYPES)}.",
+        )
+    if stats_only and (reduce or store_dtype):
+        other = "--reduce" if reduce else "--store-dtype"
+        raise RequestError(
+            f"--stats-only keeps no rows, and {other} says how rows are kept.",
+            "Leave out one of the two.",
+        )
+    return Storing(read_reduction(reduce) if reduce else None, store_dtype, stats_only)
+
+
+def read_reduction(word: str) -> Reduction:
+    """Return the reduction that ``word`` names: ``NAME[:K][:OVER]``.
+
+    Raises:
+        RequestError: it names none; offers near ones.
+
+    Example:
+        >>> read_reduction("topk:5")
+        Reduction(word='topk:5', name='topk', count=5, over=None)
+        >>> read_reduction("mean:tokens").over
+        'tokens'
+    """
+    name, *rest = word.split(":")
+    if name not in _NAMES:
+        known = f"Choose among {', '.join(FORMS)}."
+        raise RequestError(f"{word!r} is no reduction.", did_you_mean(name, _NAMES) or known)
+    count = 0
+    if name in COUNTED:
+        number = rest.pop(0) if rest else ""
+        if not (number.isascii() and number.isdigit()) or int(number) < 1:
+            raise RequestError(
+                f"{word!r} does not say how many numbers {name} keeps.", f"Write {name}:10, say."
+            )
+        count = int(number)
+    over = rest.pop(0) if rest else None
+    if over is not None and name in _WHOLE:
+        raise RequestError(f"{name} goes over one thing only, not {over!r}.", f"Write {name}.")
+    if rest or over not in (None, *OVER):
+        wrong = rest[0] if rest else str(over)
+        raise RequestError(
+            f"{wrong!r} in {word!r} is nothing that a reduction goes over.",
+            did_you_mean(wrong, OVER) or f"Choose among {', '.join(OVER)}.",
+        )
+    return Reduction(word, name, count, over)

@@ -1,0 +1,102 @@
+"""Which tensors of a file are meant, and which part of each: ``layer3.*/output[0,3]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from types import EllipsisType
+
+from hookscope.errors import RequestError
+from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.suggest import did_you_mean
+
+Index = tuple[int | slice | EllipsisType, ...]
+WHOLE: Index = (...,)
+
+_SLICE = re.compile(r"(.*?)\[([^\]a-zA-Z!?*]*)\]", re.DOTALL)
+_ENTRY = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?|(\.\.\.)")
+
+
+def choose_keys(words: Sequence[str], keys: Sequence[str], path: object) -> list[tuple[str, Index]]:
+    """Return the keys that ``words`` mean, each with the part of it that is asked for.
+
+    A word is a key, a glob over keys, or the name of a layer (or a glob over those) for all that is
+    recorded of it. Numbers in brackets at its end are a slice, as numpy takes it. Keys come in the
+    order of the words, those of one word in the order of ``keys``.
+
+    Args:
+        words: what was asked for.
+        keys: what the file holds, in order.
+        path: the file, for the error's sentence.
+
+    Raises:
+        RequestError: a word matches nothing, or its slice cannot be read.
+
+    Example:
+        >>> choose_keys(["conv?", "fc/output[0,...]"], ["conv1/output", "fc/output"], "a")
+        [('conv1/output', (Ellipsis,)), ('fc/output', (0, Ellipsis))]
+    """
+    found: dict[tuple[str, str], tuple[str, Index]] = {}
+    for word in words:
+        pattern, index = (word, WHOLE) if word in keys else split_slice(word)
+        chosen = [pattern] if pattern in keys else _matching(pattern, keys)
+        if not chosen and index != WHOLE:  # conv[12] may be a glob after all
+            chosen, index = _matching(word, keys), WHOLE
+        if not chosen:
+            near = did_you_mean(pattern, [*keys, *(key.rpartition("/")[0] for key in keys)])
+            listed = f"'hookscope show {path}' lists what is in it."
+            raise RequestError(f"{pattern!r} matches nothing in {path}.", near or listed)
+        found |= {(key, str(index)): (key, index) for key in chosen}
+    return list(found.values())
+
+
+def split_slice(word: str) -> tuple[str, Index]:
+    """Part a word into what stands before its slice and the slice.
+
+    Raises:
+        RequestError: the brackets at its end hold no slice.
+
+    Example:
+        >>> split_slice("a/output[0,2:4]"), split_slice("a[bc]")
+        (('a/output', (0, slice(2, 4, None))), ('a[bc]', (Ellipsis,)))
+    """
+    match = _SLICE.fullmatch(word)
+    if match is None:
+        return word, WHOLE
+    return match[1], tuple(_entry(text.strip(), match[2]) for text in match[2].split(","))
+
+
+def slice_text(index: Index) -> str:
+    """Return a slice as it is written behind a key, empty for all of it.
+
+    Example:
+        >>> slice_text((0, slice(None, 4), ...)), slice_text(WHOLE)
+        ('[0,:4,...]', '')
+    """
+    return "" if index == WHOLE else f"[{','.join(map(_text, index))}]"
+
+
+def _matching(pattern: str, keys: Iterable[str]) -> list[str]:
+    test = compile_pattern(pattern)
+    return [key for key in keys if test(key) or test(key.rpartition("/")[0])]
+
+
+def _entry(text: str, whole: str) -> int | slice | EllipsisType:
+    match = _ENTRY.fullmatch(text)
+    if match is None or match[4] in ("0", "-0"):
+        raise RequestError(
+            f"Cannot read the slice [{whole}].",
+            "Write numbers, a:b, a:b:step or ... with commas between: [0,3] or [0,:,4:8].",
+        )
+    if match[1]:
+        return int(match[1])
+    if match[5]:
+        return ...
+    return slice(*(int(part) if part else None for part in match.group(2, 3, 4)))
+
+
+def _text(entry: int | slice | EllipsisType) -> str:
+    if not isinstance(entry, slice):
+        return "..." if entry is ... else str(entry)
+    parts = ["" if part is None else str(part) for part in (entry.start, entry.stop)]
+    return ":".join([*parts, str(entry.step)] if entry.step is not None else parts)

@@ -1,0 +1,1 @@
+"""Nested values, clones, statistics of tensors, seeding, threads, saving."""

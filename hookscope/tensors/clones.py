@@ -1,0 +1,117 @@
+"""Clones lent to a module in place of its inputs, and which tensors share memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.tensors.nested import escapes
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A clone given to a module in place of one of its inputs."""
+
+    original: Tensor
+    clone: Tensor
+    version: int
+    attributes: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, original: Tensor, clone: Tensor) -> Lent:
+        """A clone as it is now, made to look like the original."""
+        clone = dressed(clone, original)
+        return cls(original, clone, clone._version, attributes_of(clone))
+
+    @property
+    def changed(self) -> bool:
+        """Whether the module has changed it in place."""
+        return self.clone._version != self.version
+
+
+def alike(tensor: Tensor) -> Tensor:
+    """Return a clone that lies in memory as ``tensor`` does, gaps between its rows included.
+
+    Kernels go by that: a GELU on rows with gaps may differ in the last bit from one without.
+    """
+    clone = tensor.clone()
+    if tensor.layout is not torch.strided or tensor.is_nested or clone.stride() == tensor.stride():
+        return clone
+    reach = 0  # of the dimensions that lie closer together
+    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1 and step <= reach:
+            return clone  # its elements share memory, and so cannot be written one by one
+        reach += step * (length - 1)
+    gapped = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return gapped.copy_(tensor)
+
+
+def give_back(lent: Lent) -> bool:
+    """Where the module changed its input in place, change the caller's; False if that cannot be.
+
+    Attributes that the module set on its input, or deleted, are set or deleted at the caller's.
+    """
+    now = attributes_of(lent.clone)
+    for name in lent.attributes.keys() - now.keys():
+        if hasattr(lent.original, name):
+            delattr(lent.original, name)
+    for name, value in now.items():
+        if name not in lent.attributes or lent.attributes[name] is not value:
+            setattr(lent.original, name, value)
+    if not lent.changed:
+        return True
+    if not _same_shape(lent.clone, lent.original):
+        return False
+    lent.original.copy_(lent.clone if lent.original.requires_grad else lent.clone.detach())
+    return True
+
+
+def attributes_of(tensor: Tensor) -> dict[str, Any]:
+    """The attributes that Python code has set on a tensor, those in slots of its class too."""
+    found = dict(vars(tensor))
+    for cls in type(tensor).__mro__:
+        slots = vars(cls).get("__slots__", ()) if issubclass(cls, Tensor) else ()
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(tensor, name):
+                found[name] = getattr(tensor, name)
+    return found
+
+
+def dressed(tensor: Tensor, original: Tensor) -> Tensor:
+    """Return ``tensor`` with the class of ``original``, and those of its attributes it lacks."""
+    if type(tensor) is Tensor and type(original) is not Tensor:
+        try:
+            tensor.__class__ = type(original)
+        except TypeError:  # a class with slots
+            tensor = tensor.as_subclass(type(original))
+    known = attributes_of(tensor)
+    for name, value in attributes_of(original).items():
+        if name not in known:
+            setattr(tensor, name, value)
+    return tensor
+
+
+def _same_shape(a: Tensor, b: Tensor) -> bool:
+    if a.is_nested and a.layout is torch.strided:  # has no shape, but one for each component
+        return torch.equal(a._nested_tensor_size(), b._nested_tensor_size())
+    return a.shape == b.shape
+
+
+def shared_memory(tensors: Iterable[Tensor]) -> set[int]:
+    """The memory that two different ones of ``tensors`` have in common."""
+    counts = Counter(memory_of(t) for t in {id(t): t for t in tensors}.values())
+    return {storage for storage, count in counts.items() if count > 1}
+
+
+def memory_of(tensor: Tensor) -> int:
+    """What tells whether two tensors share memory."""
+    if tensor.layout is not torch.strided or tensor.is_nested or escapes(tensor):  # has none
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,134 @@
+"""A gate in the graph of autograd: what flows back through it is shown to a function, all at once.
+
+PyTorch's own backward hooks put a gate of views into the graph, and a view refuses to be changed in
+place. This one hands on clones, so that models that work in place run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import HookscopeError
+from hookscope.tensors.clones import Lent, alike, dressed, give_back
+from hookscope.tensors.nested import escapes, map_tensors, whole_tensors
+
+Grads = tuple[Tensor | None, ...]
+OnGrads = Callable[[Grads], Grads]
+
+
+class _Gate(torch.autograd.Function):
+    """Clones going forward; going back, the gradients as a function returns them."""
+
+    @staticmethod
+    def forward(ctx: Any, function: OnGrads, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return a clone of each of ``tensors``."""
+        ctx.function = function
+        ctx.set_materialize_grads(False)  # a gradient that does not exist is no zero
+        return tuple(alike(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return what the function makes of ``grads``; it is no input of the graph itself."""
+        return None, *ctx.function(grads)
+
+
+def gate(value: Any, function: OnGrads) -> Any:
+    """Return ``value`` with clones in it whose gradients go through ``function`` together.
+
+    Args:
+        value: a tensor, or a structure that holds some. One that carries no gradient is left.
+        function: takes one entry for each distinct tensor of ``value``, in order: the gradient that
+            arrived, or None where none can or did; returns as many, which go on in their place.
+
+    Raises:
+        HookscopeError: a tensor is nested and of the layout torch.strided.
+
+    Example:
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> gate(x, lambda grads: (grads[0] * 10,)).sum().backward()
+        >>> x.grad
+        tensor([10., 10.])
+    """
+    tensors = list(whole_tensors(value).values())
+    through = [i for i, tensor in enumerate(tensors) if carries_gradient(tensor)]
+    if not through:
+        return value
+    if any(tensors[i].is_nested and tensors[i].layout is torch.strided for i in through):
+        raise HookscopeError(
+            "The gradient of a nested tensor of the layout torch.strided cannot be changed or"
+            " timed: PyTorch lets no function of Python return one.",
+            "Make it with layout=torch.jagged, or choose other layers.",
+        )
+
+    count = len(tensors)  # the tensors themselves may lead back here, if they change in place
+
+    def on_grads(grads: Grads) -> Grads:
+        shown: list[Tensor | None] = [None] * count
+        for i, grad in zip(through, grads, strict=True):
+            shown[i] = grad
+        back = function(tuple(shown))
+        return tuple(back[i] for i in through)
+
+    clones: Sequence[Tensor] = _Gate.apply(on_grads, *(tensors[i] for i in through))
+    by_original = {}
+    for i, clone in zip(through, clones, strict=True):
+        by_original[id(tensors[i])] = dressed(clone, tensors[i])
+    return map_tensors(value, lambda path, tensor: by_original.get(id(tensor), tensor))
+
+
+def carries_gradient(tensor: Tensor) -> bool:
+    """Whether autograd follows ``tensor`` now. Inside ``torch.func`` no gate can stand: False."""
+    return torch.is_grad_enabled() and tensor.requires_grad and not escapes(tensor)
+
+
+class WayBack:
+    """One call of a module between two gates: at its inputs, and at its outputs.
+
+    Args:
+        function: ``function(grad_input, grad_output)``, one entry for each distinct tensor, called
+            once the gradients at the inputs are known; returns what goes on in place of
+            ``grad_input``. Where nothing further back asks for a gradient it is called with None
+            for each input, as soon as those at the outputs are known.
+        arrived: told of the gradients at the outputs, when they come.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Grads, Grads], Grads],
+        arrived: Callable[[Grads], None] | None = None,
+    ) -> None:
+        self.function = function
+        self.arrived = arrived
+        self._inputs = 0
+        self._from_output: Grads = ()
+        self._lent: list[Lent] = []
+
+    def enter(self, args: Any) -> Any:
+        """Return what to call the module with."""
+        gated = gate(args, lambda grads: self.function(grads, self._from_output))
+        given = whole_tensors(args)
+        self._inputs = len(given)
+        for old, new in zip(given.values(), whole_tensors(gated).values(), strict=True):
+            if new is not old:
+                self._lent.append(Lent.of(old, new))
+        return gated
+
+    def leave(self, output: Any) -> Any:
+        """Return what to hand on in place of ``output``; a change in place reaches the caller."""
+        gated = bool(self._lent)
+        while self._lent:  # a clone that is kept here would keep the graph, and that keeps this
+            give_back(self._lent.pop(0))
+
+        def on_output(grads: Grads) -> Grads:
+            self._from_output = grads
+            if self.arrived is not None:
+                self.arrived(grads)
+            if not gated:
+                self.function((None,) * self._inputs, grads)
+            return grads
+
+        return gate(output, on_output)

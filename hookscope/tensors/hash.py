@@ -1,0 +1,42 @@
+"""The hash of tensors: whether two models, or two runs, have the very same values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blake3 import blake3
+from torch import Tensor
+
+from hookscope.files.weight_files import HASH_THREADS
+from hookscope.tensors.nested import bits_of
+
+_BLOCK = 1 << 26  # bytes brought to the CPU at once
+
+
+def hash_tensors(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Return the BLAKE3 of the names, dtypes, shapes and values of tensors in their order.
+
+    How a tensor lies in memory makes no difference. None where values are out of reach: on the meta
+    device, as offloaded ones are, or of a class of tensors without a plain memory.
+
+    Example:
+        >>> import torch
+        >>> a, b = torch.ones(2, 3), torch.ones(3, 2).T
+        >>> hash_tensors([("w", a)]) == hash_tensors([("w", b)])
+        True
+        >>> hash_tensors([("w", a)]) == hash_tensors([("w", a * 2)])
+        False
+    """
+    digest = blake3(max_threads=HASH_THREADS)
+    for name, tensor in named:
+        if tensor.is_meta:
+            return None
+        digest.update(
+            f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode(errors="surrogatepass")
+        )
+        try:
+            for part in bits_of(tensor).split(_BLOCK):
+                digest.update(part.cpu().numpy().data)
+        except (RuntimeError, TypeError):
+            return None
+    return digest.hexdigest()

@@ -1,0 +1,103 @@
+"""Where the positions of an image lie in what a layer returned, inferred from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hookscope.results.dimensions import channels_last, has_aspect
+
+MOST_PREFIX = 16  # class tokens, distillation tokens, registers
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid of positions in a tensor.
+
+    Attributes:
+        height: rows.
+        width: columns.
+        layout: ``NCHW``, ``NHWC`` or, for tokens, ``NLC``.
+        prefix: how many tokens stand before those of the grid.
+    """
+
+    height: int
+    width: int
+    layout: str
+    prefix: int = 0
+
+    def maps(self, tensor: Tensor) -> Tensor:
+        """Return the grid's values as (N, C, height, width).
+
+        Example:
+            >>> import torch
+            >>> Grid(2, 3, "NLC", prefix=1).maps(torch.zeros(1, 7, 5)).shape
+            torch.Size([1, 5, 2, 3])
+        """
+        if self.layout == "NHWC":
+            return tensor.permute(0, 3, 1, 2)
+        if self.layout == "NLC":
+            rows = tensor[:, self.prefix :].transpose(1, 2)
+            return rows.reshape(*rows.shape[:2], self.height, self.width)
+        return tensor
+
+
+def find_grid(
+    shape: tuple[int, ...],
+    batch: int,
+    image: tuple[int, int],
+    known: Collection[tuple[int, int]] = (),
+) -> Grid | None:
+    """Return the grid in a tensor of ``shape``, None where there is none of two positions or more.
+
+    Maps are (N, C, H, W), or (N, H, W, C) where only those lengths have the image's aspect. Tokens
+    (N, L, C) lie on a grid that an earlier layer's maps had, else on one of the image's aspect; the
+    smallest number of tokens before it counts, up to 16.
+
+    Args:
+        shape: of the tensor.
+        batch: how many images were put in.
+        image: their height and width.
+        known: heights and widths of maps that came before.
+
+    Example:
+        >>> find_grid((1, 197, 768), 1, (224, 224))
+        Grid(height=14, width=14, layout='NLC', prefix=1)
+        >>> find_grid((1, 7, 7, 768), 1, (224, 224)).layout
+        'NHWC'
+    """
+    if len(shape) == 4 and shape[0] == batch:
+        return _of_maps(shape, image)
+    if len(shape) == 3 and shape[0] == batch:
+        return _of_tokens(shape[1], image, known)
+    return None
+
+
+def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> Grid | None:
+    first, last = (shape[2], shape[3]), (shape[1], shape[2])
+    if channels_last(shape, image):
+        grid = Grid(*last, "NHWC")
+    elif first[0] <= image[0] and first[1] <= image[1]:
+        grid = Grid(*first, "NCHW")
+    else:
+        return None
+    return grid if grid.height * grid.width > 1 else None
+
+
+def _of_tokens(
+    length: int, image: tuple[int, int], known: Collection[tuple[int, int]]
+) -> Grid | None:
+    prefixes = range(min(MOST_PREFIX, length - 2) + 1)
+    for prefix in prefixes:
+        for grid in known:
+            if grid[0] * grid[1] == length - prefix:
+                return Grid(*grid, "NLC", prefix)
+    for exact in (True, False):
+        for prefix in prefixes:
+            count = length - prefix
+            for height in range(1, count + 1):
+                if count % height == 0 and has_aspect((height, count // height), image, exact):
+                    return Grid(height, count // height, "NLC", prefix)
+    return None

@@ -1,0 +1,236 @@
+"""Restoration that no signal cuts short: an interrupt that comes meanwhile is raised after it.
+
+Python runs the handler of a signal in the main thread between two instructions of whatever runs
+there. Ctrl-C may therefore raise KeyboardInterrupt before the first line of an ``__exit__``, where
+no ``try`` can catch it. So the handlers themselves are replaced while something has to be restored.
+Ours looks at the stack: while a context manager of this module is being entered or left it only
+notes the signal, and at any other time it calls the handler that it stands for.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+# SIGINT is Ctrl-C. The others are here because programs set handlers for them that raise: a time
+# limit, a request to end. SIGINT is the first to be stood for and the last to be given back.
+_NAMES = ("SIGINT", "SIGALRM", "SIGTERM", "SIGHUP", "SIGBREAK")
+_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+
+_RESTORING: set[CodeType] = set()  # what runs from a frame of these is not interrupted
+_WAITING: set[CodeType] = set()  # except for what runs from a frame of these
+
+
+class _Signals:
+    """Stands for the handlers of the main thread while something has to be restored.
+
+    All of it runs in the main thread: there signals are handled, and only there can handlers be
+    set. Other threads are never interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[int] = []
+        self._open = 0
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def begin(self) -> bool:
+        """Stand for the handlers until ``end``; False on any other thread than the main one."""
+        if threading.get_ident() != threading.main_thread().ident:
+            return False
+        if not self._open:
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                # One that is no Python function (the default, one of C) does not raise here.
+                if callable(handler) and handler != self._handle:
+                    self._handlers[number] = handler
+                    signal.signal(number, self._handle)
+        self._open += 1  # not before: an interrupt may have come until the first was set
+        return True
+
+    def end(self, caller: FrameType) -> None:
+        """Handle what is pending, unless ``caller`` is not to be interrupted either.
+
+        The last ``end`` gives the handlers back.
+        """
+        try:
+            if self.pending and not is_restoring(caller):
+                self.deliver()
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        # A handler that is back may raise as the others are given back; so it is tried twice. One
+        # that is still not back calls its handler all the same, and comes back the next time.
+        try:
+            self._set_handlers_back()
+        finally:
+            try:
+                self._set_handlers_back()
+            finally:
+                self.deliver()
+
+    def _set_handlers_back(self) -> None:
+        for number in reversed(self._handlers):
+            if signal.getsignal(number) == self._handle:  # else somebody has set another one
+                signal.signal(number, self._handlers[number])
+
+    def deliver(self) -> None:
+        """Call the handlers of the signals that are pending; they may raise."""
+        if self.pending:
+            number = self.pending.pop(0)
+            try:
+                self._handlers[number](number, sys._getframe(1))
+            finally:
+                self.deliver()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not is_restoring(frame):
+            self._handlers[number](number, frame)
+        elif number not in self.pending:  # a second Ctrl-C asks for nothing that the first did not
+            self.pending.append(number)
+
+
+_signals = _Signals()
+
+
+def is_restoring(frame: FrameType | None) -> bool:
+    """Whether ``frame`` runs, however far inside, as part of something that is not interrupted."""
+    while frame is not None:
+        if frame.f_code in _WAITING:
+            return False
+        if frame.f_code in _RESTORING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Restoring(Generic[T]):
+    """A context manager that is entered and left as a whole, whatever signals come.
+
+    Subclasses define ``_enter``, which undoes what it did if it raises, and ``_leave``. A signal
+    that comes in one of the two is handled at its end; if its handler raises as the block is
+    entered, the block is left again first.
+    """
+
+    _defers = False
+
+    def _enter(self) -> T:
+        raise NotImplementedError
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        raise NotImplementedError
+
+    def __enter__(self) -> T:
+        self._defers = _signals.begin()
+        try:
+            entered = self._enter()
+        except BaseException:
+            if self._defers:
+                _signals.end(sys._getframe(1))
+            raise
+        # Signals are handled after calls. None is made between the last look at what is pending and
+        # the block, so a signal that comes later is handled in the block.
+        while self._defers and _signals.pending and not is_restoring(sys._getframe(1)):
+            try:
+                _signals.deliver()
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return entered
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        try:
+            return self._leave(kind, error, traceback)
+        finally:
+            if self._defers:
+                self._defers = False
+                _signals.end(sys._getframe(1))
+
+
+class _Restored(Restoring[T]):
+    def __init__(self, manager: AbstractContextManager[T]) -> None:
+        self._manager = manager
+
+    def _enter(self) -> T:
+        return self._manager.__enter__()
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._manager.__exit__(kind, error, traceback)
+
+
+def restored(manager: AbstractContextManager[T]) -> Restoring[T]:
+    """Return a context manager that no signal interrupts while it is entered or left.
+
+    >>> with restored(contextmanager(lambda: iter("a"))()) as letter:
+    ...     letter
+    'a'
+    """
+    return _Restored(manager)
+
+
+def restoring(function: Callable[P, Iterator[T]]) -> Callable[P, Restoring[T]]:
+    """Make a context manager of a generator, as ``contextmanager`` does, that is not interrupted.
+
+    What stands before and after its ``yield`` is not; the block in which it is used is.
+    """
+    made = contextmanager(function)
+
+    @wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> Restoring[T]:
+        return _Restored(made(*args, **kwargs))
+
+    return make
+
+
+def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
+    """Let no signal interrupt a function: it is handled when the function has returned."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        defers = _signals.begin()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if defers:
+                _signals.end(sys._getframe(1))
+
+    _RESTORING.add(run.__code__)  # type: ignore[attr-defined] # it is a function
+    return run
+
+
+def waiting(function: Callable[P, T]) -> Callable[P, T]:
+    """Let signals interrupt a function even where its caller is not to be interrupted.
+
+    It is to change nothing itself, as for one that only waits.
+    """
+    _WAITING.add(function.__code__)
+    return function
+
+
+_RESTORING |= {Restoring.__enter__.__code__, Restoring.__exit__.__code__}

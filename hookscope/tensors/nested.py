@@ -1,0 +1,279 @@
+"""Find the tensors inside whatever a module takes or returns, and put others in their place.
+
+Opened are tuples (named ones by field), lists, mappings and dataclasses, at any depth; that covers
+``OrderedDict`` outputs, detection's list of dicts, LSTM states, packed sequences and the output
+classes of other libraries. Other objects stay closed: see ``closed_types``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import HookscopeError
+
+Path = tuple[str, ...]
+
+# What can hold no tensor; anything else that is not opened may.
+_PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)
+
+
+ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
+
+
+def escapes(tensor: Tensor) -> bool:
+    """Whether a tensor belongs to a transform of ``torch.func``; see ``ESCAPES``."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def unreadable(tensor: Tensor) -> str:
+    """Return why the values of a tensor cannot be read and stored; empty if they can.
+
+    Example:
+        >>> unreadable(torch.ones(1)), unreadable(torch.ones(1, device="meta"))
+        ('', 'on the meta device, where tensors have no values')
+    """
+    if escapes(tensor):
+        return ESCAPES
+    if tensor.is_meta:
+        return "on the meta device, where tensors have no values"
+    kind = type(tensor)
+    if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not tensor.is_nested:
+        try:
+            real = bool(tensor.untyped_storage().data_ptr()) or not tensor.numel()
+        except RuntimeError:  # made of other tensors, or of none
+            real = False
+        if not real:
+            return f"a {kind.__name__}, whose values no file of results holds"
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_quantized and not _can_be_cloned(tensor):
+        return f"of dtype {name}, which PyTorch cannot copy"
+    if not (tensor.is_quantized or _can_be_converted(tensor.dtype)):
+        return f"of dtype {name}, which PyTorch cannot convert to numbers"
+    return ""
+
+
+def _can_be_cloned(tensor: Tensor) -> bool:
+    if tensor.dtype in (torch.quint4x2, torch.quint2x4):
+        return False
+    try:
+        scheme = tensor.qscheme()
+    except RuntimeError:  # of a dtype for quantized numbers, and without a scheme
+        return False
+    return scheme is not torch.per_channel_affine_float_qparams
+
+
+@cache
+def _can_be_converted(dtype: torch.dtype) -> bool:
+    try:
+        torch.empty(1, dtype=dtype).clone().to(torch.complex128)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[Path, Tensor]]:
+    """Yield ``(path, tensor)`` for every tensor in ``value``, in order; a lone tensor has path ().
+
+    A nested tensor (``torch.nested``) is opened into its components, since no file format holds it;
+    with ``whole`` it is yielded itself.
+
+    Example:
+        >>> import torch
+        >>> [(p, tuple(t.shape)) for p, t in walk((torch.ones(2), {"h": [torch.ones(3), None]}))]
+        [(('0',), (2,)), (('1', 'h', '0'), (3,))]
+    """
+    yield from _walk(value, (), (), whole)
+
+
+def _walk(
+    value: Any, path: Path, above: tuple[int, ...], whole: bool
+) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(value, Tensor):
+        if value.is_nested and not whole:
+            for i, part in enumerate(value.unbind()):
+                yield (*path, str(i)), part
+        else:
+            yield path, value
+    elif id(value) not in above:  # a structure that holds itself is opened once
+        for name, item in _items(value):
+            yield from _walk(item, (*path, name), (*above, id(value)), whole)
+
+
+def whole_tensors(value: Any) -> dict[Path, Tensor]:
+    """Return every distinct tensor in ``value`` under its first path; nested ones stay whole.
+
+    >>> x = torch.ones(2)
+    >>> list(whole_tensors((x, {"c": x + 1, "h": x})))
+    [('0',), ('1', 'c')]
+    """
+    first: dict[int, tuple[Path, Tensor]] = {}
+    for path, tensor in walk(value, whole=True):
+        first.setdefault(id(tensor), (path, tensor))
+    return dict(first.values())
+
+
+def map_tensors(value: Any, change: Callable[[Path, Tensor], Tensor]) -> Any:
+    """Return ``value`` with each tensor replaced by ``change(path, tensor)``.
+
+    Containers are rebuilt as the same type, never changed in place; one in which nothing was
+    replaced comes back as the very same object. A tensor that occurs twice is replaced by one
+    tensor, so that it still occurs twice.
+
+    Raises:
+        HookscopeError: a container cannot be made anew by its own type.
+
+    Example:
+        >>> import torch
+        >>> map_tensors({"a": torch.ones(1), "n": 3}, lambda path, t: t * 2)
+        {'a': tensor([2.]), 'n': 3}
+    """
+    return _mapped(value, change, (), (), {})
+
+
+def _mapped(  # no function within a function: one that calls itself would hold tensors, in a cycle
+    item: Any,
+    change: Callable[[Path, Tensor], Tensor],
+    path: Path,
+    above: tuple[int, ...],
+    replaced: dict[int, Tensor],
+) -> Any:
+    if isinstance(item, Tensor):
+        if id(item) not in replaced:
+            replaced[id(item)] = change(path, item)
+        return replaced[id(item)]
+    if id(item) in above:
+        return item
+    old = list(_items(item))
+    inside = (*above, id(item))
+    new = [_mapped(part, change, (*path, name), inside, replaced) for name, part in old]
+    if all(a is b for (_, a), b in zip(old, new, strict=True)):
+        return item
+    try:
+        return _rebuild(item, new)
+    except Exception as error:
+        raise HookscopeError(
+            f"A {type(item).__name__} cannot be put together again with other tensors in it:"
+            f" {error}.",
+            "Leave out the layer that takes or returns it.",
+        ) from error
+
+
+def closed_types(value: Any) -> list[str]:
+    """Names of the types in ``value`` that may hold tensors and are not opened by ``walk``.
+
+    Example:
+        >>> class Cache:
+        ...     def __init__(self): self.keys = [1]
+        >>> closed_types((1, None, {"cache": Cache()}))
+        ['Cache']
+    """
+    if isinstance(value, Tensor):
+        return []
+    if isinstance(value, tuple | list | Mapping) or _is_dataclass(value):
+        return [name for _, item in _items(value) for name in closed_types(item)]
+    return [] if isinstance(value, _PLAIN) or callable(value) else [type(value).__name__]
+
+
+def outline(value: Any) -> str:
+    """The structure of ``value`` and the shapes in it; two values that differ in them differ here.
+
+    Example:
+        >>> import torch
+        >>> outline(torch.ones(1, 3)), outline((torch.ones(2), {"mask": None}))
+        ('1x3', 'tuple(0=2, 1=dict(mask=None))')
+    """
+    return _outline(value, ())
+
+
+def _outline(value: Any, above: tuple[int, ...]) -> str:
+    if isinstance(value, Tensor):
+        parts = value.unbind() if value.is_nested else ()
+        shapes = [tuple(part.shape) for part in parts] or [tuple(value.shape)]
+        return "+".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
+    if value is None or id(value) in above:
+        return "None" if value is None else "itself"
+    if not isinstance(value, tuple | list | Mapping) and not _is_dataclass(value):
+        return type(value).__name__
+    parts_of = [f"{n}={_outline(item, (*above, id(value)))}" for n, item in _items(value)]
+    return f"{type(value).__name__}({', '.join(parts_of)})"
+
+
+def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Turn what stands for a model's input into ``(args, kwargs)``.
+
+    A tuple holds positional arguments, a dict keyword arguments, a pair ``(tuple, dict)`` both; any
+    other value is the one positional argument.
+
+    >>> as_call(((1, 2), {"mask": 3})), as_call([1]), as_call({"ids": 4})
+    (((1, 2), {'mask': 3}), (([1],), {}), ((), {'ids': 4}))
+    """
+    if type(value) is tuple and len(value) == 2:
+        first, second = value
+        if type(first) is tuple and type(second) is dict:
+            return first, second
+    if type(value) is tuple:
+        return value, {}
+    if type(value) is dict:
+        return (), value
+    return (value,), {}
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """The named parts of a container; nothing for anything else."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key), item
+    elif isinstance(value, tuple | list):
+        names = getattr(value, "_fields", None) or range(len(value))
+        for name, item in zip(names, value, strict=False):
+            yield str(name), item
+    elif _is_dataclass(value):
+        for field in fields(value):
+            if hasattr(value, field.name):
+                yield field.name, getattr(value, field.name)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _rebuild(value: Any, parts: list[Any]) -> Any:
+    """A container of the type of ``value`` that holds ``parts`` in place of its own."""
+    if isinstance(value, tuple):
+        if hasattr(value, "_make"):  # also packed sequences, whose constructor would check again
+            return value._make(parts)
+        return type(value)(parts)
+    new = copy.copy(value)
+    if isinstance(value, Mapping):
+        for key, part in zip(value, parts, strict=True):
+            new[key] = part
+    elif isinstance(value, list):
+        new[:] = parts
+    else:
+        for (name, _), part in zip(_items(value), parts, strict=True):
+            object.__setattr__(new, name, part)
+    return new
+
+
+def bits_of(tensor: Tensor) -> Tensor:
+    """Return the entries of a tensor as the bytes that they are: one dimension, uint8.
+
+    >>> bits_of(torch.tensor([[1, 256]], dtype=torch.int16))
+    tensor([1, 0, 0, 1], dtype=torch.uint8)
+    """
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of a single entry the strides may be anything, and a view of another dtype looks at them.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)

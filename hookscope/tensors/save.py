@@ -1,0 +1,150 @@
+"""The file of results: tensors by key and one JSON text, as safetensors, or numpy's arrays alone.
+
+All metadata stands under the single key ``hookscope``. Safetensors does not sort metadata keys, so
+that with several of them equal recordings would give unequal files. What a file's header says is
+read in ``results/header.py``, without torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hookscope.errors import StoreError
+from hookscope.files import strict_json
+from hookscope.files.atomic import replacing
+from hookscope.results.header import PAIRS, SCHEMA, cannot_read, read_header
+from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
+from hookscope.specs.output_path import MARK, SUFFIX
+
+log = logging.getLogger("hookscope")
+
+_REPAIR = "Choose another place with --output, or fewer layers."
+
+
+def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dict[str, Any]) -> int:
+    """Write ``tensors`` and ``info`` to ``path`` as a whole; return the file's size in bytes.
+
+    Layouts and dtypes that the format cannot hold are stored by value: sparse tensors dense,
+    quantized ones dequantized to float32, bcomplex32 as complex64, complex32 and complex128 as
+    pairs of reals in a last dimension of two. ``info["stored_as"]`` says so for each key, and
+    ``read`` turns the pairs back.
+
+    Raises:
+        StoreError: the folder cannot be written, the disk is full, or a dtype has no place in the
+            format. An earlier file at ``path`` is then as it was.
+    """
+    stored: dict[str, Tensor] = {}
+    notes: dict[str, str] = {}
+    for key, tensor in tensors.items():
+        stored[key], note = _storable(tensor)
+        if note:
+            notes[key] = note
+    info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
+    metadata = {MARK: strict_json.dumps(info, sort_keys=True)}
+    with replacing(path, _REPAIR) as scratch:
+        try:
+            save_file(stored, scratch, metadata=metadata)
+        except KeyError as error:
+            raise StoreError(
+                f"A file of results holds no tensors of dtype {error}.",
+                "Convert them to another dtype, or do not record them.",
+            ) from error
+        size = scratch.stat().st_size
+    return size
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the ``info`` of a file that ``write`` made.
+
+    Raises:
+        ResultsFileError: there is no such file, it is no safetensors file, or hookscope did not
+            write it.
+    """
+    header = read_header(path)
+    try:
+        tensors = load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise cannot_read(path, error) from error
+    for key in header.pairs:
+        tensors[key] = torch.view_as_complex(tensors[key])
+    return tensors, header.info
+
+
+def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], ending: str) -> int:
+    """Write ``tensors`` alone to a ``.npy`` or ``.npz`` file; return its size in bytes.
+
+    Raises:
+        RequestError: it ends in ``.npy``, and there is not just one tensor.
+        StoreError: the file cannot be written, or numpy has no place for a dtype.
+    """
+    check_single(tensors, ending, "tensors")
+    widened = [key for key, tensor in tensors.items() if _wider(tensor.dtype)]
+    with replacing(path, _REPAIR) as scratch:
+        write_arrays(scratch, ending, _entries(tensors))
+        size = scratch.stat().st_size
+    if widened:
+        more = f" and {len(widened) - 1} more" if widened[1:] else ""
+        first = tensors[widened[0]].dtype
+        log.info(
+            "%s%s: numpy lacks %s; written as %s, with the same values",
+            *(widened[0], more, _name(first), _name(_wider(first))),
+        )
+    return size
+
+
+def _entries(tensors: Mapping[str, Tensor]) -> Iterator[ArrayEntry]:
+    for key, tensor in tensors.items():
+        plain, _ = _plain(tensor)
+        try:
+            array = plain.to(_wider(plain.dtype) or plain.dtype).numpy()
+        except (TypeError, RuntimeError) as error:
+            raise StoreError(
+                f"{key} is of dtype {_name(plain.dtype)}, which numpy does not have.",
+                f"Let the file end in {SUFFIX}.",
+            ) from error
+        yield ArrayEntry(key, array.dtype, array.shape, [array])
+
+
+def _wider(dtype: torch.dtype) -> torch.dtype | None:
+    """The dtype that holds the same values, of one that numpy lacks; None for all others."""
+    if dtype.is_complex and dtype not in (torch.complex64, torch.complex128):
+        return torch.complex64
+    known = (torch.float16, torch.float32, torch.float64)
+    return torch.float32 if dtype.is_floating_point and dtype not in known else None
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _plain(tensor: Tensor) -> tuple[Tensor, str]:
+    """A dense tensor in memory, and a note where its layout or dtype was another one."""
+    note = ""
+    tensor = tensor.detach()
+    if tensor.is_quantized:
+        note = f"dequantized from {_name(tensor.dtype)}"
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        note = f"dense, from {str(tensor.layout).removeprefix('torch.')}"
+        tensor = tensor.to_dense()
+    return tensor.cpu().resolve_conj().resolve_neg(), note
+
+
+def _storable(tensor: Tensor) -> tuple[Tensor, str]:
+    """A tensor that safetensors holds, and a note where that is not the same dtype or layout."""
+    tensor, note = _plain(tensor)
+    if tensor.dtype in (torch.complex32, torch.complex128):
+        note = f"{PAIRS}, from {_name(tensor.dtype)}"
+        tensor = torch.view_as_real(tensor)
+    elif tensor.is_complex() and tensor.dtype is not torch.complex64:
+        note = f"complex64, from {_name(tensor.dtype)}"
+        tensor = tensor.to(torch.complex64)
+    return tensor.contiguous(), note

@@ -1,0 +1,54 @@
+"""Random numbers from a seed, whichever generator they are drawn from, within a block."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from hookscope.tensors.interrupts import restoring
+from hookscope.tensors.threads import alone
+
+
+@restoring
+def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
+    """Seed torch's generators, of the CPU and of GPUs by their index; put their states back.
+
+    Every thread draws from the same ones: another thread that seeds them waits until then.
+    """
+    with alone():
+        generators = [torch.default_generator]
+        if gpus:
+            torch.cuda.init()  # before it there are no generators of GPUs
+            generators += [torch.cuda.default_generators[gpu] for gpu in gpus]
+        states = [generator.get_state() for generator in generators]
+        try:
+            for generator in generators:  # torch.manual_seed would seed idle devices too
+                generator.manual_seed(seed)
+            yield
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+
+
+@restoring
+def seeded_throughout(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
+    """Seed the generators of torch, numpy and Python, and put their states back.
+
+    Another thread that seeds them waits until then.
+
+    Args:
+        seed: for all of them.
+        gpus: indices of the CUDA devices whose generators are seeded too.
+    """
+    with seeded_torch(seed, gpus):
+        python, numpy = random.getstate(), np.random.get_state()
+        try:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

@@ -1,0 +1,330 @@
+"""Which recordings the calls of a thread belong to, and what only one thread may do at a time.
+
+A hook stands on a module, and any thread may call that module. A recording is that of the thread
+that opened it. To it belong too:
+
+- the threads in which autograd runs a backward pass that such a thread started. On the CPU that is
+  the thread itself; each GPU has one of its own. PyTorch hands what is kept in its thread-local
+  state on to them, so that is where the scope of a thread is kept.
+- the threads that the model starts while it is being called: those of ``nn.DataParallel``, and
+  those that a ``forward`` starts itself.
+
+A thread started elsewhere, or before, is another one: a worker of a server, or of a pool.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from threading import get_ident
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import parallel_apply
+
+from hookscope.errors import RequestError
+from hookscope.tensors.interrupts import restoring, waiting
+
+T = TypeVar("T")
+
+log = logging.getLogger("hookscope")
+
+_KEY = "hookscope"  # in PyTorch's thread-local state
+_CALLS = {  # what runs while a module is being called
+    nn.Module._wrapped_call_impl.__code__,
+    nn.Module._call_impl.__code__,
+    parallel_apply.__code__,
+}
+
+
+class Scope:
+    """What the calls of a thread belong to.
+
+    Attributes:
+        recordings: those that are open in it.
+        parent: the scope of the thread whose call of a module started this thread.
+        uses: how many blocks and functions under way need it.
+    """
+
+    def __init__(self, parent: Scope | None = None) -> None:
+        self.parent = parent
+        self.uses = 0
+        self.recordings: set[OwnThreads] = set(parent.recordings) if parent else set()
+
+    def lies_in(self, other: Scope | None) -> bool:
+        """Whether it is ``other``, or began in a call made in it."""
+        return self is other or (self.parent is not None and self.parent.lies_in(other))
+
+
+def _scope() -> Scope | None:
+    """The scope of the current thread; None if it has none yet."""
+    if not torch._C._is_key_in_tls(_KEY):
+        return None
+    scope: Scope = torch._C._get_obj_in_tls(_KEY)
+    return scope
+
+
+def _own_scope() -> Scope:
+    scope = _scope()
+    if scope is None:
+        scope = Scope()
+        torch._C._stash_obj_in_tls(_KEY, scope)
+    return scope
+
+
+def _begin_use() -> Scope:
+    scope = _own_scope()
+    scope.uses += 1
+    return scope
+
+
+def _end_use(scope: Scope) -> None:
+    """Take a scope that nothing uses any more off this thread.
+
+    PyTorch frees its thread-local state after Python has forgotten the thread, and needs Python
+    for an object in it: a process that ends at that moment would abort.
+    """
+    scope.uses -= 1
+    if not scope.uses and _scope() is scope:
+        torch._C._remove_obj_from_tls(_KEY)
+
+
+def lock_that_survives_fork() -> threading.RLock:
+    """Return a lock that is free in a process that is forked while another thread holds it."""
+    lock = threading.RLock()
+    if hasattr(os, "register_at_fork"):
+        # As Python's own modules do with their locks.
+        os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
+    return lock
+
+
+def _run_in(scope: Scope, function: Callable[..., T], *args: Any) -> T:
+    before = _scope()
+    torch._C._stash_obj_in_tls(_KEY, scope)
+    scope.uses += 1
+    try:
+        return function(*args)
+    finally:
+        scope.uses -= 1
+        if before is None:
+            torch._C._remove_obj_from_tls(_KEY)
+        else:
+            torch._C._stash_obj_in_tls(_KEY, before)
+
+
+def as_this_thread(function: Callable[..., T]) -> Callable[..., T]:
+    """Return ``function`` so that it counts, in whatever thread it runs, as run in this one.
+
+    Only one of the threads that count as one may run at a time.
+    """
+    return partial(_run_in, _own_scope(), function)
+
+
+class Shared:
+    """A setting of the whole process: the first thread that asks for it makes it, the last undoes.
+
+    Were each thread to put back what it had found, the last one would put back the setting itself.
+    To be acquired and released where no signal interrupts.
+
+    Args:
+        make: returns the context manager that makes the setting.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make = make
+        self._manager: AbstractContextManager[Any] | None = None
+        self._count = 0
+        self._lock = lock_that_survives_fork()
+
+    def acquire(self) -> None:
+        """Make the setting, unless another thread has made it."""
+        with self._lock:
+            if self._count == 0:
+                manager = self._make()
+                manager.__enter__()
+                self._manager = manager
+            self._count += 1
+
+    def release(self) -> None:
+        """Undo the setting, unless another thread still needs it."""
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and self._manager is not None:
+                self._manager.__exit__(None, None, None)
+                self._manager = None
+
+
+@contextmanager
+def _marking_threads() -> Iterator[None]:
+    """Let a thread that is started in a call of a module belong to what that call belongs to.
+
+    Python does not tell which thread started another one (from 3.14 on a thread can inherit a
+    context, which is off by default), so ``Thread.start`` is replaced while a recording is open.
+    """
+    plain = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        scope = _scope()
+        if scope is not None and scope.recordings and _is_calling_a_module():
+            # The thread finds this in place of its class's ``run``.
+            thread.run = partial(_run_marked, thread, Scope(scope))  # type: ignore[method-assign]
+        plain(thread)
+
+    threading.Thread.start = start  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        if threading.Thread.start is start:  # else somebody has replaced it since
+            threading.Thread.start = plain  # type: ignore[method-assign]
+
+
+def _run_marked(thread: threading.Thread, scope: Scope) -> None:
+    del thread.run
+    _run_in(scope, thread.run)
+
+
+def _is_calling_a_module() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _CALLS:
+        frame = frame.f_back
+    return frame is not None
+
+
+_marked_threads = Shared(_marking_threads)
+
+
+class OwnThreads:
+    """The threads whose calls belong to a recording, from ``open`` to ``close``."""
+
+    def __init__(self) -> None:
+        self._opener: int | None = None
+        self._scope: Scope | None = None
+
+    def open(self) -> None:
+        """Let the current thread be the first of them."""
+        _marked_threads.acquire()
+        self._scope = _begin_use()
+        self._scope.recordings.add(self)
+        self._opener = get_ident()
+
+    def close(self) -> None:
+        """Let no thread be one of them any more."""
+        self._opener = None
+        if self._scope is not None:
+            self._scope.recordings.discard(self)
+            _end_use(self._scope)
+            self._scope = None
+            _marked_threads.release()
+
+    def include_this(self) -> bool:
+        """Whether the current thread is one of them."""
+        if get_ident() == self._opener:
+            return True
+        scope = _scope()
+        return scope is not None and self in scope.recordings
+
+
+class _Turn:
+    """A lock that threads get in the order in which they asked for it; it may be taken again."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._holder: Scope | None = None
+        self._name = ""
+        self._depth = 0
+        self._queue: deque[tuple[Scope, str, threading.Lock]] = deque()
+
+    def acquire(self, scope: Scope) -> None:
+        """Wait until no other thread holds it.
+
+        Raises:
+            RequestError: this thread was started by the one that holds it, which would wait for
+                this one for good.
+        """
+        name = threading.current_thread().name
+        with self._mutex:
+            if self._holder is None or self._holder is scope:
+                self._holder, self._name = scope, name
+                self._depth += 1
+                return
+            if scope.lies_in(self._holder):
+                raise RequestError(
+                    f"A run of hookscope was started in thread {name!r}, which the model of another"
+                    f" run, in thread {self._name!r}, has started.",
+                    "Start it in the thread that calls the model.",
+                )
+            gate = threading.Lock()
+            gate.acquire()
+            self._queue.append((scope, name, gate))
+            holder = self._name
+        log.info("waiting: a run of hookscope is under way in thread %r", holder)
+        try:
+            _wait(gate)
+        except BaseException:
+            with self._mutex:
+                waits = (scope, name, gate) in self._queue
+                if waits:
+                    self._queue.remove((scope, name, gate))
+            if not waits:  # it was handed over before the interrupt came
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Hand it to the thread that has waited longest."""
+        with self._mutex:
+            self._depth -= 1
+            if self._depth:
+                return
+            self._holder, self._name = None, ""
+            if self._queue:
+                self._holder, self._name, gate = self._queue.popleft()
+                self._depth = 1
+                gate.release()
+
+    def forget_other_threads(self) -> None:
+        """In a process that was forked: only the thread that forked goes on."""
+        self._mutex = threading.Lock()
+        self._queue.clear()
+        if self._holder is not None and self._holder is not _scope():
+            self._holder, self._name, self._depth = None, "", 0
+
+
+@waiting
+def _wait(gate: threading.Lock) -> None:
+    gate.acquire()
+
+
+_turn = _Turn()
+
+
+@restoring
+def alone() -> Iterator[None]:
+    """Let no other thread be in such a block meanwhile; it waits.
+
+    For whatever changes what threads share and then puts it back: the random generators of the
+    process, the mode, the buffers and the gradients of a model. A thread that put back what it
+    found in the middle of another's run would leave that behind. One lock for the whole process,
+    and not one for each model, since the generators are there once: two captures of different
+    models draw from the same.
+    """
+    scope = _begin_use()
+    try:
+        _turn.acquire(scope)
+        try:
+            yield
+        finally:
+            _turn.release()
+    finally:
+        _end_use(scope)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_turn.forget_other_threads)

@@ -1,0 +1,1 @@
+"""Results as text, images and HTML. Without torch."""

@@ -1,0 +1,152 @@
+"""Drawings of numbers as inline SVG: histograms, and how something flows through the layers.
+
+Colours are those of the page's style sheet, by class. Names are escaped by ``Markup.format``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from hookscope.views.html.model import Figure
+from hookscope.views.images.values import Bin
+from hookscope.views.text.text import count, real
+
+BINS = 40
+WIDTH, HEIGHT = 760, 230
+LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46
+TITLED = 400  # points that can be pointed at, each with its name; more are a line alone
+LETTER = 7  # pixels that a letter of a label takes
+
+
+@dataclass(frozen=True)
+class Point:
+    """One layer's value: its place on the line, its key, its node in the tree."""
+
+    place: int
+    key: str
+    node: int
+    value: float
+
+
+def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> Figure:
+    """Return a drawing of counts; the height of a bar is the logarithm of one more than its count.
+
+    Args:
+        key: whose values they are.
+        bins: of equal width, from ``pictures.values.histogram``.
+        nan: entries that are not drawn.
+        inf: entries that are not drawn.
+    """
+    most = max(one.count for one in bins)
+    wide = 200 / len(bins)
+    bars = "".join(
+        f"M{i * wide:.4g} 60v-{58 * math.log1p(one.count) / math.log1p(most):.4g}h{wide:.4g}V60z"
+        for i, one in enumerate(bins)
+        if one.count
+    )
+    svg = Markup(
+        '<svg viewBox="0 0 200 60" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<path class="bars" d="{}"/></svg>'
+    ).format(f"Histogram of {key}", bars)
+    odd = [f"{count(n)} {word} not drawn" for n, word in ((nan, "NaN"), (inf, "Inf")) if n]
+    ends = f"{real(bins[0].low)} to {real(bins[-1].high)}"
+    caption = "; ".join([ends, f"highest bar {count(most)}, heights by logarithm", *odd])
+    return Figure(f"Histogram of {key}", caption, svg=svg)
+
+
+def flow_figure(
+    title: str, about: str, lines: Sequence[tuple[str, Sequence[Point]]], names: Sequence[str]
+) -> Figure:
+    """Return a drawing of one value by layer in execution order, on a logarithmic scale.
+
+    Args:
+        title: what the values are.
+        about: a sentence on them.
+        lines: a file's letter and its points, for each file. Values that are not finite have a
+            mark at the upper edge, zeros at the lower.
+        names: the part of the model at each place, for the labels below.
+    """
+    values = [p.value for _, points in lines for p in points if 0 < p.value < math.inf]
+    low = math.floor(math.log10(min(values, default=1)))
+    high = max(math.ceil(math.log10(max(values, default=1))), low + 1)
+    across = (WIDTH - LEFT - RIGHT) / max(len(names) - 1, 1)
+
+    def x(place: int) -> float:
+        return round(LEFT + place * across, 1)
+
+    def y(value: float) -> float:
+        if not math.isfinite(value):
+            return TOP
+        share = (math.log10(value) - low) / (high - low) if value > 0 else 0
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+    parts = [*_rules(low, high, y), *_names(names, x)]
+    for line, (letter, points) in enumerate(lines):
+        told = f" in {letter}" if letter else ""
+        path = "L".join(f"{x(p.place)} {y(p.value)}" for p in points)
+        parts.append(Markup('<path class="line line{}" d="M{}"/>').format(line, path))
+        for p in points if len(points) <= TITLED else ():
+            odd = "" if 0 < p.value < math.inf else " odd"
+            parts.append(
+                Markup(
+                    '<a href="#n{}" tabindex="-1">'
+                    '<circle class="dot line{}{}" cx="{}" cy="{}" r="3">'
+                    "<title>{}{}: {}</title></circle></a>"
+                ).format(p.node, line, odd, x(p.place), y(p.value), p.key, told, real(p.value))
+            )
+    svg = Markup('<svg viewBox="0 0 {} {}" role="group" aria-label="{}">{}</svg>').format(
+        WIDTH, HEIGHT, title, Markup().join(parts)
+    )
+    return Figure(title, about, svg=svg)
+
+
+def _rules(low: int, high: int, y: Callable[[float], float]) -> list[Markup]:
+    """Lines across at powers of ten, at most seven of them, each with its power."""
+    step = -(-(high - low) // 6)
+    return [
+        Markup(
+            '<path class="rule" d="M{0} {1}H{2}"/><text class="end" x="{3}" y="{4}">{5}</text>'
+        ).format(
+            LEFT,
+            y(10.0**power),
+            WIDTH - RIGHT,
+            LEFT - 6,
+            y(10.0**power) + 4,
+            "1" if power == 0 else f"1e{power}",
+        )
+        for power in range(low, high + 1, step)
+    ]
+
+
+def _names(names: Sequence[str], x: Callable[[int], float]) -> list[Markup]:
+    """The name of each part of the model where it begins; long parts first, as room allows."""
+    starts = [n for n, name in enumerate(names) if not n or names[n - 1] != name]
+    spans = {n: end - n for n, end in zip(starts, [*starts[1:], len(names)], strict=True)}
+    texts = {n: name if len(name := names[n]) <= 16 else f"…{name[-15:]}" for n in starts}
+    longest = sorted(starts, key=lambda n: -spans[n])
+    roomy = _without_overlap({n: (x(n), LETTER * (len(texts[n]) + 1)) for n in longest})
+    # On a phone letters are twice as large, and only some of these have room.
+    phones = _without_overlap({n: (x(n), 2 * LETTER * (len(texts[n]) + 1)) for n in roomy})
+    marks = []
+    for n in sorted(roomy):
+        less = "" if n in phones else Markup(' class="less"')
+        tick = Markup('<path class="tick" d="M{0} {1}v5"/>').format(x(n), HEIGHT - BOTTOM)
+        text = Markup('<text{} x="{}" y="{}">{}</text>')
+        marks += [tick, text.format(less, x(n), HEIGHT - BOTTOM + 24, texts[n])]
+    return marks
+
+
+def _without_overlap(labels: Mapping[int, tuple[float, float]]) -> list[int]:
+    """Those of the labels, each its left edge and its width, that have room beside those before."""
+    kept: list[int] = []
+    for n, (left, width) in labels.items():
+        free = all(
+            left + width <= labels[k][0] or labels[k][0] + labels[k][1] <= left for k in kept
+        )
+        if free and left + width - LETTER <= WIDTH:
+            kept.append(n)
+    return kept

@@ -1,0 +1,149 @@
+"""From numbers to colours: two tables of 256, and scales that say which number gets which.
+
+Both tables are lines through OKLab, in which equal distances look equally far apart (Ottosson, "A
+perceptual color space for image processing", 2020). Each is sampled at equal distances along it.
+
+- ``SEQUENTIAL``, for values of one sign: lightness rises all the way, from a dark blue through
+  green to a light yellow, so it is told apart without any sense of hue, and in a black-and-white
+  print.
+- ``DIVERGING``, for values of both signs: blue for negative, near white for zero, orange for
+  positive. Blue and orange stay apart in every common kind of colour blindness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.results.numpy_stats import magnitude
+
+RGB = NDArray[np.uint8]
+Reals = NDArray[np.float64]
+
+NAN = (255, 0, 255)
+INFINITE = (0, 255, 255)
+
+# OKLab to the cube roots of the cones' responses, and their cubes to linear sRGB: Ottosson (2020).
+_TO_ROOTS = np.array(
+    [
+        [1.0, 0.3963377774, 0.2158037573],
+        [1.0, -0.1055613458, -0.0638541728],
+        [1.0, -0.0894841775, -1.2914855480],
+    ]
+)
+_TO_LINEAR = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.7076147010],
+    ]
+)
+
+
+def _linear(lab: Reals) -> Reals:
+    return np.asarray((lab @ _TO_ROOTS.T) ** 3 @ _TO_LINEAR.T)
+
+
+def _table(lightness: Reals, chroma: Reals, hue: Reals) -> RGB:
+    """A table from a line through lightness, chroma and hue (degrees), at equal distances."""
+    angle = np.deg2rad(hue)
+    line = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)], axis=-1)
+    lengths = np.linalg.norm(np.diff(line, axis=0), axis=1)
+    at = np.concatenate([[0.0], np.cumsum(lengths)])
+    even = np.linspace(0, at[-1], 256)
+    lab = np.stack([np.interp(even, at, line[:, i]) for i in range(3)], axis=-1)
+    linear = np.clip(_linear(lab), 0, 1)  # both lines lie inside sRGB but for rounding
+    gamma = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.asarray(np.rint(gamma * 255), np.uint8)
+
+
+def _sequential() -> RGB:
+    t = np.linspace(0, 1, 2048)
+    bends = [0, 0.15, 0.25, 0.4, 0.5, 0.85, 1]
+    chroma = np.interp(t, bends, [0.09, 0.11, 0.095, 0.085, 0.09, 0.165, 0.13])
+    return _table(0.2 + 0.75 * t, chroma, np.interp(t, [0, 0.15, 0.85, 1], [285, 270, 115, 103]))
+
+
+def _diverging() -> RGB:
+    t = np.linspace(-1, 1, 2049)
+    away = np.abs(t)
+    hue = np.where(t < 0, 255.0, 55.0)
+    return _table(0.96 - 0.5 * away, 0.11 * np.sin(away * np.pi / 2), hue)
+
+
+SEQUENTIAL = _sequential()
+DIVERGING = _diverging()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The numbers at the two ends of a table of colours.
+
+    ``diverging`` scales have zero in the middle, and ``low`` is minus ``high``.
+    """
+
+    low: float
+    high: float
+    diverging: bool = False
+
+    def position(self, values: NDArray[Any]) -> Reals:
+        """Return where each value lies from 0 to 1; NaN where it is not finite."""
+        wide = magnitude(values).astype(np.float64)
+        # Halved, so that the distance of the two largest floats is a float.
+        span = self.high / 2 - self.low / 2
+        share = (wide / 2 - self.low / 2) / span if span else np.zeros_like(wide)
+        return np.where(np.isfinite(wide), np.clip(share, 0, 1), np.nan)
+
+    def paint(self, values: NDArray[Any]) -> RGB:
+        """Return the colours of ``values`` (any shape, real or complex): uint8, ``(..., 3)``.
+
+        Example:
+            >>> Scale(0, 1).paint(np.array([0.0, np.nan])).shape
+            (2, 3)
+        """
+        place = self.position(values)
+        table = DIVERGING if self.diverging else SEQUENTIAL
+        colors = table[np.rint(np.nan_to_num(place) * 255).astype(np.intp)]
+        colors[np.isnan(place)] = INFINITE
+        colors[np.isnan(values)] = NAN
+        return colors
+
+
+def scale_of(values: NDArray[Any]) -> Scale:
+    """Return the scale that ``values`` fill: diverging where there are both signs.
+
+    Values of one sign range from the smallest to the largest. Only finite ones count; where there
+    is none, the scale is from 0 to 0.
+
+    Example:
+        >>> scale_of(np.array([0.0, 2.0, np.inf])), scale_of(np.array([-1.0, 2.0]))
+        (Scale(low=0.0, high=2.0, diverging=False), Scale(low=-2.0, high=2.0, diverging=True))
+    """
+    wide = magnitude(values).astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    if not finite.size:
+        return Scale(0.0, 0.0)
+    low, high = float(finite.min()), float(finite.max())
+    if low < 0 < high:
+        bound = max(-low, high)
+        return Scale(-bound, bound, diverging=True)
+    return Scale(low, high)
+
+
+def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[Scale, ...]]:
+    """Return the colours of several maps, and the scale of each.
+
+    Args:
+        maps: ``(maps, height, width)``, real or complex.
+        each: give each map a scale of its own, in place of one for all of them.
+
+    Returns:
+        uint8 ``(maps, height, width, 3)``, and one scale for each map.
+    """
+    common = None if each else scale_of(maps)
+    scales = tuple(common or scale_of(one) for one in maps)
+    painted = [scale.paint(one) for scale, one in zip(scales, maps, strict=True)]
+    return np.array(painted, np.uint8).reshape(*maps.shape, 3), scales

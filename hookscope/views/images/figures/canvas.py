@@ -1,0 +1,173 @@
+"""What all figures share: paper light or dark, text as it stands, a title, numbers as colours."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib import rcParams, style
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import AxesImage
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError
+from hookscope.tensors.interrupts import restoring
+from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, Scale
+
+# Blue, orange, green, purple, light blue, pink and red: found by a search for the seven that lie
+# farthest apart to every kind of sight, of those that have the contrast that WCAG 2 asks of
+# graphics (3 to 1) on light paper as well as on dark.
+SERIES = ("#0E5BE4", "#F16B00", "#13A868", "#9B489F", "#4D93FB", "#BA83A4")
+WARNING = "#CB0D2D"
+PAPERS = ("white", "#16191d")  # light and dark
+MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # colour never carries meaning alone
+FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
+MOST_PANELS = 400
+
+_TITLE, _TEXT, _SMALL = 11.0, 8.0, 7.0  # points
+_LETTER = 0.62 / 72  # width of a letter in inches, for each point of its size
+
+
+@restoring
+def paper(dark: bool) -> Iterator[None]:
+    """Set how figures look while they are made and written, whatever the user's own settings."""
+    back, ink = PAPERS[dark], "#e4e6e8" if dark else "#1c1e21"
+    line = "#8b9199" if dark else "#6b7178"
+    colors = {"figure.facecolor": back, "axes.facecolor": back, "savefig.facecolor": back}
+    colors |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
+    colors |= dict.fromkeys(("xtick.labelcolor", "ytick.labelcolor"), ink)
+    colors |= dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), line)
+    look = {
+        "font.family": [FONT],
+        "font.size": _TEXT,
+        "axes.titlesize": _SMALL,
+        "xtick.labelsize": _SMALL,
+        "ytick.labelsize": _SMALL,
+        "legend.fontsize": _SMALL,
+        "axes.linewidth": 0.6,
+        "grid.alpha": 0.3,
+        "grid.linewidth": 0.5,
+        "svg.fonttype": "none",  # text stays text: small, searchable
+        "svg.hashsalt": "hookscope",  # names inside the file would be random otherwise
+        "pdf.fonttype": 42,
+    }
+    with style.context(["default", colors | look]):
+        yield
+
+
+def new_figure(
+    width: float, height: float, title: str, about: str, layout: str | None = "constrained"
+) -> tuple[Figure, float]:
+    """Return an empty figure with its title, and at its foot in small what the picture is of.
+
+    Args:
+        width: in inches; at least 4.5 are taken.
+        height: in inches, of what is drawn; that of title and foot is added.
+        title: what is drawn; wrapped to the width.
+        about: the model and its input.
+        layout: what puts the panels in their places; None for a caller that does it.
+
+    Returns:
+        The figure, and the height of its foot in inches.
+    """
+    width = max(width, 4.5)
+    above, below = _wrapped(title, width, _TITLE), _wrapped(about, width, _TEXT)
+    head, foot = 0.2 * len(above) + 0.12, 0.16 * len(below) + 0.08
+    figure = Figure(figsize=(width, height + head + foot), layout=layout)  # type: ignore[arg-type]
+    whole = height + head + foot
+    # Where a layout keeps room for them, it must choose their places itself.
+    edges = ({}, {}) if layout else ({"y": 1 - 0.06 / whole}, {"y": 0.05 / whole})
+    figure.suptitle("\n".join(above), fontsize=_TITLE, **edges[0])
+    figure.supxlabel("\n".join(below), fontsize=_TEXT, **edges[1])
+    return figure, foot
+
+
+def finish(figure: Figure) -> Figure:
+    """Return the figure with its ticks made: later ones would be those of the user's settings."""
+    for axes in figure.axes:
+        axes.tick_params(
+            which="both",
+            color=rcParams["xtick.color"],
+            labelcolor=rcParams["xtick.labelcolor"],
+            labelsize=_SMALL,
+        )
+    return figure
+
+
+def plain(text: str) -> str:
+    r"""Return ``text`` so that matplotlib shows it as it stands.
+
+    A dollar would begin a formula; what the font has no sign for, and what is no sign at all, is
+    spelled out.
+
+    Example:
+        >>> print(plain("a_1 $x$"))
+        a_1 \$x\$
+    """
+    font = get_font(findfont(FONT))
+    shown = [
+        sign
+        if sign.isprintable() and font.get_char_index(ord(sign))
+        else sign.encode("unicode_escape").decode()
+        for sign in text
+    ]
+    return "".join(shown).replace("$", r"\$")
+
+
+def shortened(text: str, letters: int) -> str:
+    """Return ``text`` with its middle left out where it is longer than ``letters``."""
+    if len(text) <= letters:
+        return text
+    head = (letters - 1) // 3
+    return f"{text[:head]}…{text[head + 1 - letters :]}"
+
+
+def inches(letters: int) -> float:
+    """Return how much room a small label of so many letters takes."""
+    return letters * _LETTER * _SMALL
+
+
+def _wrapped(text: str, width: float, size: float) -> list[str]:
+    return textwrap.wrap(plain(text), max(int(width / (_LETTER * size)), 20))
+
+
+def demand_room(panels: int) -> None:
+    """Raise RequestError if there are more panels than can be told apart."""
+    if panels > MOST_PANELS:
+        raise RequestError(
+            f"That would be {panels} panels, and a figure has room for {MOST_PANELS}.",
+            "Name fewer keys or channels.",
+        )
+
+
+def draw_image(
+    axes: Axes, image: NDArray[Any], scale: Scale, aspect: Literal["equal", "auto"] = "equal"
+) -> AxesImage:
+    """Draw numbers as colours; NaN and infinities have colours of their own."""
+    plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
+    odd, endless = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
+    table = plain_table.with_extremes(bad=odd, over=endless, under=endless)
+    # matplotlib takes an infinity for missing, as NaN is; what lies past an end it tells apart.
+    past = np.where(image > 0, scale.high + abs(scale.high) + 1, scale.low - abs(scale.low) - 1)
+    # Without a span a bar of colours would widen the scale of the one panel that it belongs to.
+    alone = scale.low == scale.high
+    return axes.imshow(
+        np.where(np.isinf(image), past, image.astype(np.float64)),
+        cmap=table,
+        vmin=scale.low,
+        vmax=scale.low + (abs(scale.low) or 1) if alone else scale.high,
+        aspect=aspect,
+        # Where it shrinks, matplotlib takes means; of an infinity they would spread.
+        interpolation="auto" if np.isfinite(image).all() else "nearest",
+    )
+
+
+def odd_entries(values: NDArray[Any]) -> str:
+    """Return how many entries are NaN or infinite, and in which colour; empty if none are."""
+    counts = {"NaN (magenta)": np.isnan(values).sum(), "infinite (cyan)": np.isinf(values).sum()}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

@@ -1,0 +1,128 @@
+"""Images in a grid, with bars of colours: panels of one size, each at its place in inches.
+
+No layout engine: matplotlib's own needs seconds for hundreds of panels, and leaves gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from hookscope.views.images.colors import scale_of
+from hookscope.views.images.figures.canvas import draw_image
+
+LINE = 0.16  # inches of a line of small text
+_GAP, _BAR, _BAR_TEXT = 0.08, 0.12, 0.72  # inches
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Panels of one size.
+
+    Attributes:
+        panels: how many.
+        columns: how many lie side by side.
+        width, height: of a panel, in inches.
+        each: whether each panel has a bar of colours of its own, in place of one for all.
+        lines: of text above each panel.
+        left, below: room for numbers beside and below each panel, in inches.
+    """
+
+    panels: int
+    columns: int
+    width: float
+    height: float
+    each: bool = False
+    lines: int = 1
+    left: float = 0.0
+    below: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """How many lie below each other."""
+        return math.ceil(self.panels / self.columns)
+
+    @property
+    def cell(self) -> tuple[float, float]:
+        """Width and height of a panel with all that belongs to it, in inches."""
+        bar = _BAR + 0.42 if self.each else 0.0
+        wide = self.left + self.width + bar + _GAP
+        return wide, self.lines * LINE + self.height + self.below + _GAP
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height of it all, in inches."""
+        bar = 0.0 if self.each else _BAR + _BAR_TEXT
+        return self.columns * self.cell[0] + bar + _GAP, self.rows * self.cell[1]
+
+    def places(self, figure: Figure, left: float, top: float) -> Iterator[Axes]:
+        """Yield a panel for each place, row by row, from the corner that is given in inches."""
+        wide, tall = self.cell
+        for i in range(self.panels):
+            row, column = divmod(i, self.columns)
+            x = left + _GAP + column * wide + self.left
+            y = top - row * tall - self.lines * LINE - self.height
+            yield add_panel(figure, x, y, self.width, self.height)
+
+
+def add_panel(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
+    """Return a new panel at a place of the figure in inches, counted from its lower left."""
+    whole_width, whole_height = figure.get_size_inches()
+    box = (x / whole_width, y / whole_height, width / whole_width, height / whole_height)
+    panel = figure.add_axes(box)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    return panel
+
+
+def draw_grid(
+    figure: Figure,
+    grid: Grid,
+    images: Sequence[NDArray[Any]],
+    labels: Sequence[str],
+    quantity: str,
+    left: float,
+    top: float,
+) -> list[Axes]:
+    """Draw images in a grid, row by row, with one bar of colours or one each.
+
+    Args:
+        figure: where.
+        grid: the panels.
+        images: ``(height, width)`` each, of real numbers; they may differ in shape.
+        labels: what stands above each, as matplotlib takes it.
+        quantity: what the numbers are, for the bar.
+        left, top: the upper left corner, in inches from the figure's lower left.
+
+    Returns:
+        The panels, in the order of the images.
+    """
+    panels = list(grid.places(figure, left, top))
+    common = scale_of(np.concatenate([image.ravel() for image in images]))
+    wide, _ = grid.cell
+    for i, (panel, image, label) in enumerate(zip(panels, images, labels, strict=True)):
+        shown = draw_image(panel, image, scale_of(image) if grid.each else common)
+        # Entries are squares, unless that left a thread of the panel.
+        if not 0.4 < image.shape[1] / image.shape[0] / (grid.width / grid.height) < 2.5:
+            panel.set_aspect("auto")
+        panel.set_title(label, pad=2)
+        if grid.each:
+            row, column = divmod(i, grid.columns)
+            x = left + _GAP + column * wide + grid.left + grid.width + _GAP / 2
+            y = top - row * grid.cell[1] - grid.lines * LINE - grid.height
+            place = add_panel(figure, x, y, _BAR / 2, grid.height)
+            figure.colorbar(shown, cax=place, ticks=MaxNLocator(3))
+    if not grid.each:
+        tall = min(grid.size[1] - grid.lines * LINE - grid.below - _GAP, 4.0)
+        x = left + grid.columns * wide + _GAP * 1.5
+        bar = add_panel(figure, x, top - grid.lines * LINE - tall, _BAR, tall)
+        figure.colorbar(shown, cax=bar, label=quantity)
+    return panels

@@ -1,0 +1,123 @@
+"""Tensors as matrices: channels by position, and the weights of attention head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError
+from hookscope.results.dimensions import find_channels
+from hookscope.results.numpy_stats import magnitude
+from hookscope.results.reader import OpenCapture
+from hookscope.specs.tensor_key import WHOLE
+from hookscope.views.images.channels import choose_channels, demand_channels
+from hookscope.views.images.choosing import Part
+from hookscope.views.images.maps import last_note
+from hookscope.views.images.wording import quantity_of, shape_text
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One tensor as ``(positions, channels)``, the channels' numbers, and how they were found."""
+
+    name: str
+    values: NDArray[Any]
+    channels: tuple[int, ...]
+    quantity: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Weights of attention of one call: ``(heads, queries, keys)``, with the heads' numbers."""
+
+    name: str
+    values: NDArray[Any]
+    heads: tuple[int, ...]
+
+
+def tokens_of(
+    capture: OpenCapture, part: Part, dim: int | None, channels: Sequence[int] | None
+) -> Tokens:
+    """Read a tensor as positions by channels.
+
+    Of a batch it is the first sample. Every dimension but that of the channels is positions, in
+    row-major order. A slice that was asked for is taken whole, its last dimension as the channels.
+
+    Args:
+        capture: the file.
+        part: which tensor.
+        dim: the dimension of the channels, where ``dimensions.find_channels`` errs.
+        channels: these alone; all if None.
+
+    Raises:
+        RequestError: there is no such channel or dimension, or no position.
+    """
+    shape = capture.shape(part.record.key, part.index)
+    whole = part.index == WHOLE
+    record = part.record
+    along = len(shape) - 1
+    if whole:
+        along = find_channels(record.type, record.kind, shape, capture.image)
+    if dim is not None:
+        if not -len(shape) <= dim < len(shape):
+            raise RequestError(
+                f"{part.name} has {len(shape)} dimensions, and no dimension {dim}.",
+                "Count from 0, or from -1 at the end.",
+            )
+        along = dim % len(shape)
+    if whole and len(shape) > 2 and along > 0 and shape[0]:
+        array, along = capture.tensor(part.record.key, (0,)), along - 1
+    else:
+        array = capture.tensor(part.record.key, part.index)
+    if array.ndim < 1 or not array.size:
+        raise RequestError(
+            f"{part.name} ({shape_text(shape)}) has no positions to draw.", "Take --kind hist."
+        )
+    table = np.moveaxis(magnitude(array), along, -1)
+    table = table.reshape(-1, table.shape[-1])
+    demand_channels(channels or (), table.shape[1], part.name)
+    chosen = tuple(channels or range(table.shape[1]))
+    note = last_note(record, capture.image) if whole and dim is None else ""
+    return Tokens(part.name, table[:, list(chosen)], chosen, quantity_of(record.kind), note)
+
+
+def heads_of(
+    capture: OpenCapture,
+    part: Part,
+    channels: Sequence[int] | None,
+    by: str,
+    count: int,
+    seed: int,
+) -> Heads:
+    """Read some heads of a tensor ``(batch, heads, queries, keys)``, of the first sample.
+
+    Of a slice, and where heads were averaged, all that stands before queries and keys is heads.
+
+    Args:
+        capture: the file.
+        part: which tensor.
+        channels: these heads, in place of ``count`` chosen ``by``; see ``channels.py``.
+        by: ``index``, ``strength`` or ``random``.
+        count: how many at most.
+        seed: of the random choice.
+
+    Raises:
+        RequestError: there is no such head, or not even one matrix.
+    """
+    key, shape = part.record.key, capture.shape(part.record.key, part.index)
+    first = part.index == WHOLE and len(shape) > 2 and shape[0]
+    array = capture.tensor(key, (0,) if first else part.index)
+    if array.ndim < 2 or not array.size:
+        raise RequestError(
+            f"{part.name} ({shape_text(shape)}) is no matrix of queries and keys.",
+            "Leave out the slice, or cut less away: [0,3] is the fourth head.",
+        )
+    heads = array.reshape(-1, *array.shape[-2:])
+    demand_channels(channels or (), len(heads), part.name)
+    chosen = tuple(channels or ()) or choose_channels(heads, 0, by, count, seed)
+    return Heads(part.name, heads[list(chosen)], chosen)

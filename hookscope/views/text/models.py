@@ -1,0 +1,55 @@
+"""The list of models that can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from hookscope.specs.catalog import ModelInfo
+from hookscope.views.text.lower import lower, sentence
+from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
+from hookscope.views.text.text import count, plural, short_count
+
+COLUMNS = (
+    Column("model"),
+    Column("task"),
+    Column("parameters", "params", right=True),
+    Column("input"),
+    Column("weights"),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    ("drop", "weights"),
+    ("shorten", "parameters"),
+    ("drop", "input"),
+    ("drop", "parameters"),
+    ("drop", "task"),
+)
+
+
+def models_lines(models: Sequence[ModelInfo], width: int | None, ascii: bool = False) -> list[Text]:
+    """Return one row for each model, and how many there are.
+
+    Args:
+        models: the models to list.
+        width: cells of the terminal, None for a pipe.
+        ascii: write everything outside ASCII as an escape.
+    """
+    rows = tuple(
+        Row(
+            (
+                Cell(model.name),
+                Cell(model.task, style="cyan"),
+                _parameters(model.parameters),
+                Cell(model.input),
+                Cell(" ".join(model.weights), full=",".join(model.weights)),
+            )
+        )
+        for model in models
+    )
+    lines = lower(Table(COLUMNS, rows, SQUEEZE, note=""), width, ascii)
+    return [*lines, *sentence(f"{plural(len(models), 'model')}.", width, ascii, "bold")]
+
+
+def _parameters(number: int | None) -> Cell:
+    return Cell("-") if number is None else Cell(count(number), short_count(number), str(number))

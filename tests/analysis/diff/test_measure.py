@@ -1,0 +1,147 @@
+"""The figures: held against numpy by hand, against torch.testing and torch.isclose."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookscope.errors import RequestError
+from hookscope.results.diff.judging import Judge
+from hookscope.results.diff.measure import measure
+from hookscope.results.diff.result import Figures, Pair
+from hookscope.results.records import Record
+from hookscope.results.stats import BLOCK
+from hookscope.specs.tolerances import check_tolerances, tolerances
+from hookscope.tensors.stats import blocks
+
+ODD = (0.0, -0.0, 1.0, 1.0 + 1e-6, -1.0, 1e-30, 3e38, math.inf, -math.inf, math.nan, 1e-5)
+DTYPES = sorted(
+    (value for value in vars(torch).values() if isinstance(value, torch.dtype)), key=str
+)
+
+
+def figures(a: torch.Tensor, b: torch.Tensor, atol=0.0, rtol=0.0, equal_nan=False) -> Figures:
+    return measure(blocks(a), blocks(b), atol, rtol, equal_nan)
+
+
+def judged(a: torch.Tensor, b: torch.Tensor, **strictness) -> Pair:
+    one, two = (
+        Record("x/output", "x", "X", 1, "output", "output", tuple(t.shape), str(t.dtype)[6:], "cpu")
+        for t in (a, b)
+    )
+    judge = Judge(**{"atol": None, "rtol": None, "equal_nan": False} | strictness)
+    return judge.pair(one, two, "name", lambda: blocks(a), lambda: blocks(b))
+
+
+def test_the_figures_are_those_of_numpy_by_hand() -> None:
+    source = np.random.default_rng(0)
+    a = source.standard_normal(3 * BLOCK + 17)
+    b = a + source.standard_normal(a.size) * 1e-3
+    b[5] = a[5]
+    found = measure(np.array_split(a, 4), np.array_split(b, 4), 1e-3, 0.1)
+    gap = np.abs(a - b)
+    assert found.max_abs == gap.max()
+    assert found.max_rel == (gap / np.abs(a)).max()
+    cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert found.cosine == pytest.approx(cosine, rel=1e-12)
+    ratio = np.sum(a**2) / np.sum((a - b) ** 2)
+    assert found.snr == pytest.approx(10 * np.log10(ratio), rel=1e-12)
+    assert found.beyond == np.sum(gap > 1e-3 + 0.1 * np.abs(a))
+    assert found.unequal == a.size - 1
+
+
+@pytest.mark.parametrize("two", DTYPES)
+def test_default_tolerances_are_those_of_torch_testing(two) -> None:
+    from torch.testing._comparison import default_tolerances
+
+    for one in DTYPES:
+        rtol, atol = default_tolerances(one, two)
+        assert tolerances(str(one)[6:], str(two)[6:]) == (atol, rtol)
+
+
+@given(st.lists(st.tuples(st.sampled_from(ODD), st.sampled_from(ODD)), min_size=1), st.booleans())
+def test_what_lies_beyond_is_what_torch_isclose_says(pairs, equal_nan) -> None:
+    a, b = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    for atol, rtol in ((0.0, 0.0), (1e-5, 1.3e-6), (1e-8, 2.0)):
+        close = torch.isclose(b, a, rtol, atol, equal_nan)
+        assert figures(a, b, atol, rtol, equal_nan).beyond == int((~close).sum())
+    complex_a, complex_b = torch.complex(a, b), torch.complex(b, a)
+    close = torch.isclose(complex_b, complex_a, 1e-3, 1e-3, equal_nan)
+    found = figures(complex_a, complex_b, 1e-3, 1e-3, equal_nan)
+    assert found.beyond == int((~close).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex64])
+def test_equal_tensors_are_equal_in_every_dtype(dtype) -> None:
+    a = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
+    pair = judged(a, a.clone())
+    assert pair.figures == Figures(0.0, 0.0, 1.0, math.inf)
+    assert (pair.verdict, pair.share, pair.reason) == ("equal", 0.0, "")
+
+
+def test_whole_numbers_must_be_equal_and_are_told_exactly() -> None:
+    a = torch.tensor([2**62, -(2**63), 7])
+    b = torch.tensor([2**62 + 1, 2**63 - 1, 7])
+    pair = judged(a, b)
+    assert (pair.verdict, pair.figures.unequal, pair.figures.beyond) == ("differs", 2, 2)
+    assert pair.figures.max_abs == float(2**64 - 1)
+    assert judged(torch.tensor([2**62]), torch.tensor([2**62 + 1])).figures.max_abs == 1.0
+    flipped = judged(torch.tensor([True, False]), torch.tensor([True, True]))
+    assert (flipped.figures.max_abs, flipped.figures.beyond) == (1.0, 1)
+
+
+def test_complex_numbers_differ_by_magnitude() -> None:
+    found = judged(torch.tensor([3 + 4j]), torch.tensor([3 + 0j])).figures
+    assert (found.max_abs, found.max_rel) == (4.0, 0.8)
+    assert found.cosine == pytest.approx(0.6)
+    assert found.snr == pytest.approx(10 * math.log10(25 / 16))
+
+
+def test_nan_is_a_difference_with_a_reason_unless_taken_as_equal() -> None:
+    plain, nan = torch.tensor([1.0, 2.0]), torch.tensor([1.0, math.nan])
+    assert judged(plain, nan).reason == "NaN in B alone: 1"
+    assert judged(nan, plain).reason == "NaN in A alone: 1"
+    both = judged(nan, nan.clone())
+    assert both.reason.startswith("NaN in both")
+    assert (both.verdict, both.figures.beyond, both.figures.max_abs) == ("differs", 1, 0.0)
+    assert judged(nan, nan.clone(), equal_nan=True).verdict == "equal"
+    assert judged(plain, nan, equal_nan=True).verdict == "differs"
+    nothing = judged(nan[1:], nan[1:].clone()).figures
+    assert (nothing.max_abs, nothing.cosine, nothing.snr) == (None, None, None)
+
+
+def test_infinities_of_one_sign_are_equal() -> None:
+    inf = torch.tensor([math.inf, 1.0])
+    assert judged(inf, inf.clone()).verdict == "equal"
+    assert judged(inf, -inf).figures.max_abs == math.inf
+    assert judged(torch.tensor([1.0]), inf[:1]).figures.snr is None
+
+
+def test_shapes_and_kinds_of_numbers_are_differences_with_a_reason() -> None:
+    pair = judged(torch.ones(2, 3), torch.ones(3, 2))
+    assert (pair.verdict, pair.reason, pair.share) == ("differs", "shape 2x3 in A, 3x2 in B", None)
+    assert judged(torch.ones(2), torch.ones(2, dtype=torch.int64)).reason == (
+        "float32 in A, int64 in B"
+    )
+    assert judged(torch.ones(2), torch.ones(2).bfloat16()).verdict == "close"
+    assert judged(torch.ones(2).int(), torch.ones(2).long()).verdict == "close"
+
+
+def test_the_edges_have_figures() -> None:
+    empty = judged(torch.ones(0, 3), torch.ones(0, 3))
+    assert (empty.verdict, empty.share, empty.figures.max_abs) == ("equal", 0.0, None)
+    zeros = judged(torch.zeros(2), torch.zeros(2)).figures
+    assert (zeros.cosine, zeros.snr, zeros.max_rel) == (None, math.inf, 0.0)
+    off = judged(torch.zeros(2), torch.ones(2)).figures
+    assert (off.cosine, off.snr, off.max_rel) == (None, -math.inf, math.inf)
+
+
+def test_tolerances_are_checked() -> None:
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(RequestError, match="is no tolerance"):
+            check_tolerances(None, bad)

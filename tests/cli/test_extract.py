@@ -1,0 +1,267 @@
+"""``hookscope extract``, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SMALL = """
+from torch import nn
+
+def small():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten())
+"""
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.py").write_text(SMALL)
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(6):
+        pixels = np.full((8, 8, 3), i * 40, dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder
+
+
+EXTRACT = ("extract", "small.py:small", "--layer", "0", "--input", "photos", "--batch", "2")
+
+
+@pytest.mark.slow
+def test_a_folder_gets_one_row_for_each_input(run, photos) -> None:
+    done = run(*EXTRACT, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
+    assert done.rc == 0
+    assert done.stdout.splitlines() == [
+        "layer  type    what    call  rows  shape of a row  dtype",
+        "0      Conv2d  output     1     6  4x6x6           float32",
+        "6 rows of 1 tensor. Each pass ended after 0.",
+    ]
+    assert "wrote features/ (3 shards, " in done.stderr
+    assert done.stderr.splitlines()[-1] == "next: hookscope show features/"
+    again = run(*EXTRACT, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
+    assert (again.rc, again.stdout) == (2, "")
+    assert "Add --resume" in again.stderr
+    resumed = run(
+        *EXTRACT, "-o", "features/", "--shard-size", "1", "--resume", "--json", cwd=photos.parent
+    )
+    document = json.loads(resumed.stdout)
+    assert (document["rows"], document["rows_now"], document["command"]) == (6, 0, "extract")
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_environment) -> None:
+    text = (photos.parent / "small.py").read_text()
+    slow = text.replace(
+        "return nn.Sequential(",
+        "return nn.Sequential(Wait(), ",
+    )
+    (photos.parent / "small.py").write_text(
+        f"{slow}\nimport time\nfrom pathlib import Path\n"
+        "class Wait(nn.Module):\n    def forward(self, x):\n"
+        "        if len(list(Path('features').glob('rows-*'))) >= 2:\n"
+        "            time.sleep(600)  # until Ctrl-C\n"
+        "        return x\n"
+    )
+    words = [word if word != "0" else "1" for word in EXTRACT]
+    command = [sys.executable, "-m", "hookscope", *words, "-o", "features/", "--shard-size", "1"]
+    process = subprocess.Popen(
+        [*command, "--batch", "1"], env=clean_environment, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and len(list(Path("features").glob("rows-*"))) < 2:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, words_said = process.communicate(timeout=300)
+    assert process.returncode == 130
+    assert "what is finished is in features/" in words_said
+    assert "--resume" in words_said
+    assert "Traceback" not in words_said
+    assert len(list(Path("features").glob("rows-*"))) >= 2
+    assert not list(Path("features").glob(".rows*"))
+
+
+def test_what_cannot_be_run_is_refused(run, photos) -> None:
+    for words, said in [
+        (("--ops",), "No such option '--ops'"),
+        (("--reduce", "men"), "mean"),
+        (("--stats-only", "--reduce", "mean"), "--stats-only keeps no rows"),
+        (("-o", "features.npy"), "features.npy is named like a file"),
+    ]:
+        done = run(*EXTRACT, *words, cwd=photos.parent)
+        assert (done.rc, done.stdout) == (2, "")
+        assert said in done.stderr
+    done = run("extract", "small.py:small", cwd=photos.parent)
+    assert done.rc == 2
+    assert "There is no input." in done.stderr
+
+
+def test_capture_into_a_folder_names_the_command_for_it(run, photos) -> None:
+    done = run("capture", "small.py:small", "-o", "features/", cwd=photos.parent)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "features/ is a folder, and capture writes one file." in done.stderr
+    assert "hookscope extract" in done.stderr
+    words = ("extract", "small.py:small", "--input", "photos/", "-o", "features/")
+    assert run(*words, cwd=photos.parent).rc == 0
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(run, photos) -> None:
+    words = ("extract", "small.py:small", "--input", "photos", "-o", "deep/out/")
+    done = run(*words, "--layer", "nosuch", cwd=photos.parent)
+    assert done.rc == 2
+    assert "nosuch" in done.stderr
+    assert not (photos.parent / "deep").exists()
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_environment) -> None:
+    (photos.parent / "small.py").write_text(
+        SMALL.replace("return nn.Sequential(", "return nn.Sequential(Wait(), ")
+        + "\nimport time\nclass Wait(nn.Module):\n    def forward(self, x):\n"
+        "        time.sleep(1)\n        return x\n"
+    )
+    words = [word if word != "0" else "1" for word in EXTRACT]
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hookscope", *words, "-o", "features/", "--batch", "1"],
+        env=clean_environment | {"TERM": "xterm", "COLUMNS": "120"},
+        stdout=subprocess.DEVNULL,
+        stderr=other,
+    )
+    os.close(other)
+    seen = b""
+    try:
+        while chunk := os.read(main, 65536):
+            seen += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    assert process.wait(timeout=300) == 0
+    assert b"rows/s" in seen
+    assert b"decode" in seen and b"forward" in seen and b"write" in seen
+    assert b"3/6" in seen
+
+
+@pytest.mark.slow
+def test_whatever_is_wrong_with_a_photo_it_is_skipped_if_asked_for(run, photos) -> None:
+    (photos / "2.png").write_bytes(b"")
+    (photos / "4.png").write_text("no image at all")
+    done = run(*EXTRACT, "-o", "features/", "--skip-bad", cwd=photos.parent)
+    assert done.rc == 0, done.stderr
+    assert "2 inputs could not be used" in done.stderr
+    table = (photos.parent / "features" / "inputs.jsonl").read_text().splitlines()
+    assert [n for n, line in enumerate(table) if "skipped" in json.loads(line)] == [2, 4]
+
+
+def run_twofold(environment: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in two processes, a batch a shard."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "hookscope", *EXTRACT, "--workers", "0"]
+    command += ["--shard-size", "1", "-o", "out/", *more]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
+    photos, clean_environment
+) -> None:
+    (photos / "5.png").write_bytes(b"no image")
+    done = run_twofold(clean_environment)
+    assert done.returncode != 0
+    assert "5.png' is not an image" in done.stderr
+    assert "fault in hookscope" not in done.stderr
+
+
+@pytest.mark.slow
+def test_what_several_processes_did_is_told_of_all(photos, clean_environment) -> None:
+    (photos / "5.png").write_bytes(b"no image")
+    done = run_twofold(clean_environment, "--skip-bad", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "1 input could not be used" in done.stderr
+    assert "rows/s in 2 processes; the first: decode" in done.stderr
+    told = json.loads(done.stdout)
+    assert (told["rows"], told["rows_now"], told["rows_skipped"]) == (6, 6, 1)
+
+
+@pytest.mark.slow
+def test_lists_and_archives_are_taken_with_other_words(run, photos) -> None:
+    work = photos.parent
+    (work / "list.txt").write_text("photos/1.png\nphotos/3.png\n")
+    with tarfile.open(work / "two.tar", "w") as archive:
+        archive.add(photos / "0.png", "a.png")
+        archive.add(photos / "2.png", "b.png")
+    words = ("--input", "@list.txt", "--input", "two.tar", "--size", "8", "-o", "features/")
+    done = run(*EXTRACT, *words, cwd=work)
+    assert done.rc == 0, done.stderr
+    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
+    named = [json.loads(line)["path"] for line in lines]
+    listed = ["photos/1.png", "photos/3.png", "two.tar::a.png", "two.tar::b.png"]
+    assert named == [*(f"photos/{i}.png" for i in range(6)), *listed]
+
+
+def test_a_list_is_refused_by_commands_of_one_run(run, photos) -> None:
+    (photos.parent / "list.txt").write_text("photos/1.png\n")
+    for verb in ("capture", "grads"):
+        done = run(verb, "small.py:small", "--input", "@list.txt", cwd=photos.parent)
+        assert (done.rc, done.stdout) == (2, "")
+        assert "'@list.txt' lists many inputs, and is for 'hookscope extract'" in done.stderr
+
+
+@pytest.mark.slow
+def test_settings_are_its_own(run, photos) -> None:
+    (photos.parent / "hookscope.toml").write_text(
+        "[capture]\nops = true\n[extract]\nskip-bad = true\n"
+    )
+    env = {"HOOKSCOPE_EXTRACT_BATCH": "2", "HOOKSCOPE_CAPTURE_COMPARE": "1"}
+    done = run("extract", "small.py:small", "--input", "photos", cwd=photos.parent, env=env)
+    assert done.rc == 0, done.stderr
+    manifest = json.loads((photos.parent / "features" / "manifest.json").read_text())
+    assert (manifest["batch"], manifest["options"]["skip_bad"]) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_missing_file_in_a_list_is_skipped_if_asked_for(run, photos) -> None:
+    work = photos.parent
+    (work / "list.txt").write_text("photos/1.png\nphotos/33.png\nphotos/3.png\n")
+    words = ("extract", "small.py:small", "--layer", "0", "--input", "@list.txt", "-o", "features/")
+    done = run(*words, cwd=work)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "There is no file 'photos/33.png'." in done.stderr
+    assert not (work / "features").exists()
+    done = run(*words, "--skip-bad", cwd=work)
+    assert done.rc == 0, done.stderr
+    assert "1 input could not be used" in done.stderr
+    lines = (work / "features" / "inputs.jsonl").read_text().splitlines()
+    table = [json.loads(line) for line in lines]
+    assert [line["path"] for line in table] == [f"photos/{i}.png" for i in (1, 33, 3)]
+    assert ["No such file" in line.get("skipped", "") for line in table] == [False, True, False]
+    done = run(*words, "--skip-bad", "--input", "nosuch.png", "--force", cwd=work)
+    assert done.rc == 2
+    assert "There is no file 'nosuch.png'." in done.stderr
+
+
+def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(run, photos) -> None:
+    work = photos.parent
+    (work / "a.png").write_text("no image at all")
+    with tarfile.open(work / "bad.tar", "w") as archive:
+        archive.add(work / "a.png", "a.png")
+    done = run("extract", "small.py:small", "--input", "bad.tar", "-o", "features/", cwd=work)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "'bad.tar::a.png' is not an image: it looks like a text file." in done.stderr
+
+
+def test_help_tells_of_folders_lists_and_archives(run) -> None:
+    told = " ".join(run("extract", "--help").stdout.split())
+    assert "-o, --output FOLDER" in told
+    for word in ("@LIST", ".tar", "FILE.py:NAME of a Dataset"):
+        assert word in told

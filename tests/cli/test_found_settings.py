@@ -1,0 +1,368 @@
+"""A settings file that was found: it names code only when allowed, and never forces or trusts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookscope.cli.main import cli
+from hookscope.errors import SettingsError
+
+ALLOW = "hookscope config --allow"
+# Whatever names Python code, or hands something to it, and a command that would take it.
+CODE = [
+    ("tree", "model = 'evil.py:Net'"),
+    ("tree", "model = 'evil.py'"),
+    ("tree", "model = 'evil:Net'"),
+    ("tree", "model = 'package.evil:Net'"),
+    ("tree", "model = 'someplugin:Net'"),
+    ("capture", "[capture]\nmodel = '../evil.py:Net'"),
+    ("capture", "[capture]\nhook = 'evil.py:hook'"),
+    ("capture", "[capture]\nhook = ['conv1=evil:hook']"),
+    ("capture", "[capture]\ninput = 'evil.py:batch'"),
+    ("capture", "[capture]\ninput = ['random:1x3x8x8', 'mask=package.evil:batch']"),
+    ("capture", "[capture]\nmethod = 'anything'"),
+    ("capture", "[capture]\nmodel-arg = 'checkpoint_path=evil.pth'"),
+    ("capture", "[capture]\nhook_arg = 'path=/etc/passwd'"),
+    ("grads", "[grads]\nloss = 'evil.py:loss'"),
+    ("check", "[check]\nloss = 'evil:loss'"),
+]
+EVIL = """
+import pathlib, torch
+pathlib.Path(__file__).with_name("ran").touch()
+Net = torch.nn.Identity()
+def hook(*arguments): ...
+def batch(): return torch.ones(1, 3, 8, 8)
+def loss(output): return output.sum()
+"""
+
+
+def write(text: str, name: str = "hookscope.toml") -> Path:
+    file = Path(name).absolute()
+    file.write_text(text)
+    Path("evil.py").write_text(EVIL)
+    return file
+
+
+def allow() -> None:
+    """What ``hookscope config --allow`` does, in this process."""
+    with cli.make_context("hookscope", ["-q", "config", "--allow"]) as context:
+        cli.invoke(context)
+
+
+@pytest.mark.parametrize(("command", "text"), CODE)
+def test_code_is_refused_until_the_file_is_allowed(parse, command: str, text: str) -> None:
+    file = write(text)
+    with pytest.raises(SettingsError, match="is not allowed to name Python code") as caught:
+        parse(command)
+    assert str(file) in caught.value.message
+    assert ALLOW in caught.value.hint
+    assert caught.value.exit_code == 2
+    allow()
+    parse(command)
+    file.write_text(text + " ")
+    with pytest.raises(SettingsError, match="has changed since it was allowed"):
+        parse(command)
+    assert not Path("ran").exists()
+
+
+def test_every_option_was_judged() -> None:
+    """A new option may be one that names code; then it belongs into the list above."""
+    known = {
+        *("allow", "atol", "attention", "attn", "autocast", "baseline", "batch", "by", "ceiling"),
+        *("channel-dim", "channels", "channels-last", "color", "compare", "config", "count"),
+        *("dark", "dead", "decode", "depth", "device", "device-map", "dpi", "dtype", "edit"),
+        *("eps", "equal-nan", "every", "exploding", "floor", "forward-only", "generate"),
+        *("grad-edit", "hook-kind", "json", "kind", "layer", "leaves", "lr", "map", "margin"),
+        *("max-bytes", "max-memory", "mean", "memory", "no-config", "only", "ops", "opt-arg"),
+        *("optimizer", "partial", "penalty", "preprocess", "quiet", "rank", "raw", "reduce"),
+        *("reduction", "rename", "resume", "rtol", "saturated", "scale", "seed", "shape"),
+        *("shapes", "shard-size", "size", "skip", "skip-bad", "stats-only", "std", "steps"),
+        *("stop", "store-dtype", "strict", "target", "task", "train", "type", "upsample"),
+        *("vanishing", "verbose", "verify", "weights", "what", "workers"),
+    }
+    judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}
+    judged |= {"force", "trust", "output", "chrome"}
+    found = {one.key for command in cli.commands.values() for one in command.options()}
+    assert found - known - judged == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model = 'resnet50'",
+        "model = 'timm:vit_tiny_patch16_224'",
+        "model = 'hf:somewhere'",
+        "[capture]\ninput = ['random:1x3x8x8', 'mask=a.npz:ids', 'x=text:some words']",
+        "[capture]\nweights = 'a.safetensors'\nlayer = ['conv*']\ntype = 'Conv2d'",
+        "[grads]\nloss = 'kl'\ntarget = 'a.npy'",
+    ],
+)
+def test_what_names_no_code_needs_no_permission(parse, text: str) -> None:
+    import numpy as np
+
+    np.savez("a.npz", ids=[1])
+    write(text)
+    assert parse("grads" if "grads" in text else "capture").params
+
+
+def test_a_flag_or_a_variable_takes_the_place_of_what_is_refused(parse, monkeypatch) -> None:
+    write("model = 'evil.py:Net'\n[grads]\nloss = 'evil.py:loss'\nforce = true")
+    assert parse("tree", "resnet18").params["model"] == "resnet18"
+    assert parse("tree", "-m", "resnet18").params["model"] == "resnet18"
+    with pytest.raises(SettingsError, match="loss ="):
+        parse("grads", "resnet18", "--no-force")
+    monkeypatch.setenv("HOOKSCOPE_MODEL", "evil.py:Net")  # the user's own word
+    monkeypatch.setenv("HOOKSCOPE_GRADS_LOSS", "ce")
+    assert parse("grads", "--force").params["model"] == "evil.py:Net"
+
+
+def test_a_refused_value_does_not_give_way_to_a_weaker_one(parse, tmp_path: Path) -> None:
+    import click
+
+    folder = Path(click.get_app_dir("hookscope"))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "hookscope.toml").write_text("model = 'resnet50'")
+    write("model = 'evil.py:Net'")
+    with pytest.raises(SettingsError, match="evil"):
+        parse("tree")
+
+
+def test_the_user_s_own_file_and_a_named_one_may_name_code(parse, tmp_path: Path) -> None:
+    import click
+
+    write("hook = 'evil.py:hook'\nforce = true\noutput = '/tmp/a.safetensors'", "named.toml")
+    Path("named.toml").write_text("[capture]\n" + Path("named.toml").read_text())
+    params = parse("capture", "--config", "named.toml").params
+    assert (params["hooks"], params["force"]) == (("evil.py:hook",), True)
+    assert params["output"] == "/tmp/a.safetensors"
+    folder = Path(click.get_app_dir("hookscope"))
+    folder.mkdir(parents=True, exist_ok=True)
+    Path("named.toml").rename(folder / "hookscope.toml")
+    assert parse("capture").params["hooks"] == ("evil.py:hook",)
+
+
+def test_an_allowed_file_is_allowed_at_its_place_alone(parse, tmp_path: Path, monkeypatch) -> None:
+    file = write("model = 'evil.py:Net'")
+    allow()
+    parse("tree")
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    (other / "hookscope.toml").symlink_to(file)  # the same bytes, and other files beside them
+    (other / "evil.py").write_text(EVIL)
+    with pytest.raises(SettingsError, match="is not allowed"):
+        parse("tree")
+
+
+def test_relative_code_of_an_allowed_file_runs_in_its_own_folder_alone(
+    parse, monkeypatch, tmp_path: Path
+) -> None:
+    file = write("model = 'evil.py:Net'")
+    allow()
+    below = file.parent / "downloaded"
+    below.mkdir()
+    (below / "evil.py").write_text(EVIL)
+    monkeypatch.chdir(below)
+    with pytest.raises(SettingsError, match="relative to the working folder") as caught:
+        parse("tree")
+    assert str(file.parent) in caught.value.hint
+    monkeypatch.chdir(file.parent)
+    write(f"model = '{file.parent / 'evil.py'}:Net'")
+    allow()
+    monkeypatch.chdir(below)
+    assert parse("tree").params["model"].endswith("work/evil.py:Net")
+
+
+@pytest.mark.parametrize("key", ["force", "trust"])
+@pytest.mark.parametrize("value", ["true", "'yes'", "1"])
+def test_force_and_trust_are_never_taken(parse, key: str, value: str) -> None:
+    write(f"[capture]\n{key} = {value}")
+    if value == "1":
+        with pytest.raises(SettingsError, match="must be true or false"):
+            parse("capture")
+        return
+    for _ in range(2):
+        with pytest.raises(
+            SettingsError, match=f"sets {key}, which a project's settings file may not"
+        ):
+            parse("capture")
+        allow()  # which changes nothing
+    write(f"[capture]\n{key} = false")
+    assert parse("capture").params[key] is False
+
+
+@pytest.mark.parametrize(
+    ("output", "inside"),
+    [
+        ("a.safetensors", True),
+        ("runs/a.safetensors", True),
+        ("../work/a.safetensors", True),
+        ("~/a.safetensors", False),
+        ("../a.safetensors", False),
+        ("/tmp/a.safetensors", False),
+        ("link/a.safetensors", False),
+        ("dangling.safetensors", False),
+        ("runs/../../a.safetensors", False),
+        ("s3://bucket/features", False),
+        ("file:///tmp/features/", False),
+    ],
+)
+def test_an_output_lies_inside_the_folder_of_the_file(parse, output: str, inside: bool) -> None:
+    Path("link").symlink_to("/tmp")
+    Path("dangling.safetensors").symlink_to("/tmp/there-is-no-such-file.safetensors")
+    write(f"[capture]\noutput = '{output}'")
+    if inside:
+        assert parse("capture").params["output"] == output
+        return
+    with pytest.raises(SettingsError, match="outside the folder"):
+        parse("capture")
+    write(f"[trace]\nchrome = '{output}'")
+    with pytest.raises(SettingsError, match="outside the folder"):
+        parse("trace")
+
+
+def test_the_search_ends_at_the_repository_or_the_home_folder(parse, monkeypatch, tmp_path) -> None:
+    (tmp_path / "hookscope.toml").write_text("seed = 7")
+    assert parse("grads").params["seed"] == 7
+    for name in (".git", ".hg"):
+        (tmp_path / "work" / name).write_text("gitdir: elsewhere")
+        assert parse("grads").params["seed"] == 0
+        (tmp_path / "work" / name).unlink()
+    (tmp_path / "work" / ".git").mkdir()
+    (tmp_path / "work" / "hookscope.toml").write_text("seed = 8")
+    (tmp_path / "work" / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "work" / "deep")
+    assert parse("grads").params["seed"] == 8  # the root itself is searched
+    inside = tmp_path / "home" / "project"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    assert parse("grads").params["seed"] == 0
+    (tmp_path / "home" / "hookscope.toml").write_text("seed = 9")
+    assert parse("grads").params["seed"] == 9
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files away"
+)
+def test_a_file_of_another_user_is_ignored_with_a_note(run, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "hookscope.toml").write_text("seed = 5")
+    file = work / "hookscope.toml"
+    file.write_text("this is [not TOML")
+    os.chown(file, 12345, 12345)
+    (work / "pyproject.toml").write_text("# no hookscope settings")
+    os.chown(work / "pyproject.toml", 12345, 12345)
+    done = run("config", "--json")
+    document = json.loads(done.stdout)
+    rows = {(row["command"], row["option"]): row["value"] for row in document["settings"]}
+    assert rows["grads", "seed"] == 5  # the search goes on above it
+    assert document["ignored"] == [str(file)]
+    assert done.stderr.count("belongs to another user and is ignored") == 1
+    assert str(file) in done.stderr
+    assert run("config", "--config", file).rc == 2  # named, it is read
+    file.unlink()
+    (work / "theirs").write_text("seed = 6")
+    file.symlink_to("theirs")
+    os.chown(file, 12345, 12345, follow_symlinks=False)  # a link of theirs to a file of ours
+    assert "is ignored" in run("config").stderr
+
+
+def test_config_shows_allows_and_revokes(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "hookscope.toml"
+    file.write_text('model = "evil.py:Net\\u001b[31m"\n[capture]\nforce = true')
+    before = run("config")
+    rows = {line.split()[0]: line.split()[1:] for line in before.stdout.splitlines()}
+    assert rows["tree.model"] == ["evil.py:Net\\x1b[31m", "refused", str(file)]
+    assert rows["capture.force"] == ["true", "refused", str(file)]
+    assert before.stderr.count("Warning: ") == 1
+    assert ALLOW in before.stderr
+    assert not json.loads(run("config", "--json").stdout)["project"]["allowed"]
+
+    done = run("config", "--allow")
+    assert (done.rc, done.stderr) == (0, f"{file} may name Python code until its content changes\n")
+    shown = [line.split() for line in done.stdout.splitlines()]
+    assert ["capture.model", "evil.py:Net\\x1b[31m", "allowed", str(file)] in shown
+    project = json.loads(run("config", "--json").stdout)["project"]
+    assert (project["file"], project["names_code"], project["allowed"]) == (str(file), True, True)
+    after = run("config")
+    assert "tree.model" in after.stdout
+    assert ALLOW not in after.stderr
+
+    told = json.loads(run("config", "--revoke", "--json").stdout)
+    assert told["project"]["allowed"] is False
+    assert {"command": "tree", "option": "model", "value": "evil.py:Net\x1b[31m"} in told["code"]
+    assert "was not allowed to" in run("config", "--revoke").stderr
+    assert run("tree").rc == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--allow",),
+        ("--revoke",),
+        ("--allow", "--no-config"),
+        ("--allow", "--config", "a.toml"),
+        ("--allow", "--revoke"),
+    ],
+)
+def test_what_cannot_be_allowed(run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.toml").write_text("seed = 1")
+    done = run("config", *words)
+    assert (done.rc, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_settings_folder_that_cannot_be_written_to(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "hookscope.toml").write_text("model = 'evil.py:Net'")
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home" / "hookscope").write_text("a file where the folder would be")
+    done = run("config", "--allow")
+    assert (done.rc, done.stdout) == (1, "")
+    assert "--config" in done.stderr
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"path": "/x", "sha256": ""}', "[" * 10**5])
+def test_a_damaged_record_allows_nothing(parse, record: str) -> None:
+    import click
+
+    write("model = 'evil.py:Net'")
+    allow()
+    [file] = (Path(click.get_app_dir("hookscope")) / "allowed").iterdir()
+    file.write_text(record)
+    with pytest.raises(SettingsError, match="is not allowed"):
+        parse("tree")
+
+
+@pytest.mark.slow
+def test_nothing_of_a_found_file_runs_before_it_is_allowed(run, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "evil.py").write_text(EVIL)
+    (work / "hookscope.toml").write_text(
+        "model = 'evil.py:Net'\n[capture]\nhook = 'evil.py:hook'\ninput = 'evil.py:batch'\n"
+        "[grads]\nloss = 'evil.py:loss'\ninput = 'evil.py:batch'\n"
+    )
+    for name in cli.commands:
+        run(name)
+        run(name, "--json")
+        typed = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": f"hookscope {name} -"}
+        for cword in ("2", "3"):
+            done = run(env={**typed, "COMP_CWORD": cword})
+            assert done.rc == 0, done.stderr
+    for words in ("capture --layer ", "capture --hook ", "grads --loss ", "tree ", "show x "):
+        typed = {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": f"hookscope {words}"}
+        assert run(env={**typed, "COMP_CWORD": "3"}).rc == 0
+    assert not (work / "ran").exists()
+    assert run("config", "--allow").rc == 0
+    done = run("capture")
+    assert done.rc == 0, done.stderr
+    assert (work / "ran").exists()

@@ -1,0 +1,112 @@
+"""What a person sees on a terminal while a run is under way, as an emulated terminal draws it."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+fcntl = pytest.importorskip("fcntl")
+pty = pytest.importorskip("pty")
+termios = pytest.importorskip("termios")
+pyte = pytest.importorskip("pyte")
+
+SLOW = """
+import logging, time
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x):
+        time.sleep(0.05)  # so the bar, which comes after a second, is drawn well before the end
+        if len(x) == 3:
+            logging.getLogger("hookscope").warning("[b]odd[/b] batch")
+        return self.inner(x)
+
+def rows():
+    return TensorDataset(torch.ones(203, 4))
+"""
+COMMAND = ("extract", "slow.py:Slow", "--layer", "inner", "--input", "slow.py:rows", "--batch", "5")
+OUTPUT = ("--shard-size", "1", "--workers", "0", "-o", "out/")
+BAR = re.compile(r"rows(?: .*[^,])? +[━╸╺]+ +\d+/203 (?:\d+:\d\d:\d\d|-:--:--)")
+
+
+@pytest.fixture
+def seen(tmp_path: Path, clean_environment: dict[str, str]) -> Callable[..., list[list[str]]]:
+    """Runs a command on a terminal and returns the screens that it showed, line by line each."""
+    (tmp_path / "slow.py").write_text(SLOW)
+
+    def watch(columns: int, *words: str, stdout: Path | None = None) -> list[list[str]]:
+        pid, terminal = pty.fork()
+        if not pid:
+            try:
+                size = struct.pack("HHHH", 40, columns, 0, 0)
+                fcntl.ioctl(2, termios.TIOCSWINSZ, size)
+                if stdout is not None:
+                    os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
+                os.chdir(tmp_path)
+                command = [sys.executable, "-m", "hookscope", *words]
+                environment = {**clean_environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+                os.execve(sys.executable, command, environment)
+            finally:
+                os._exit(1)
+        raw = b""
+        while True:
+            try:
+                data = os.read(terminal, 1 << 16)
+            except OSError:  # the process has ended
+                break
+            if not data:
+                break
+            raw += data
+        assert os.waitpid(pid, 0)[1] == 0, raw
+        os.close(terminal)
+        screen = pyte.Screen(columns, 40)
+        stream, screens = pyte.ByteStream(screen), []
+        for part in re.split(rb"(?=\r)", raw):  # however the bytes came: a line is drawn up to it
+            stream.feed(part)
+            screens.append([line.rstrip() for line in screen.display if line.strip()])
+        return screens
+
+    return watch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(40, "rows/s"), (80, "rows/s, .* decode"), (120, "rows/s, .* decode .*, write")],
+)
+def test_the_bar_of_a_dataset_is_one_whole_line(seen, columns: int, shown: str) -> None:
+    screens = seen(columns, *COMMAND, *OUTPUT)
+    bars = [line for lines in screens for line in lines if "/203" in line]
+    assert bars, [line for lines in screens for line in lines if "rows" in line]
+    for line in bars:
+        assert BAR.fullmatch(line) and len(line) < columns, line
+        assert re.search(shown, line), line
+    for lines in screens:
+        assert not any("[K" in line or "[1m" in line for line in lines), lines
+        assert sum("rows are done." in line or "/203" in line for line in lines) <= 1, lines
+    final = "\n".join(screens[-1])
+    assert "/203" not in final and "rows are done." not in final
+    assert "Warning: [b]odd[/b] batch" in final
+    assert "203 rows of 1 tensor" in final
+
+
+@pytest.mark.slow
+def test_the_bar_is_as_wide_as_its_terminal_where_the_result_goes_to_a_file(seen, tmp_path) -> None:
+    result = tmp_path / "result.txt"
+    screens = seen(120, *COMMAND, *OUTPUT, stdout=result)
+    bars = [line for lines in screens for line in lines if "/203" in line]
+    assert bars and all(BAR.fullmatch(line) and len(line) == 119 for line in bars)
+    assert "203 rows of 1 tensor" in result.read_text()
+    assert "\x1b" not in result.read_text()

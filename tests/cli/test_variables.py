@@ -1,0 +1,95 @@
+"""Every environment variable with a wrong value: a usage error that names it, before torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookscope.cli.main import COMMANDS
+
+# For keys whose values are no words of a list, numbers or pairs.
+WRONG = {
+    **{"output": "no/such/folder/x", "file": "no/such/folder/x", "chrome": "no/such/folder/x"},
+    **{"weights": "no/such.pth", "target": "no-such.npy", "input": "no-such.png"},
+    **{"model": "no-such-model", "config": "no-such.toml", "layer": "{a"},
+}
+LATE = ("type", "method")  # any word may be a type or a method of some model
+ARGUMENTS = {
+    **{name: ["no-such-file"] for name in ("show", "plot", "export", "verify", "report")},
+    "diff": ["resnet18", "alexnet"],
+    "filters": ["conv1"],
+    "completion": ["bash"],
+}
+PROBE = """
+import contextlib, io, json, os, sys
+from hookscope.cli.main import cli, main
+
+name, wrong, late, arguments = json.loads(sys.argv[1])
+for option in sorted(cli.commands[name].options(), key=lambda option: option.key in late):
+    for variable in option.envvar:
+        os.environ[variable] = wrong.get(option.key, "no such thing")
+        said, result = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(result):
+            try:
+                main([name, *arguments])
+            except SystemExit as end:
+                status = end.code
+        del os.environ[variable]
+        early = option.key in late or not {"torch", "rich"} & set(sys.modules)
+        print(json.dumps([variable, status, said.getvalue(), result.getvalue(), early]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_value_is_a_usage_error_that_names_the_variable(
+    clean_environment, tmp_path: Path, command: str
+) -> None:
+    request = json.dumps([command, WRONG, LATE, ARGUMENTS.get(command, [])])
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, request],
+        env=clean_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) >= 12  # the global options have two variables each
+    for variable, status, said, result, early in found:
+        assert (status, result) == (2, ""), (variable, said)
+        assert "Error: " in said and variable in said, (variable, said)
+        assert "Traceback" not in said and "Unexpected" not in said, said
+        assert early, f"{variable} is judged after torch was imported"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"_HOOKSCOPE_COMPLETE": "nonsense"},
+        {"_HOOKSCOPE_COMPLETE": "tcsh_complete"},
+        {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": "hookscope", "COMP_CWORD": "x"},
+        {"_HOOKSCOPE_COMPLETE": "bash_complete", "COMP_CWORD": "1"},
+    ],
+)
+def test_a_wrong_request_for_completion(run, env: dict[str, str]) -> None:
+    done = run(env=env)
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: _HOOKSCOPE_COMPLETE is ")
+
+
+def test_a_refused_request_is_told_with_what_set_its_values(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "work" / "hookscope.toml"
+    file.write_text("[capture]\nlayer = 'fc'\n")
+    done = run("capture", env={"HOOKSCOPE_CAPTURE_OUTPUT": "no/x.npz", "HOOKSCOPE_SEED": "3"})
+    assert done.rc == 2
+    assert done.stderr.splitlines()[1].endswith(
+        f"--layer is set by {file}. --seed is set by HOOKSCOPE_SEED. --output is set by"
+        " HOOKSCOPE_CAPTURE_OUTPUT."
+    )

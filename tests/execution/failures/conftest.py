@@ -1,0 +1,72 @@
+"""Running many commands that fail, in one process, as that is what takes the time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[3]
+MODELS = Path(__file__).with_name("broken_models.py")
+
+DRIVER = """
+import contextlib, io, json, shlex, sys
+from hookscope.cli.main import main
+
+for line in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(shlex.split(line)[1:])
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command ended with and wrote."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    def line(self, label: str) -> str:
+        """The line of standard error that begins with a label; empty if there is none."""
+        lines = self.stderr.splitlines()
+        return next((x.removeprefix(f"{label}: ") for x in lines if x.startswith(f"{label}: ")), "")
+
+
+Commands = Callable[..., list[Said]]
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """Run command lines in one process, in a folder that holds ``broken_models.py``."""
+    folder = tmp_path_factory.mktemp("models")
+    shutil.copy(MODELS, folder)
+    home = tmp_path_factory.mktemp("home")
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HOOKSCOPE_")}
+    places = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(home))
+
+    def run(*lines: str, cwd: Path = folder) -> list[Said]:
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER],
+            input=json.dumps(lines),
+            cwd=cwd,
+            env={**own, **places, "PYTHONPATH": str(REPO)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [Said(*json.loads(answer)) for answer in done.stdout.splitlines()]
+
+    return run

@@ -1,0 +1,419 @@
+"""A failed forward pass: where it is shown, what it leaves alone, and where less is known."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import linecache
+import os
+import pty
+import random
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import ForwardError
+from hookscope.execution.failures.expectations import kind_of, mismatches
+from tests.execution.failures.conftest import MODELS, Commands
+
+
+@pytest.fixture(scope="module")
+def models() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("broken_models", MODELS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def failing(model: Any, verb: Any = hookscope.capture, **options: Any) -> ForwardError:
+    with pytest.raises(ForwardError) as caught:
+        verb(model, **options)
+    return caught.value
+
+
+# Where it is shown
+
+ROWS = """\
+layer   type                      input      output     dtype    note
+conv1   Conv2d(1, 4, 3x3)         1x1x32x32  1x4x30x30  float32  -
+pool    MaxPool2d(2x2, stride 2)  1x4x30x30  1x4x15x15  float32  -
+conv2   Conv2d(4, 4, 3x3)         1x4x15x15  1x4x13x13  float32  -
+pool:2  MaxPool2d(2x2, stride 2)  1x4x13x13  1x4x6x6    float32  -
+fc1     Linear(100, 10)           1x144      -          float32  failed
+4 calls returned before fc1 failed.
+"""
+
+
+@pytest.mark.slow
+def test_every_command_that_runs_a_model_shows_the_calls_on_standard_output(commands) -> None:
+    digits = "broken_models.py:Digits"
+    shape = "--shape 1x1x32x32"
+    lines = [
+        f"hookscope capture {digits} --layer conv1 {shape}",
+        f"hookscope grads {digits} {shape}",
+        f"hookscope trace {digits} {shape}",
+        f"hookscope step {digits} {shape}",
+        f"hookscope ablate {digits} {shape}",
+        f"hookscope gradcheck {digits} {shape}",
+        f"hookscope diff {digits} {digits} {shape}",
+        f"hookscope cam {digits} {shape} --target 1",
+    ]
+    for line, answer in zip(lines, commands(*lines), strict=True):
+        assert answer.status == (2 if " diff " in line else 1), answer.stderr
+        dtype = "float64" if "gradcheck" in line else "float32"
+        assert answer.stdout.replace(dtype, "float32") == ROWS, line
+        assert answer.line("Fix").endswith(
+            "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)."
+            " Checked: the model then runs to its end."
+        )
+        assert answer.line("Or").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
+
+
+@pytest.mark.slow
+def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -> None:
+    model = "broken_models.py:Catches"
+    plain, narrow, data = commands(
+        "hookscope tree broken_models.py:TwoWrong --shapes --shape 1x9",
+        f"hookscope tree {model} --shapes --shape 1x4 --layer last",
+        f"hookscope tree {model} --shapes --shape 1x4 --json",
+    )
+    assert [answer.status for answer in (plain, narrow, data)] == [1, 1, 1]
+    notes = {line.split()[0]: line for line in plain.stdout.splitlines()}
+    assert notes["."].endswith("failed inside")
+    assert notes["a"].endswith("failed")
+    assert notes["b"].endswith("not reached")
+    assert [line.split()[0] for line in narrow.stdout.splitlines()[1:-1]] == ["last"]
+    document = json.loads(data.stdout)
+    assert document["command"] == "tree"
+    outputs = {module["name"]: module["run"]["outputs"] for module in document["modules"]}
+    assert outputs == {".": [], "tried": [], "used": ["1x3"], "last": []}
+    assert document["failure"]["failed"]["layer"] == "last"
+    assert [call["layer"] for call in document["failure"]["ran"]] == ["used"]
+
+
+@pytest.mark.slow
+def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> None:
+    [answer] = commands("hookscope check broken_models.py:Digits --shape 1x1x32x32")
+    assert answer.status == 1
+    assert "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)" in answer.stdout
+    assert "in forward: return self.fc1(x)" in answer.stdout
+
+
+def on_a_terminal(arguments: list[str], folder: Path, width: int) -> tuple[int, str]:
+    """Run the command with a terminal of some width for its output."""
+    process, terminal = pty.fork()
+    if not process:  # pragma: no cover
+        os.chdir(folder)
+        os.environ.update(COLUMNS=str(width), NO_COLOR="1", PYTHONPATH=str(MODELS.parents[2]))
+        os.execv(sys.executable, [sys.executable, "-m", "hookscope", *arguments])
+    written = b""
+    while True:
+        try:
+            more = os.read(terminal, 4096)
+        except OSError:  # how Linux tells that the other side was closed
+            break
+        if not more:
+            break
+        written += more
+    _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status), written.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.slow
+def test_a_run_over_a_dataset_shows_the_calls_of_its_trial_pass(
+    commands: Commands, tmp_path: Path
+) -> None:
+    for number in range(3):
+        Image.new("L", (32, 32)).save(tmp_path / f"{number}.png")
+    (tmp_path / "net.py").write_text(MODELS.read_text())
+    [answer] = commands("hookscope extract net.py:Digits --input . -o out/", cwd=tmp_path)
+    assert answer.status == 1
+    assert answer.stdout == ROWS.replace(" 1x", " 2x")
+    assert "write nn.Linear(144, 10)" in answer.line("Fix")
+    assert answer.line("Or").startswith("use an input of 2x1x28x28. Checked")
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_the_last_calls_and_all_with_verbose(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODELS.read_text())
+    command = ["capture", "net.py:Long", "--shape", "1x4"]
+    status, short = on_a_terminal(command, tmp_path, 80)
+    assert status == 1
+    rows = [line for line in short.splitlines() if "Linear(" in line and line.startswith("l")]
+    assert len(rows) == 21
+    assert rows[0].startswith("layers.30 ")
+    assert rows[-1].split()[0] == "last"
+    assert rows[-1].endswith("failed")
+    assert "... and 30 calls before; -v shows all\n" in short
+    assert all(len(row) <= 80 for row in rows)
+    _, full = on_a_terminal([*command, "-v"], tmp_path, 40)
+    assert "layers.0 " in full
+    assert "-v shows all" not in full
+
+
+@pytest.mark.slow
+def test_a_pipe_and_json_have_all_calls(commands: Commands) -> None:
+    line = "hookscope capture broken_models.py:Long --shape 1x4"
+    rows, data = commands(line, f"{line} --json")
+    assert len(rows.stdout.splitlines()) == 53
+    assert len(json.loads(data.stdout)["failure"]["ran"]) == 50
+    assert rows.stdout.isascii()
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_is_printed(commands: Commands, tmp_path: Path, repo: Path) -> None:
+    page = (repo / "docs" / "crash.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "net.py").write_text(code)
+    text = page.replace(code, "").partition("The exit status")[0]
+    command, rows, error = re.findall(r"(?:^    .+\n)+", text, re.MULTILINE)
+    [answer] = commands(dedent(command).strip(), cwd=tmp_path)
+    assert answer.status == 1
+    assert answer.stdout == dedent(rows)
+    assert answer.stderr.endswith(dedent(error))
+
+
+# Models from files, whose code is not there
+
+
+@pytest.mark.slow
+def test_scripted_traced_and_exported_models_have_all_but_a_line(
+    models, commands, tmp_path: Path
+) -> None:
+    digits = models.Digits().eval()
+    example = torch.zeros(1, 1, 28, 28)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(digits).save(tmp_path / "scripted.pt")
+        torch.jit.trace(digits, example).save(tmp_path / "traced.pt")
+        words = models.Words().eval()
+        exported = torch.export.export(words, (torch.zeros(2, 3, dtype=torch.long),))
+        torch.export.save(exported, tmp_path / "words.pt2")
+    answers = commands(
+        "hookscope capture scripted.pt --shape 1x1x32x32",
+        "hookscope capture traced.pt --shape 1x1x32x32",
+        "hookscope capture words.pt2 --input ints:2x3:10-20",
+        "hookscope tree scripted.pt --shapes --shape 1x1x32x32",
+        cwd=tmp_path,
+    )
+    for answer in answers[:2]:
+        assert answer.status == 1
+        assert [row.split()[0] for row in answer.stdout.splitlines()[1:]] == [
+            *("conv1", "pool", "conv2", "pool:2", "fc1", "4")
+        ]
+        wanted = "100 features in the last dimension (in_features=100), and it has 144."
+        assert answer.line("Expected") == wanted
+        assert answer.line("Fix").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
+        assert answer.line("Line") == answer.line("Or") == ""
+    assert answers[2].status == 1
+    assert "indices from 0 to 9 (num_embeddings=10)" in answers[2].stderr
+    assert "failed inside" in answers[3].stdout
+
+
+# What is left alone
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Demand that the block changes nothing in a model and in the random generators."""
+
+    def state() -> list[Any]:
+        tensors = [t.clone() for t in (*model.parameters(), *model.buffers())]
+        hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+        modes = [m.training for m in model.modules()]
+        numbers = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]
+        return [tensors, hooks, modes, numbers, [p.grad for p in model.parameters()]]
+
+    before = state()
+    yield
+    for old, new in zip(before, state(), strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert torch.equal(a, b) if isinstance(a, Tensor) else a == b
+
+
+@pytest.mark.parametrize("verb", [hookscope.capture, hookscope.grads, hookscope.trace])
+def test_a_live_model_is_left_as_it_was_and_runs_once(models, verb, capsys) -> None:
+    chatty = models.Chatty()
+    with unchanged(chatty):
+        error = failing(chatty, verb, shape=(3, 4), train=True)
+    assert capsys.readouterr().out == "forward of Chatty\n"  # of the user's own call alone
+    assert [call.name for call in error.failure.ran] == ["bn", "drop"]
+    assert error.failure.ran[0].inputs[0].device == "cpu"
+    assert "write nn.Linear(4, 1) in place of nn.Linear(5, 1)" in error.failure.fixes[0]
+
+
+def test_the_exception_has_the_facts_and_its_text_says_them(models) -> None:
+    error = failing(models.Digits(), shape=(1, 1, 32, 32), layers=["conv1"])
+    failure = error.failure
+    assert (error.layer, error.recorded) == ("fc1", 1)
+    assert [(c.name, c.outputs[0].shape) for c in failure.ran] == [
+        ("conv1", (1, 4, 30, 30)),
+        ("pool", (1, 4, 15, 15)),
+        ("conv2", (1, 4, 13, 13)),
+        ("pool:2", (1, 4, 6, 6)),
+    ]
+    assert (failure.failed.call, failure.failed.inputs[0].shape) == (1, (1, 144))
+    for fact in (failure.expected, failure.source, *failure.fixes):
+        assert fact in str(error)
+
+
+def test_a_cell_of_a_notebook_has_lines_as_a_file_has() -> None:
+    source = """\
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+    place = "/tmp/ipykernel_1/2.py"  # which is no file: the kernel keeps the text for tracebacks
+    linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
+    cell: dict[str, Any] = {"nn": nn, "__name__": "__main__"}
+    exec(compile(source, place, "exec"), cell)
+    failure = failing(cell["Cell"](), shape=(1, 4)).failure
+    assert (failure.file, failure.line) == (place, 7)
+    assert failure.source == "return self.fc(x)"
+    assert failure.fixes[0].startswith(f"in {place}, line 4, write nn.Linear(4, 2) in place")
+
+
+def test_a_file_that_was_changed_meanwhile_is_read_anew(tmp_path: Path) -> None:
+    text = MODELS.read_text()
+    for above in ("", "# A line more.\n"):
+        (tmp_path / "net.py").write_text(above + text)
+        failure = failing(f"{tmp_path}/net.py:TwoWrong", shape=(1, 10)).failure
+        lines = (above + text).splitlines()
+        assert lines[failure.line - 1].strip() == failure.source == "return self.b(self.a(x))"
+        number = 1 + lines.index("        self.b = nn.Linear(30, 5)")
+        assert f"net.py, line {number}, write nn.Linear(20, 5)" in failure.fixes[0]
+
+
+def test_a_layer_whose_parent_does_not_call_it_is_named_without_a_number(models) -> None:
+    class Direct(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc.forward(x)
+
+    failure = failing(Direct(), shape=(1, 4)).failure
+    assert (failure.failed.layer, failure.failed.call) == ("fc", 0)
+    assert failure.source == "return self.fc.forward(x)"
+    assert [v.shape for v in failure.variables] == [(1, 4)]
+
+
+# Where less is known
+
+
+def test_a_failure_that_does_not_come_again_has_only_what_was_recorded(models) -> None:
+    models.Moody.times = 1  # the first call is to fail in a, any copy's in b
+    model = models.Moody()
+    error = failing(model, shape=(1, 4))
+    assert error.layer == "a"
+    assert not error.failure.complete
+    assert error.failure.ran == error.failure.fixes == ()
+    models.Moody.times = 0
+    error = failing(model, shape=(1, 4))
+    assert error.layer == "b"
+    assert [call.layer for call in error.failure.ran] == ["a"]  # it was recorded
+    assert error.failure.fixes == ()
+
+
+def test_nothing_is_tried_beside_other_processes(models, monkeypatch, tmp_path: Path) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1
+    )
+    try:
+        failure = failing(models.Digits(), shape=(1, 1, 32, 32), layers=["conv1"]).failure
+    finally:
+        torch.distributed.destroy_process_group()
+    assert not failure.complete
+    assert failure.fixes == ()
+    assert [call.name for call in failure.ran] == ["conv1"]
+    assert "in_features=100" in failure.expected
+
+
+def test_a_layer_made_outside_any_class_is_named_without_a_line() -> None:
+    made = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
+    [fix] = failing(made, shape=(1, 3, 5)).failure.fixes[:1]
+    assert fix.startswith("make 1 with in_features=15 in place of 12.")
+
+
+@pytest.mark.parametrize("model", ["Repeated", "Listed"])
+def test_a_line_that_makes_several_layers_is_not_to_be_changed(model: str) -> None:
+    error = failing(f"{MODELS}:{model}", shape=(1, 6))
+    assert error.layer == {"Repeated": "second.fc", "Listed": "layers.1"}[model]
+    assert error.failure.complete
+    assert error.failure.fixes == ()
+
+
+def test_nothing_is_proposed_for_a_run_with_edits() -> None:
+    error = failing(f"{MODELS}:Digits", shape=(1, 1, 32, 32), edits=["conv1=zero"])
+    assert error.failure.complete
+    assert error.failure.fixes == ()
+
+
+def test_a_layer_of_a_library_is_not_to_be_changed() -> None:
+    error = failing("resnet18", shape=(1, 1, 64, 64))
+    [fix] = error.failure.fixes
+    assert fix.startswith("use an input of 1x3x64x64: --shape 1x3x64x64.")
+    assert "\nLine: torchvision/models/resnet.py:" in f"\n{error.hint}"
+
+
+def test_weights_from_a_file_forbid_another_size(models, tmp_path: Path) -> None:
+    torch.save(models.Digits().state_dict(), tmp_path / "w.pth")
+    error = failing(f"{MODELS}:Digits", shape=(1, 1, 32, 32), weights=str(tmp_path / "w.pth"))
+    assert [fix[:13] for fix in error.failure.fixes] == ["use an input "]
+
+
+def test_a_layer_with_a_forward_of_its_own_may_take_anything(models) -> None:
+    assert kind_of(models.Wide(12, 2)) == ""
+    assert kind_of(nn.modules.linear.NonDynamicallyQuantizableLinear(2, 2)) != ""
+    assert mismatches(models.Wide(12, 2), ((torch.zeros(1, 3),), {})) == []
+
+
+@pytest.mark.parametrize(
+    ("layer", "given"),
+    [
+        (nn.Linear(3, 2), torch.zeros(4, 3)),
+        (nn.Linear(3, 2), torch.zeros(3)),
+        (nn.Conv2d(4, 6, 3, groups=2), torch.zeros(1, 4, 3, 3)),
+        (nn.Conv2d(4, 6, 3), torch.zeros(4, 3, 3)),
+        (nn.Conv1d(4, 6, 5, padding=1), torch.zeros(1, 4, 3)),
+        (nn.Conv1d(4, 6, 5, padding="same"), torch.zeros(1, 4, 1)),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), torch.zeros(1, 4, 1, 1)),
+        (nn.MaxPool2d(3, padding=1), torch.zeros(1, 1, 1, 1)),
+        (nn.AvgPool3d(2), torch.zeros(1, 2, 2, 2)),
+        (nn.BatchNorm1d(4), torch.zeros(2, 4)),
+        (nn.BatchNorm2d(4, affine=False, track_running_stats=False), torch.zeros(1, 4, 2, 2)),
+        (nn.InstanceNorm2d(4), torch.zeros(4, 2, 2)),
+        (nn.GroupNorm(2, 4), torch.zeros(1, 4)),
+        (nn.LayerNorm((3, 2)), torch.zeros(5, 3, 2)),
+        (nn.RMSNorm(4), torch.zeros(5, 4)),
+        (nn.Embedding(5, 2), torch.tensor([0, 4])),
+        (nn.EmbeddingBag(5, 2), torch.tensor([[0, 4]])),
+        (nn.LSTM(3, 2), torch.zeros(4, 3)),
+        (nn.GRUCell(3, 2), torch.zeros(3)),
+        (nn.Linear(3, 2).double(), torch.zeros(1, 3).double()),
+    ],
+    ids=str,
+)
+def test_a_call_that_fits_has_no_mismatch(layer: nn.Module, given: Tensor) -> None:
+    layer(given)
+    assert mismatches(layer, ((given,), {})) == []

@@ -1,0 +1,163 @@
+"""Targets: words, labels, lists and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hookscope.errors import LossError
+from hookscope.execution.losses.targets import resolve
+
+LABELS = ("tench", "crane", "great white shark", "crane", "spoon, wooden")
+ROWS = torch.tensor([[0.0, 3, 1, 0, 0], [5.0, 0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("target", "classes"),
+    [
+        ("2", [2, 2]),
+        (2, [2, 2]),
+        ("2,4", [2, 4]),
+        ("2, 4", [2, 4]),
+        ([2, 4], [2, 4]),
+        (np.int64(2), [2, 2]),
+        (torch.tensor([1, 0]), [1, 0]),
+        (torch.tensor(1), [1, 1]),
+        ("argmax", [1, 0]),
+        ("great white shark", [2, 2]),
+        ("Great White Shark", [2, 2]),
+        ("tench,2", [0, 2]),
+        ("spoon, wooden", [4, 4]),
+        (["tench", "spoon, wooden"], [0, 4]),
+    ],
+)
+def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int]) -> None:
+    found = resolve(target, ROWS, LABELS).classes
+    assert found is not None
+    assert found.tolist() == classes
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("5", "There is no class 5: the model's output has 5 classes"),
+        ("-1", "There is no class -1"),
+        ("1,2,3", "3 targets do not fit a batch of 2"),
+        (torch.tensor([0, 9]), "There is no class 9"),
+        (torch.zeros(2, 4), "A target of shape 2x4 does not fit"),
+        (torch.zeros(3, dtype=torch.int64), "class indices of shape 3 does not fit"),
+        ("crane", "Several classes are called 'crane': 1 and 3"),
+        ("tensch", "There is no class called 'tensch'"),
+        (None, "None is no target"),
+        ("no.npy", "There is no target file 'no.npy'"),
+    ],
+)
+def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> None:
+    with pytest.raises(LossError) as caught:
+        resolve(target, ROWS, LABELS)
+    assert message in caught.value.message
+
+
+def test_unknown_labels_are_answered_with_near_ones() -> None:
+    with pytest.raises(LossError, match="Did you mean tench"):
+        resolve("tensch", ROWS, LABELS)
+    with pytest.raises(LossError, match="names no classes"):
+        resolve("tench", ROWS)
+
+
+def test_one_class_is_told_in_the_singular() -> None:
+    with pytest.raises(LossError, match="has 1 class\\."):
+        resolve("1", torch.zeros(1, 1))
+
+
+def test_a_list_gives_each_row_of_a_segmentation_its_class() -> None:
+    found = resolve("1,2", torch.zeros(2, 3, 4, 5)).classes
+    assert found is not None
+    assert found.shape == (2, 4, 5)
+    assert found[0].unique().tolist() == [1]
+    assert found[1].unique().tolist() == [2]
+
+
+def test_argmax_is_taken_at_each_position() -> None:
+    x = torch.randn(2, 3, 4, 5)
+    target = resolve("argmax", x)
+    assert target.classes is not None
+    assert torch.equal(target.classes, x.argmax(1))
+    assert target.text == "argmax at each position"
+
+
+def test_text_names_index_and_label() -> None:
+    assert resolve("argmax", ROWS, LABELS).text == "argmax: 1 (crane), 0 (tench)"
+    assert resolve("2", ROWS, LABELS).text == "2 (great white shark)"
+    assert resolve("2", ROWS).text == "2"
+
+
+def write(path: Path, values: torch.Tensor) -> str:
+    if path.suffix == ".npy":
+        np.save(path, values.numpy())
+    elif path.suffix == ".safetensors":
+        save_file({"target": values}, path)
+    else:
+        torch.save({"target": values} if path.suffix == ".pth" else values, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".pt", ".pth"])
+def test_targets_are_read_from_files(tmp_path: Path, suffix: str) -> None:
+    values = torch.rand(2, 5)
+    target = resolve(write(tmp_path / f"dense{suffix}", values), ROWS)
+    assert target.values is not None
+    assert torch.equal(target.values, values)
+    indices = torch.tensor([4, 0])
+    classes = resolve(Path(write(tmp_path / f"classes{suffix}", indices)), ROWS).classes
+    assert classes is not None
+    assert classes.tolist() == [4, 0]
+
+
+def test_one_row_stands_for_the_whole_batch(tmp_path: Path) -> None:
+    row = torch.rand(5)
+    target = resolve(row, ROWS)
+    assert target.values is not None
+    assert torch.equal(target.values, torch.stack([row, row]))
+
+
+def test_a_target_file_that_holds_no_tensor_is_refused(tmp_path: Path) -> None:
+    two = tmp_path / "two.safetensors"
+    save_file({"a": torch.ones(1), "b": torch.ones(1)}, two)
+    with pytest.raises(LossError, match="holds 2 entries"):
+        resolve(str(two), ROWS)
+    for name in ("cut.npy", "cut.safetensors", "cut.pt"):
+        (tmp_path / name).write_bytes(b"\x93NUM")
+        with pytest.raises(LossError, match="cannot be read"):
+            resolve(str(tmp_path / name), ROWS)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (exec, ("open('ran', 'w')",))
+
+
+def test_no_target_file_is_unpickled_into_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("evil.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    torch.save({"x": Evil()}, "evil.pt")
+    for name in ("evil.npy", "evil.pt"):
+        with pytest.raises(LossError, match="cannot be read"):
+            resolve(name, ROWS)
+    assert not Path("ran").exists()
+
+
+def test_a_file_that_no_target_is_read_from_is_told_with_those_that_are(tmp_path: Path) -> None:
+    objects, image = tmp_path / "objects.npy", tmp_path / "img.png"
+    np.save(objects, np.array([{}], dtype=object))
+    image.write_bytes(b"\x89PNG\r\n")
+    for path, message in ((objects, "cannot be read"), (image, "is an image")):
+        with pytest.raises(LossError, match=message) as caught:
+            resolve(str(path), ROWS, LABELS)
+        assert ".npy, .safetensors, .pt or .pth" in caught.value.hint

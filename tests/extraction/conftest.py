@@ -1,0 +1,80 @@
+"""A folder of photographs' likenesses, and a small model that is quick to run on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hookscope.results.features import folder, manifest
+from hookscope.results.features.location import place_of
+
+SMALL = """
+import torch
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.relu(self.conv(x))
+        x = self.relu(x - 0.1)
+        return self.head(self.pool(x).flatten(1))
+
+def example_input():
+    return torch.zeros(1, 3, 16, 16)
+"""
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    """Twelve JPEG files, a PNG and a text between them, and a model in small.py beside."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for i in range(12):
+        pixels = random.integers(0, 255, (20, 30, 3), dtype=np.uint8)
+        name = f"{i:02d}.png" if i == 5 else f"{i:02d}.jpg"
+        Image.fromarray(pixels).save(folder / name)
+    (folder / "notes.txt").write_text("no image")
+    (tmp_path / "small.py").write_text(SMALL)
+    return folder
+
+
+def begin_again(out: Path) -> None:
+    """Make of a finished folder one in which each shard is known by itself."""
+    place = place_of(out)
+    told = folder.read_json(place, "manifest.json")
+    finished = {"schema", "shards", "fired", "silent", "fitted"}
+    manifest.begin(place, {name: told[name] for name in told if name not in finished})
+
+
+def leave_unfinished(out: Path, lost: int) -> None:
+    """Make of a finished folder one that was cut short before the shard from row ``lost`` on."""
+    begin_again(out)
+    (out / manifest.part_name(lost)).unlink()
+    (out / folder.shard_name(lost)).unlink()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder, by its path there."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def weight_map(out: Path) -> dict[str, str]:
+    """Which file holds which tensor, as the index of a folder tells."""
+    index = json.loads((out / "features.safetensors.index.json").read_text())
+    found: dict[str, str] = index["weight_map"]
+    return found

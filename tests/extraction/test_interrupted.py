@@ -1,0 +1,275 @@
+"""Runs whose disk fills up or whose processes die: what they say, and that they can be finished."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookscope.errors import StoreError
+from hookscope.extraction.planning import Shard
+from hookscope.extraction.shards import ShardFile, Stored
+from hookscope.extraction.writing import Filled, Writing
+from hookscope.results.features.folder import shard_name
+from hookscope.results.features.location import Place
+
+from .conftest import contents
+
+pytestmark = pytest.mark.slow
+WORDS = ("small.py:Small", "--layer", "relu", "--input", "photos", "--batch", "4")
+
+
+@pytest.fixture
+def capture(photos, clean_environment) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command in a process that may be limited; shards of four rows, 33 kB each."""
+
+    def run(folder: Path, *more: str, limit: int = resource.RLIM_INFINITY):
+        command = [sys.executable, "-m", "hookscope", "extract", *WORDS, "--shard-size", "1"]
+        return subprocess.run(
+            [*command, "--workers", "0", "-o", f"{folder}/", *more],
+            cwd=photos.parent,
+            env=clean_environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1)),
+        )
+
+    return run
+
+
+@pytest.fixture
+def narrow(tmp_path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    folder = tmp_path / "narrow"
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(line, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
+    capture, narrow, tmp_path
+) -> None:
+    out = narrow / "out"
+    done = capture(out)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No space left on device" in done.stderr
+    assert "make room, then run the same command with --resume" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in out.glob("*rows*")] == ["rows-00000000.safetensors"]
+    again = capture(out, "--resume")
+    assert (again.returncode, "Traceback" in again.stderr) == (1, False)
+    subprocess.run(["mount", "-o", "remount,size=4m", str(narrow)], check=True)
+    resumed = capture(out, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resumed: 4 rows had been done already" in resumed.stderr
+    capture(tmp_path / "undisturbed")
+    assert contents(out) == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize(("limit", "more"), [(20_000, ()), (3_000, ("--stats-only",))])
+def test_files_that_may_not_grow_end_the_run_with_a_sentence(
+    capture, tmp_path, limit, more
+) -> None:
+    done = capture(tmp_path / "out", *more, limit=limit)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "File too large" in done.stderr
+    assert "with --resume" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert capture(tmp_path / "out", *more, "--resume").returncode == 0
+    capture(tmp_path / "undisturbed", *more)
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+
+
+DYING = """
+import os, signal, sys
+import hookscope
+
+last = os.environ.get("RANK") == os.environ["DYING"]
+last = last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+if last and sys.argv[2] in ("early", "force"):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def progress(state):
+    if last and sys.argv[1] == "out/" and sys.argv[2] == "die" and state.rows >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input="photos", batch=1,
+    shard_size=1, workers=0, progress=progress, resume=sys.argv[2] == "resume",
+    force=sys.argv[2] == "force")
+"""
+
+
+@pytest.fixture
+def launch(photos, tmp_path) -> Callable[..., None]:
+    """Runs a script whose process of rank 1, or another, dies on its fourth row."""
+    (tmp_path / "dying.py").write_text(DYING)
+
+    def run(*words: str, well: bool = True, rank: int = 1) -> None:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env={**os.environ, "DYING": str(rank)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode == 0) is well, done.stderr
+
+    return run
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(
+    launch, tmp_path, rank: int
+) -> None:
+    launch("dying.py", "undisturbed/", "-")
+    restarting = (*TORCHRUN, "--max-restarts", "1", "--nproc-per-node", "2")
+    launch(*restarting, "dying.py", "out/", "die", rank=rank)
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("how", [TORCHRUN, (*TORCHRUN[:2], "--master-port", "29417")], ids=len)
+def test_started_again_before_it_began_a_run_does_not_go_on_from_older_results(
+    launch, photos, tmp_path, how
+) -> None:
+    launch("dying.py", "out/", "-")
+    older = contents(tmp_path / "out")
+    shutil.copy(photos / "00.jpg", photos / "03.jpg")
+    restarting = (*how, "--max-restarts", "1", "--nproc-per-node", "2", "dying.py")
+    launch(*restarting, "out/", "early", well=False)
+    assert contents(tmp_path / "out") == older
+    launch(*restarting, "out/", "force")
+    launch("dying.py", "undisturbed/", "-")
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed") != older
+
+
+def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -> None:
+    launch("dying.py", "undisturbed/", "-")
+    launch(*TORCHRUN, "--nproc-per-node", "2", "dying.py", "out/", "die", well=False)
+    begun = len(list((tmp_path / "out").glob("rows-*")))
+    assert 0 < begun < 12
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    launch(*TORCHRUN, "--nproc-per-node", "3", "dying.py", "out/", "resume")
+    assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["rows"] == 12
+
+
+SEVERAL = """
+import os, sys, time
+from pathlib import Path
+import hookscope
+
+Path(f"{sys.argv[1]}{os.environ['RANK']}.pid").write_text(str(os.getpid()))
+
+def progress(state):
+    time.sleep(0.3)  # so that there is a while in which it may be killed
+
+hookscope.extract("small.py:Small", "out/", layers=["relu", "head"], input="photos", batch=1,
+    shard_size=1, workers=0, progress=progress, resume=True)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+def test_any_process_killed_from_outside_and_any_number_of_them_finish_the_run(
+    launch, photos, tmp_path, seed: int
+) -> None:
+    launch("dying.py", "undisturbed/", "-")
+    (tmp_path / "several.py").write_text(SEVERAL)
+    dice, out = random.Random(seed), tmp_path / "out"
+    for attempt, processes in enumerate((2, 3)):
+        words = [sys.executable, *TORCHRUN, "--nproc-per-node", str(processes), "several.py"]
+        pids = [tmp_path / f"{attempt}{rank}.pid" for rank in range(processes)]
+        begun = len(list(out.glob("rows-*")))
+        with (tmp_path / "log").open("w") as log:
+            launched = subprocess.Popen(
+                [*words, str(attempt)], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT
+            )
+            while launched.poll() is None and (
+                len(list(out.glob("rows-*"))) <= begun or not all(pid.exists() for pid in pids)
+            ):
+                time.sleep(0.02)
+            os.kill(int(dice.choice(pids).read_text()), signal.SIGKILL)
+            assert launched.wait() != 0
+        assert not (out / "manifest.json").exists()
+    launch(*TORCHRUN, "--nproc-per-node", "3", "dying.py", "out/", "resume")
+    assert contents(out) == contents(tmp_path / "undisturbed")
+
+
+class Full(Place):
+    """A folder without room as long as the second shard's beginning takes it."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.taken, self.refused = threading.Event(), threading.Event()
+
+    def scratch(self, name: str) -> Path:
+        if name == shard_name(2):
+            self.taken.set()
+        return super().scratch(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.taken.wait()
+        if not self.refused.is_set():
+            self.refused.set()
+            raise StoreError("No space left.", "")
+        assert not self.scratch(shard_name(2)).exists()
+        super().write(name, data)
+
+
+class Gone(Place):
+    """A folder that takes no shard."""
+
+    def take(self, scratch: Path, name: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def write_three_rows(place: Place) -> None:
+    def begin(place: Place, shard: Shard) -> ShardFile:
+        file = ShardFile(place, shard, [Stored("a/output", (1,), torch.float32)])
+        if shard.first and isinstance(place, Full):
+            place.refused.wait()
+        return file
+
+    with Writing(place, begin) as writing:
+        for first, last in ((0, 2), (2, 3)):
+            values = {"a/output": torch.ones(last - first, 1)}
+            lines = [{"row": row} for row in range(first, last)]
+            writing.put(Filled(Shard(first, first + 2), first, values, lines))
+
+
+def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) -> None:
+    place = Full(str(tmp_path))
+    write_three_rows(place)
+    assert sorted(place.names()) == [".parts/00000000.json", shard_name(0)]
+
+
+def test_a_shard_that_cannot_be_finished_after_the_last_batch_ends_the_run(tmp_path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(write_three_rows, Gone(str(tmp_path))).exception(timeout=300)
+    assert isinstance(told, StoreError)
+    assert "Input/output error" in told.message
+    assert not list(tmp_path.iterdir())

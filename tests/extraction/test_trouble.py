@@ -1,0 +1,234 @@
+"""Folders that go away or turn read-only while a run goes on, clocks that jump: it can go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hookscope
+from hookscope.errors import HookscopeError, InputError, ResultsFileError, StoreError
+
+from .by_hand import ramp, write_features
+from .conftest import contents
+
+
+@pytest.fixture
+def extract(photos: Path, tmp_path: Path) -> Callable[..., object]:
+    """Runs twelve photos in shards of two; ``then`` happens after the sixth."""
+
+    def run(out: Path, then: Callable[[], object] = lambda: None, **more) -> object:
+        happened = False
+
+        def progress(state: object) -> None:
+            nonlocal happened
+            if state.rows >= 6 and not happened:
+                happened = True
+                then()
+
+        more = {"layers": ["relu", "head"], "batch": 2, "shard_size": 1, "workers": 0} | more
+        word = f"{tmp_path}/small.py:Small"
+        return hookscope.extract(word, out, input=str(photos), progress=progress, **more)
+
+    return run
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(line, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
+
+
+def remount(disk: Path, how: str) -> None:
+    """Make a file system read-only, once no file on it is open for writing, or writable."""
+    for _ in range(600):
+        line = ["mount", "-o", f"remount,{how}", str(disk)]
+        done = subprocess.run(line, check=False, capture_output=True, text=True)
+        if not done.returncode:
+            return
+        time.sleep(0.1)
+    raise AssertionError(done.stderr)
+
+
+def replace_by_file(folder: Path) -> None:
+    folder.rename(folder.with_name("away"))
+    folder.write_text("a file")
+
+
+def restore(folder: Path) -> None:
+    folder.unlink()
+    folder.with_name("away").rename(folder)
+
+
+def said(error: HookscopeError) -> str:
+    assert error.exit_code == 1
+    assert "\n" not in error.message and error.hint
+    assert "--resume" in error.hint
+    return f"{error.message} {error.hint}"
+
+
+def test_an_output_folder_that_is_removed_ends_the_run_with_a_sentence(extract, tmp_path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(StoreError) as caught:
+        extract(out, then=lambda: shutil.rmtree(out.rename(tmp_path / "away")))
+    assert "No such file" in said(caught.value) or "are known" in said(caught.value)
+    extract(out, resume=True)
+    extract(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_an_output_folder_whose_place_a_file_takes_ends_the_run_with_a_sentence(
+    extract, tmp_path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(StoreError, match="Not a directory") as caught:
+        extract(out, then=lambda: replace_by_file(out))
+    assert "see that the folder can be written to" in said(caught.value)
+    assert out.read_text() == "a file"
+    restore(out)
+    extract(out, resume=True)
+    extract(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_disk_that_turns_read_only_ends_the_run_with_a_sentence(extract, disk, tmp_path) -> None:
+    out = disk / "out"
+    with pytest.raises(StoreError, match="Read-only file system") as caught:
+        extract(out, then=lambda: remount(disk, "ro"))
+    assert "see that the folder can be written to" in said(caught.value)
+    with pytest.raises(HookscopeError):
+        extract(out, resume=True)
+    remount(disk, "rw")
+    assert extract(out, resume=True).resumed
+    extract(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_disk_that_goes_away_ends_the_run_with_a_sentence(extract, disk, tmp_path) -> None:
+    out = disk / "out"
+    with pytest.raises(StoreError) as caught:
+        extract(out, then=lambda: subprocess.run(["umount", "-l", str(disk)], check=True))
+    said(caught.value)
+    extract(out, resume=True)
+    extract(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("change", ["removed", "a file"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_inputs_that_go_away_end_the_run_with_the_name_of_one(
+    extract, photos, tmp_path, workers: int, change: str
+) -> None:
+    away = photos.with_name("away")
+
+    def then() -> None:
+        photos.rename(away)
+        if change == "a file":
+            photos.write_text("a file")
+
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=r"photos/\d\d\.jpg' cannot be read") as caught:
+        extract(out, then=then, workers=workers)
+    assert "--resume" in caught.value.hint
+    if change == "a file":
+        photos.unlink()
+    away.rename(photos)
+    assert extract(out, resume=True).resumed >= 4
+    extract(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["all.npy", "all.safetensors", "all.parquet"])
+def test_features_that_go_away_in_an_export_are_named_and_the_earlier_file_stays(
+    tmp_path: Path, name: str
+) -> None:
+    folder = write_features(tmp_path / "f", {"fc/output": ramp(400, 40_000)}, 100)
+    (tmp_path / name).write_bytes(b"earlier")
+
+    def progress(done: int, total: int) -> None:
+        if folder.exists():
+            folder.rename(tmp_path / "away")
+
+    with pytest.raises(ResultsFileError, match="The shard rows-"):
+        hookscope.export(folder, tmp_path / name, progress=progress)
+    assert (tmp_path / name).read_bytes() == b"earlier"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [name]
+
+
+def test_an_export_whose_folder_goes_away_says_so(tmp_path: Path) -> None:
+    folder, to = write_features(tmp_path / "f", {"fc/output": ramp(4, 4)}, 2), tmp_path / "to"
+    to.mkdir()
+
+    def progress(done: int, total: int) -> None:
+        if to.is_dir():
+            replace_by_file(to)
+
+    with pytest.raises(StoreError, match=r"Cannot write .*/a\.npy: Not a directory"):
+        hookscope.export(folder, to / "a.npy", progress=progress)
+
+
+def test_a_row_and_a_line_that_go_away_after_the_folder_was_opened_are_named(tmp_path) -> None:
+    folder = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
+    features = hookscope.open(folder)
+    rows = features["fc"]
+    assert features.inputs[0]["row"] == 0
+    folder.rename(tmp_path / "away")
+    with pytest.raises(ResultsFileError, match="rows-00000002"):
+        rows[3]
+    with pytest.raises(ResultsFileError, match=r"inputs\.jsonl"):
+        features.inputs[1]
+
+
+JUMPING = """
+import itertools, sys, time
+back = itertools.count(4_000_000_000, -86_400)  # a day back each time somebody looks
+time.time = lambda: float(next(back))
+time.time_ns = lambda: next(back) * 10**9
+import hookscope
+hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input="photos", batch=2,
+    shard_size=1, workers=0, resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_runs_backwards_changes_nothing(photos, tmp_path) -> None:
+    (tmp_path / "jumping.py").write_text(JUMPING)
+    for out in ("out", "whole"):
+        script = JUMPING if out == "out" else JUMPING.replace("time.time", "time.other")
+        done = subprocess.run(
+            [sys.executable, "-c", script, out],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("moment", [0, 2**31, 2**33])
+def test_the_times_of_files_play_no_part(extract, photos, tmp_path, moment: int) -> None:
+    out = tmp_path / "out"
+    extract(out)
+    whole = contents(out)
+    (out / "rows-00000004.safetensors").unlink()
+    for path in (*photos.iterdir(), *out.rglob("*"), out, photos):
+        os.utime(path, (moment, moment))
+    assert extract(out, resume=True).resumed == 10
+    assert contents(out) == whole
+    assert np.isfinite(hookscope.open(out)["head"][:]).all()

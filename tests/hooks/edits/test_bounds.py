@@ -1,0 +1,448 @@
+"""Edits at their bounds: arguments, channels, odd tensors, and how far an output moved."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import EditError
+from hookscope.execution.edit_effect import change, relative_change
+from hookscope.hooks.edits.operations import OPERATIONS, Site, seed_of
+from hookscope.hooks.edits.plan import bind
+from hookscope.specs.edit import (
+    files_of,
+    read_edits,
+    refuse_idle_comparison,
+    refuse_second_order,
+)
+from hookscope.specs.edit_operations import GRADIENTS, VALUES
+from tests.hooks.edits.by_hand import quantized
+from tests.hooks.test_values import Module, hooks_left
+from tests.oracle.by_hand import same_bits
+
+X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+SITE = Site("conv/output", 7, 1)
+
+
+def made(name: str, x: Tensor, argument: Any = None, site: Site = SITE) -> Tensor:
+    return OPERATIONS[name](x, argument, site)
+
+
+@pytest.mark.parametrize(
+    ("word", "argument"),
+    [
+        ("noise:0", (0.0, False)),
+        ("noise:2std", (2.0, True)),
+        ("dropout:0", 0.0),
+        ("dropout:0.999", 0.999),
+        ("clamp:1,1", (1.0, 1.0)),
+        ("clamp:-inf,0", (-math.inf, 0.0)),
+        ("quantize:1", 1),
+        ("quantize:16", 16),
+        ("mean:batch", "batch"),
+        ("scale:-0", -0.0),
+    ],
+)
+def test_arguments_at_their_bounds_are_read(word: str, argument: Any) -> None:
+    assert read_edits(f"a={word}")[0].argument == argument
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "noise:-0.1", "noise:1stds", "dropout:-0.1", "dropout:1", "quantize:17", "quantize:-1",
+        "quantize:1.5", "clamp:nan,1", "clamp:0,nan", "clamp:1,2,3", "scale:inf", "mean:x",
+        "dtype:",
+    ],
+)  # fmt: skip
+def test_arguments_beyond_their_bounds_are_refused(word: str) -> None:
+    with pytest.raises(EditError) as caught:
+        read_edits(f"a={word}")
+    name = word.partition(":")[0]
+    assert caught.value.hint == f"Write {VALUES[name].example}."
+
+
+@pytest.mark.parametrize("word", ["clip:-1", "norm:-1", "sign:1", "l2", "reverse:2"])
+def test_arguments_of_gradients_are_held_to_their_bounds(word: str) -> None:
+    with pytest.raises(EditError) as caught:
+        read_edits(f"a={word}", gradients=True)
+    assert caught.value.hint == f"Write {GRADIENTS[word.partition(':')[0]].example}."
+
+
+def test_a_word_is_taken_apart() -> None:
+    [edit] = read_edits(["input:a.b:3[0,2-4]=scale:2"])
+    assert (edit.kind, edit.pattern, edit.call, edit.channels) == ("input", "a.b", 3, (0, 2, 3, 4))
+    assert (edit.what, edit.word) == ("scale:2", "input:a.b:3[0,2-4]=scale:2")
+    assert [e.name for e in read_edits(["a=zero", "b=mean"])] == ["zero", "mean"]
+    assert len(read_edits(f"a[0-{(1 << 20) - 1}]=zero")[0].channels or ()) == 1 << 20
+    with pytest.raises(EditError, match="names no channels"):
+        read_edits(f"a[0-{1 << 20}]=zero")
+
+
+def test_the_files_of_edits_are_listed(tmp_path: Path) -> None:
+    file = tmp_path / "f.safetensors"
+    file.touch()
+    words = [f"a=patch:{file}", "b=zero", f"c=add:{file}#x/output"]
+    assert files_of(words) == [str(file), str(file)]
+    with pytest.raises(EditError, match="it takes a file alone"):
+        read_edits(f"a=patch:{file}#x")
+    for wrong in (f"{file}#", "#x", str(file)):
+        with pytest.raises(EditError, match="does not name a file and a key in it"):
+            read_edits(f"a=add:{wrong}")
+
+
+def test_what_cannot_be_together_is_refused() -> None:
+    refuse_idle_comparison(True, (), ["a=zero"])
+    refuse_idle_comparison(False)
+    with pytest.raises(EditError, match="there are none"):
+        refuse_idle_comparison(True, (), [])
+    refuse_second_order(None, ["a=zero"], ["backward"])
+    refuse_second_order("gp", (), ["forward"])
+    with pytest.raises(EditError, match="and --grad-edit would change them"):
+        refuse_second_order("gp", ["a=zero"], ["forward"])
+    with pytest.raises(EditError, match="and a hook of kind tensor would change them"):
+        refuse_second_order("gp", (), ["forward", "tensor"])
+
+
+def test_seeds_differ_by_run_position_and_key() -> None:
+    seeds = {seed_of(s, p, k) for s in (0, 1) for p in (0, 1) for k in ("a", "b")}
+    assert len(seeds) == 8 and all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_of(0, 0, "a") == seed_of(0, 0, "a")
+
+
+def test_zero_takes_what_is_not_finite_away_too() -> None:
+    assert made("zero", torch.tensor([math.nan, math.inf, 3.0])).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.complex64])
+def test_noise_has_the_size_and_dtype_that_was_asked_for(dtype: torch.dtype) -> None:
+    x = torch.zeros(20_000, dtype=dtype)
+    found = made("noise", x, (0.5, False))
+    assert found.dtype is dtype and torch.equal(found, made("noise", x, (0.5, False)))
+    real = found.real if dtype.is_complex else found
+    assert float(real.double().std()) == pytest.approx(0.5, rel=0.03)
+    wide = torch.arange(20_000, dtype=torch.float64)
+    spread = float((made("noise", wide, (0.1, True)) - wide).std())
+    assert spread == pytest.approx(0.1 * float(wide.std(correction=0)), rel=0.03)
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (1, 1)])
+def test_a_single_value_has_no_deviation(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="no standard deviation"):
+        made("noise", torch.ones(shape), (1.0, True))
+    assert made("noise", torch.ones(2), (1.0, True)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("over", "shape", "channel", "dims"),
+    [
+        ("", (2, 3, 4, 5), 1, (0,)),
+        ("batch", (2, 3), 1, (0,)),
+        ("spatial", (2, 3, 4, 5), 1, (2, 3)),
+        ("spatial", (2, 4, 5, 3), 3, (1, 2)),
+        ("spatial", (2, 6, 3), 2, (1,)),
+        ("channel", (2, 3, 4, 5), 1, (0, 2, 3)),
+        ("channel", (2, 3), 1, (0,)),
+        ("channel", (1, 6, 3), 2, (0, 1)),
+        ("channel", (1, 3, 4), 1, (0, 2)),
+    ],
+)
+def test_a_mean_is_taken_over_the_right_dimensions(over, shape, channel, dims) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = made("mean", x, over, Site("k", 0, channel))
+    assert same_bits(found, x.mean(dims, keepdim=True).expand_as(x)) and found.is_contiguous()
+
+
+def test_a_mean_of_one_value_is_refused_or_the_value() -> None:
+    for shape, over in (((2, 3), "spatial"), ((3,), "spatial")):
+        with pytest.raises(ValueError, match="none of space to average over"):
+            made("mean", torch.ones(shape), over, Site("k", 0, len(shape) - 1))
+    for shape in ((1, 3), (3,), (1, 3, 1)):
+        channel = shape.index(3)
+        with pytest.raises(ValueError, match="its own mean"):
+            made("mean", torch.ones(shape), "channel", Site("k", 0, channel))
+    x = torch.randn(3)
+    for over in ("", "batch"):
+        found = made("mean", x, over)
+        assert torch.equal(found, x) and found is not x
+
+
+@pytest.mark.parametrize("bits", [1, 2, 8, 16])
+@pytest.mark.parametrize("shift", [-10.0, -1.0, 0.0, 1.0, 10.0])
+def test_rounding_to_bits_is_that_by_hand(bits: int, shift: float) -> None:
+    x = X + shift
+    found = made("quantize", x, bits)
+    torch.testing.assert_close(found, quantized(x, bits), rtol=0, atol=1e-6)
+    step = (max(float(x.max()), 0) - min(float(x.min()), 0)) / (2**bits - 1)
+    assert float((found - x).abs().max()) <= step * 1.001
+    assert len(found.unique()) <= 2**bits
+
+
+def test_rounding_of_odd_tensors() -> None:
+    for same in (torch.empty(0), torch.zeros(3)):
+        found = made("quantize", same, 8)
+        assert torch.equal(found, same) and found is not same
+    assert float(made("quantize", torch.tensor([0.0, 1.0]), 1).max()) == 1.0
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="gives no step size"):
+            made("quantize", torch.tensor([1.0, wrong]), 8)
+    x = torch.tensor([-1.0, 0.3, 2.0], requires_grad=True)
+    made("quantize", x, 4).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [1, 1, 1]
+
+
+def test_dropout_keeps_the_expected_value() -> None:
+    x = torch.ones(20_000)
+    found = made("dropout", x, 0.25)
+    assert found.unique().tolist() == pytest.approx([0, 1 / 0.75])
+    assert float((found == 0).float().mean()) == pytest.approx(0.25, abs=0.01)
+    kept = drawn_share(x, SITE.seed) >= 0.25
+    assert torch.equal(found != 0, kept)
+    assert torch.equal(made("dropout", x, 0.0), x)
+
+
+def drawn_share(x: Tensor, seed: int) -> Tensor:
+    return torch.rand(x.shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.5, 5.0, 1e4])
+def test_a_norm_is_bounded_as_pytorch_does(limit: float) -> None:
+    parameter = nn.Parameter(torch.zeros_like(X))
+    parameter.grad = X.clone()
+    torch.nn.utils.clip_grad_norm_([parameter], limit)
+    torch.testing.assert_close(made("norm", X, limit), parameter.grad)
+    half = (X * 100).half()  # the squares overflow half precision
+    assert made("norm", half, 1e6).isfinite().all()
+    assert made("norm", half, 1e6).dtype is torch.float16
+
+
+def test_penalties_add_to_the_gradient_and_complex_signs_are_of_unit_size() -> None:
+    site = Site("k", 0, 1, activation=torch.tensor([2.0, -3.0, 0.0]))
+    g = torch.tensor([1.0, 1.0, 1.0])
+    assert made("l2", g, 0.5, site).tolist() == [2.0, -0.5, 1.0]
+    assert made("l1", g, 0.5, site).tolist() == [1.5, 0.5, 1.0]
+    assert made("clip", torch.tensor([-3.0, 0.2, 3.0]), 1.0).tolist() == pytest.approx([-1, 0.2, 1])
+    assert made("reverse", g).tolist() == [-1, -1, -1]
+    assert made("sign", torch.tensor([3 + 4j])).tolist() == [pytest.approx(0.6 + 0.8j)]
+
+
+def test_rounding_to_a_dtype_and_back_copies() -> None:
+    x = torch.tensor([1.0 + 2**-12])
+    assert made("dtype", x, "bfloat16").item() == 1.0
+    same = made("dtype", x, "float32")
+    assert torch.equal(same, x) and same.data_ptr() != x.data_ptr()
+
+
+# Edits in a model.
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv1d(2, 3, 1), nn.Tanh(), nn.Conv1d(3, 2, 1)).eval()
+
+
+IN = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_an_edit_concerns_its_kind_and_its_call() -> None:
+    model = net()
+    edits = read_edits(["*=zero", "0:2=zero", "input:0=zero"])
+    bounds = bind(model, edits)
+    assert [(b.position, b.layer.name) for b in bounds] == [
+        (0, "."), (0, "0"), (0, "1"), (0, "2"), (1, "0"), (2, "0"),
+    ]  # fmt: skip
+    assert [b.concerns("output", 1) for b in bounds] == [True] * 4 + [False, False]
+    assert [b.concerns("output", 2) for b in bounds] == [True] * 5 + [False]
+    assert [b.concerns("input", 1) for b in bounds] == [False] * 5 + [True]
+
+
+def test_the_last_channel_can_be_edited_and_no_further_one() -> None:
+    shot = hookscope.capture(net(), input=IN, edits="0[2]=zero")
+    clean = net()[0](IN)
+    assert (shot["0/output"][:, 2] == 0).all()
+    assert same_bits(shot["0/output"][:, :2], clean[:, :2])
+    model = net()
+    with pytest.raises(EditError) as caught:
+        hookscope.capture(model, input=IN, edits="0[1,3]=zero")
+    assert "at layer 0 (Conv1d): there is no channel 3; those of 2x3x4 float32 lie along" in str(
+        caught.value
+    )
+    assert "along dimension 1." in str(caught.value)
+    assert caught.value.hint == "Name channels from 0 to 2." and hooks_left(model) == 0
+
+
+def test_a_single_number_has_no_channels() -> None:
+    model = Module(lambda self, x: self.part(x), part=Module(lambda self, x: x.sum()))
+    with pytest.raises(EditError, match="a single number has no channels"):
+        hookscope.capture(model, input=IN, edits="part[0]=zero")
+    assert hookscope.capture(model, input=IN, edits="part=zero").output.item() == 0
+
+
+@pytest.mark.parametrize("edit", ["0:3=zero", "2:2=scale:3"])
+def test_a_call_that_never_comes_is_told(edit: str) -> None:
+    name = f"{edit[0]} (Conv1d)"
+    with pytest.raises(EditError) as caught:
+        hookscope.capture(net(), input=IN, edits=edit)
+    assert f"{edit!r} changed nothing: {name} was called 1 time." in str(caught.value)
+    twice = Module(lambda self, x: self.a(self.a(x)), a=nn.Tanh())
+    with pytest.raises(EditError, match=r"a \(Tanh\) was called 2 times\."):
+        hookscope.capture(twice, input=IN, edits="a:3=zero")
+    idle = Module(lambda self, x: x * 2, a=nn.Tanh())
+    with pytest.raises(EditError, match=r"'a=zero' changed nothing: a \(Tanh\) never ran\."):
+        hookscope.capture(idle, input=IN, edits="a=zero")
+
+
+def test_one_call_alone_is_edited() -> None:
+    model = Module(lambda self, x: self.a(self.a(self.a(x))), a=nn.Tanh())
+    shot = hookscope.capture(model, input=IN, edits="a:2=scale:3")
+    assert same_bits(shot.output, (IN.tanh().tanh() * 3).tanh())
+    assert [key for key in shot if "unedited" in key] == ["a:2/output.unedited"]
+    assert shot.metadata["edits"] == [{"edit": "a:2=scale:3", "changed": ["a:2/output"]}]
+
+
+@pytest.mark.parametrize("name", ["add", "patch"])
+def test_a_tensor_of_a_file_is_taken_by_its_key(tmp_path: Path, name: str) -> None:
+    with hookscope.record(net()) as capture:
+        net()(IN)
+    with hookscope.record(other := net()) as capture:
+        other(IN * 2)
+    file = tmp_path / "f.safetensors"
+    capture.save(file)
+    word = f"0=add:{file}#0/output" if name == "add" else f"0=patch:{file}"
+    shot = hookscope.capture(net(), input=IN, edits=word)
+    expected = net()[0](IN) + capture["0/output"] if name == "add" else capture["0/output"]
+    assert same_bits(shot["0/output"], expected)
+    if name == "add":
+        with pytest.raises(EditError, match="there is no '0/outptu' in") as caught:
+            hookscope.capture(net(), input=IN, edits=f"0=add:{file}#0/outptu")
+        assert "0/output" in caught.value.hint
+    with pytest.raises(EditError, match=r"is 2x3x4 float32, and here is 1x3x4 float32"):
+        hookscope.capture(net(), input=IN[:1], edits=word)
+    with pytest.raises(EditError, match=r"is 2x3x4 float32, and here is 2x3x4 float64"):
+        hookscope.capture(net().double(), input=IN.double(), edits=word)
+
+
+def test_a_foreign_file_is_no_source_of_edits(tmp_path: Path) -> None:
+    save_file({"0/output": torch.ones(1)}, tmp_path / "f.safetensors")
+    with pytest.raises(hookscope.HookscopeError, match="hookscope did not write it"):
+        hookscope.capture(net(), input=IN, edits=f"0=patch:{tmp_path}/f.safetensors")
+
+
+# How far an output moved.
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "largest", "relative"),
+    [
+        ([3.0, 4.0], [3.0, 5.0], 1.0, 0.2),
+        ([3.0, 4.0], [3.0, 4.0], 0.0, 0.0),
+        ([0.0, 0.0], [0.0, 2.0], 2.0, math.inf),
+        ([], [], 0.0, 0.0),
+        ([math.nan, 1.0], [math.nan, 2.0], 1.0, None),
+        ([math.inf, 1.0], [math.inf, 1.0], 0.0, 0.0),
+    ],
+)
+def test_a_change_is_the_largest_difference_and_a_share(before, after, largest, relative) -> None:
+    found = change(torch.tensor(before), torch.tensor(after))
+    assert found["largest"] == largest
+    if relative is not None:
+        assert found["relative"] == pytest.approx(relative)
+
+
+def test_a_change_is_worked_out_in_double_precision_for_any_dtype() -> None:
+    large = torch.full((1000,), 60_000.0, dtype=torch.float16)
+    assert change(large, large / 2) == {"largest": 30_000.0, "relative": pytest.approx(0.5)}
+    z = torch.tensor([3 + 4j])
+    assert change(z, z * 2) == {"largest": 5.0, "relative": 1.0}
+    assert change(torch.eye(2).to_sparse(), torch.eye(2) * 3)["largest"] == 2
+    none = {"largest": None, "relative": None}
+    assert change(None, large) == none == change(large[:2], large[:3])
+
+
+def test_outputs_are_compared_as_one_long_vector() -> None:
+    before = {"a": torch.tensor([3.0]), "b": [torch.tensor([4.0])], "n": torch.tensor([7])}
+    after = {"a": torch.tensor([3.0]), "b": [torch.tensor([9.0])], "n": torch.tensor([8])}
+    assert relative_change(before, after) == 1.0
+    assert relative_change(before, before) == 0.0
+    assert relative_change(before, {"a": torch.tensor([3.0])}) is None
+    assert relative_change(torch.tensor([1]), torch.tensor([1])) is None
+    assert relative_change(torch.zeros(2), torch.zeros(3)) is None
+    assert relative_change(torch.zeros(2), torch.ones(2)) == math.inf
+
+
+def test_noise_in_a_model_follows_the_key_and_the_seed_of_the_run() -> None:
+    first = hookscope.capture(net(), input=IN, edits=["1=scale:1", "0=noise:0.5"], seed=3)
+    expected = net()[0](IN) + 0.5 * torch.randn(
+        (2, 3, 4), generator=torch.Generator().manual_seed(seed_of(3, 1, "0/output"))
+    )
+    assert same_bits(first["0/output"], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_dropout_works_in_the_dtype_of_the_values(dtype: torch.dtype) -> None:
+    x = torch.ones(100, dtype=dtype)
+    found = made("dropout", x, 0.3)
+    assert found.dtype is dtype
+    assert found.unique().tolist() == [0, (torch.ones(1, dtype=dtype) / 0.7).item()]
+
+
+def test_a_norm_beyond_half_precision_is_known() -> None:
+    large = torch.full((120,), 60_000.0, dtype=torch.float16)  # its norm is beyond 65,504
+    assert torch.equal(made("norm", large, 1e6), large)
+    assert float(made("norm", large, 10.0).double().norm()) == pytest.approx(10, rel=1e-2)
+
+
+def test_gradients_are_edited_before_hooks_of_ones_own_see_them() -> None:
+    seen: list[Tensor] = []
+
+    def look(module: nn.Module, into: Any, out: Any) -> None:
+        seen.append(out[0].clone())
+
+    clean = hookscope.grads(net(), input=IN, loss="sum")
+    found = hookscope.grads(
+        net(), input=IN, loss="sum", grad_edits="0=scale:4", hooks={"0": look}, hook_kind="backward"
+    )
+    assert same_bits(found["0/output.grad"], clean["0/output.grad"] * 4)
+    assert len(seen) == 1 and same_bits(seen[0], clean["0/output.grad"] * 4)
+
+
+def test_the_effect_on_a_nested_output_is_told_by_its_parts() -> None:
+    model = Module(
+        lambda self, x: {"a": self.a(x), "rest": [x * 2, self.b(x)]}, a=nn.Tanh(), b=nn.Tanh()
+    )
+    shot = hookscope.capture(model, input=IN, edits="b=scale:3")
+    told = {entry["name"]: entry for entry in shot.metadata["effect"]["output"]}
+    assert list(told) == ["output.a", "output.rest.0", "output.rest.1"]
+    assert told["output.a"]["largest"] == told["output.rest.0"]["relative"] == 0
+    assert told["output.rest.1"]["relative"] == pytest.approx(2)
+    assert told["output.rest.1"]["largest"] == pytest.approx(float(IN.tanh().abs().max()) * 2)
+
+
+def test_the_effect_of_hooks_on_the_output_is_told_when_it_is_compared() -> None:
+    def triple(module: nn.Module, into: Any, out: Tensor) -> Tensor:
+        return out * 3
+
+    shot = hookscope.capture(net(), input=IN, hooks={"2": triple}, compare=True)
+    [told] = shot.metadata["effect"]["output"]
+    clean = net()(IN)
+    assert told["name"] == "output" and told["relative"] == pytest.approx(2)
+    assert told["largest"] == pytest.approx(float(clean.detach().abs().max()) * 2, rel=1e-5)
+    drift = {entry["key"]: entry["relative"] for entry in shot.metadata["effect"]["drift"]}
+    assert drift["2/output"] == pytest.approx(2) and drift["1/output"] == 0
+    assert "effect" not in hookscope.capture(net(), input=IN, hooks={"2": triple}).metadata
+
+
+def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
+    image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    top = hookscope.capture("resnet18", input=image, layers="fc").metadata["top"]
+    shot = hookscope.capture("resnet18", input=image, layers="fc", edits="fc=scale:-1")
+    told = shot.metadata["effect"]["top"]
+    assert sorted(told) == ["edited", "unedited"]
+    assert told["unedited"] == top and told["edited"] == shot.metadata["top"] != top

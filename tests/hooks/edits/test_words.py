@@ -1,0 +1,106 @@
+"""A word for an edit is read as documented, or refused with a sentence and its repair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookscope.errors import EditError, LayerError
+from hookscope.hooks.edits.operations import OPERATIONS
+from hookscope.specs.edit import read_edits
+from hookscope.specs.edit_operations import GRADIENTS, VALUES
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("fc=zero", ("output", "fc", None, None, "zero", None)),
+        ("layer1.*=scale:-2e-1", ("output", "layer1.*", None, None, "scale", -0.2)),
+        (".=clamp:-1,1", ("output", ".", None, None, "clamp", (-1.0, 1.0))),
+        ("layer3.0.relu:2=zero", ("output", "layer3.0.relu", 2, None, "zero", None)),
+        ("conv1[3,7,10-12]=zero", ("output", "conv1", None, (3, 7, 10, 11, 12), "zero", None)),
+        ("relu:2[5-5, 1]=zero", ("output", "relu", 2, (1, 5), "zero", None)),
+        ("input:fc=noise:0", ("input", "fc", None, None, "noise", (0.0, False))),
+        ("fc=noise:0.5std", ("output", "fc", None, None, "noise", (0.5, True))),
+        (
+            "layer[12].{conv,bn}[ab]=mean",
+            ("output", "layer[12].{conv,bn}[ab]", None, None, "mean", ""),
+        ),
+        ("fc=mean:spatial", ("output", "fc", None, None, "mean", "spatial")),
+        ("fc=mean:channel", ("output", "fc", None, None, "mean", "channel")),
+        ("fc=quantize:8", ("output", "fc", None, None, "quantize", 8)),
+        ("fc=dtype:bfloat16", ("output", "fc", None, None, "dtype", "bfloat16")),
+    ],
+)
+def test_an_edit_is_read(word: str, expected: tuple[object, ...]) -> None:
+    assert read_edits(word)[0][1:] == expected
+
+
+def test_files_may_hold_any_sign(tmp_path: Path) -> None:
+    file = tmp_path / "a=b:c#d.safetensors"
+    file.touch()
+    [patch, add] = read_edits([f"fc=patch:{file}", f"fc=add:{file}#fc:2/output"])
+    assert patch.argument == str(file)
+    assert add.argument == (str(file), "fc:2/output")
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("fc", "'fc' is no edit. | Write --edit 'LAYER=OPERATION'"),
+        ("=zero", "is no edit"),
+        ("fc=", "is no edit"),
+        ("!fc=zero", "a pattern takes nothing away here"),
+        ("fc=scael:2", "no operation 'scael' for --edit. | Did you mean scale?"),
+        ("fc=reverse", "no operation 'reverse' for --edit. | --grad-edit has it."),
+        ("fc=scale", "a number is missing. | Write scale:0.5."),
+        ("fc=scale:much", "'much' is no number"),
+        ("fc=scale:nan", "nan is out of range"),
+        ("fc=noise:-1", "-1 is out of range"),
+        ("fc=noise:std", "a number is missing"),
+        ("fc=dropout:1", "1 is out of range"),
+        ("fc=zero:1", "it takes no argument, and '1' is given. | Write zero."),
+        ("fc=clamp:1", "'1' are no two numbers. | Write clamp:-1,1."),
+        ("fc=clamp:2,1", "2 is not below 1"),
+        ("fc=mean:time", "'time' is none of batch, spatial"),
+        ("fc=quantize:0", "'0' is no number of bits from 1 to 16"),
+        ("fc=dtype:int8", "'int8' is none of float32, float64"),
+        ("fc=patch:nowhere", "there is no file 'nowhere'"),
+        ("fc=add:nowhere", "does not name a file and a key in it"),
+        ("fc=add:nowhere#fc/output", "there is no file 'nowhere'"),
+        ("fc[]=zero", "'' names no channels. | Write numbers and ranges"),
+        ("fc[7-3]=zero", "'7-3' names no channels"),
+        ("fc[1--2]=zero", "'1--2' names no channels"),
+        ("fc[0-99999999]=zero", "names no channels"),
+        ("fc:0=zero", "names call 0. | Calls are counted from 1."),
+    ],
+)
+def test_a_wrong_word_is_refused_with_its_repair(word: str, message: str) -> None:
+    with pytest.raises(EditError) as caught:
+        read_edits(word)
+    assert message in str(caught.value).replace("\n", " | ")
+    assert caught.value.exit_code == 2
+
+
+def test_gradients_have_operations_of_their_own_and_no_inputs() -> None:
+    assert read_edits("fc=l2:0.01", gradients=True)[0].kind == "output.grad"
+    with pytest.raises(EditError, match="--edit has it"):
+        read_edits("fc=dropout:0.5", gradients=True)
+    with pytest.raises(EditError, match="edited at a module's output"):
+        read_edits("input:fc=zero", gradients=True)
+
+
+def test_a_brace_without_its_partner_is_refused() -> None:
+    with pytest.raises(LayerError, match="brace"):
+        read_edits("layer{1,2=zero")
+
+
+def test_every_operation_has_its_formula_and_an_example_that_can_be_read(tmp_path: Path) -> None:
+    assert set(OPERATIONS) == set(VALUES) | set(GRADIENTS)
+    for gradients, table in ((False, VALUES), (True, GRADIENTS)):
+        for name, entry in table.items():
+            if "FILE" not in entry.form:
+                example = entry.example.partition(" ")[0]
+                [edit] = read_edits(f"fc={example}", gradients=gradients)
+                assert edit.name == name

@@ -1,0 +1,287 @@
+"""What is not recorded is told with its module, call, place and reason; the rest is recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.selection import select
+from hookscope.results.records import Absent
+from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from tests.hooks.test_values import Module
+from tests.oracle.by_hand import same_bits
+
+
+class Closed:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+UNOPENED = "a Closed object, which hookscope does not open"
+
+
+def test_an_object_that_is_not_opened_is_told_for_each_call_and_place() -> None:
+    part = Module(lambda self, x: Closed(x + 1))
+    taking = Module(lambda self, closed: closed.x * 2)
+    model = Module(lambda self, x: self.take(self.make(x)) + self.take(self.make(x)),
+                   make=part, take=taking)  # fmt: skip
+    with hookscope.record(model, layers=["make", "take"], what="input,output") as capture:
+        model(torch.ones(2))
+    assert capture.absent == (
+        Absent("make", "Module", 1, "output", "output", UNOPENED),
+        Absent("take", "Module", 1, "input", "input", UNOPENED),
+        Absent("make", "Module", 2, "output", "output", UNOPENED),
+        Absent("take", "Module", 2, "input", "input", UNOPENED),
+    )
+    assert list(capture) == ["make/input.0", "take/output", "make:2/input.0", "take:2/output"]
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", (), [1, None]])
+def test_an_output_without_a_tensor_is_told(value: Any) -> None:
+    model = Module(lambda self, x: self.part(x), part=Module(lambda self, x: value))
+    with hookscope.record(model, layers=["part"]) as capture:
+        model(torch.ones(1)), model(torch.ones(1))
+    assert capture.absent == tuple(
+        Absent("part", "Module", call, "output", "output", "no tensor came out") for call in (1, 2)
+    )
+
+
+def test_an_input_without_a_tensor_is_nothing_to_tell() -> None:
+    model = Module(lambda self, n: torch.ones(n))
+    with hookscope.record(model, what="input") as capture:
+        model(2)
+    assert capture.absent == () and list(capture) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"), [(torch.int64, "integer"), (torch.uint8, "integer"), (torch.bool, "bool")]
+)
+def test_whole_numbers_have_no_gradient(dtype: torch.dtype, reason: str) -> None:
+    model = Module(lambda self, x: (x.to(dtype), x * 2))
+    x = torch.ones(2, requires_grad=True)
+    with hookscope.record(model, grads=True) as capture:
+        model(x)[1].sum().backward()
+    assert capture.absent == (Absent(".", "Module", 1, "output.0.grad", "output.grad", reason),)
+    assert capture["./output.1.grad"].tolist() == [1, 1]
+
+
+def test_what_does_not_require_grad_is_told_apart_from_what_runs_without_autograd() -> None:
+    model = Module(lambda self, x: x * 2)
+    with hookscope.record(model, grads=True) as capture:
+        model(torch.ones(2))
+        with torch.no_grad():
+            model(torch.ones(2, requires_grad=True))
+    assert capture.absent == (
+        Absent(".", "Module", 1, "output.grad", "output.grad", "nothing before it requires grad"),
+        Absent(".", "Module", 2, "output.grad", "output.grad", "computed without autograd"),
+    )
+
+
+def test_a_frozen_parameter_is_told_and_those_after_it_are_recorded() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].weight.requires_grad_(False)
+    with hookscope.record(model, grads=True) as capture:
+        model(torch.ones(1, 2)).sum().backward()
+    assert capture.absent == (Absent("0", "Linear", 1, "weight.grad", "param.grad", "frozen"),)
+    params = [r.key for r in capture.records if r.kind == PARAM_GRAD]
+    assert sorted(params) == ["0/bias.grad", "1/bias.grad", "1/weight.grad"]
+
+
+def test_parameters_of_layers_that_are_not_chosen_are_passed_over() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with hookscope.record(model, layers=["1"], grads=True) as capture:
+        model(torch.ones(1, 2)).sum().backward()
+    params = [r.key for r in capture.records if r.kind == PARAM_GRAD]
+    assert sorted(params) == ["1/bias.grad", "1/weight.grad"]
+    assert capture.absent == ()
+
+
+def test_a_parameter_on_the_meta_device_is_told_to_be_offloaded() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, device="meta"), nn.Linear(2, 2))
+    with hookscope.record(model, grads=True) as capture:
+        model[1](torch.ones(1, 2)).sum().backward()
+    reasons = {a.what: a.reason for a in capture.absent if a.module == "0"}
+    why = "offloaded: it holds no values but while its module runs"
+    assert reasons["weight.grad"] == reasons["bias.grad"] == why
+
+
+def test_a_parameter_bears_every_name_that_it_has() -> None:
+    shared, head = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    head.weight = shared.weight
+    model = nn.Sequential(OrderedDict(one=shared, two=shared, head=head, again=head))
+    with hookscope.record(model, grads=True) as capture:
+        model(torch.ones(1, 2)).sum().backward()
+    [record] = [r for r in capture.records if r.kind == PARAM_GRAD]
+    assert record.key == "one/weight.grad"
+    assert record.aliases == ("two/weight", "head/weight", "again/weight")
+    assert same_bits(capture[record.key], shared.weight.grad)
+
+
+def test_a_tensor_that_stands_twice_is_told_for_each_call() -> None:
+    model = Module(lambda self, x: self.part(x, x), part=Module(lambda self, a, b: a * b))
+    x = torch.full((2,), 3.0, requires_grad=True)
+    with hookscope.record(model, layers=["part"], what="input", grads=True) as capture:
+        (model(x) + model(x)).sum().backward()
+    same = "the same tensor as input.0"
+    assert capture.absent == tuple(
+        Absent("part", "Module", call, "input.1.grad", "input.grad", same) for call in (1, 2)
+    )
+    assert capture["part/input.0.grad"].tolist() == [6, 6]
+
+
+def test_a_module_whose_call_failed_is_told_for_that_call() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        if x.sum() > 5:
+            raise ValueError("too much")
+        return x * 2
+
+    part = Module(forward)
+    with hookscope.record(part, layers=["."]) as capture:
+        part(torch.ones(2))
+        with pytest.raises(ValueError, match="too much"):
+            part(torch.full((2,), 9.0))
+    told = Absent(".", "Module", 2, "output", "output", "an error ended its call")
+    assert capture.absent == (told,)
+    assert list(capture) == ["./output"]
+
+
+def test_gradients_that_the_model_takes_for_itself_are_not_those_of_the_loss() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        y = self.part(x)
+        [slope] = torch.autograd.grad(y.square().sum() * 5, y, create_graph=True)
+        return y + slope.detach() * 0
+
+    model = Module(forward, part=nn.Linear(2, 2))
+    x = torch.randn(3, 2)
+    with hookscope.record(model, grads=True) as capture:
+        model(x).sum().backward()
+    assert torch.equal(capture["part/output.grad"], torch.ones(3, 2))
+    assert same_bits(capture["part/weight.grad"], model.part.weight.grad)
+    assert [r.call for r in capture.records if r.kind == PARAM_GRAD] == [1, 1]
+
+
+def test_a_pause_leaves_out_what_happens_in_it_and_ends_with_it() -> None:
+    part = nn.Linear(2, 2)
+    model, x = Module(lambda self, x: self.part(x), part=part), torch.randn(3, 2)
+    recorder = Recorder(model, select(model, ["part"]), [OUTPUT, OUTPUT_GRAD, PARAM_GRAD])
+    with recorder as capture:
+        first = model(x)
+        with recorder.paused():
+            model(x)
+            torch.autograd.grad(first.square().sum(), part.weight, retain_graph=True)
+        with pytest.raises(KeyError), recorder.paused():
+            raise KeyError
+        first.sum().backward()
+        model(x)
+    assert [r.key for r in capture.records if r.kind == OUTPUT] == ["part/output", "part:2/output"]
+    assert torch.equal(capture["part/output.grad"], torch.ones(3, 2))
+    assert same_bits(capture["part/weight.grad"], part.weight.grad)
+
+
+def test_nothing_is_recorded_after_the_block() -> None:
+    model, x = nn.Linear(2, 2), torch.randn(3, 2)
+    with hookscope.record(model, grads=True) as capture:
+        y = model(x)
+    y.sum().backward()
+    model(x).sum().backward()
+    assert list(capture) == ["./output"]
+    assert {a.reason for a in capture.absent} == {"backward() did not run"}
+
+
+@pytest.mark.parametrize("order", ["sparse, dense", "dense, sparse", "sparse, sparse"])
+def test_gradients_of_several_passes_add_up_whatever_their_layout(order: str) -> None:
+    places = torch.tensor([0, 2, 0])
+
+    class Table(nn.Module):
+        def forward(self, table: Tensor) -> tuple[Tensor, Tensor]:
+            return F.embedding(places, table, sparse=True), table * 2
+
+    table = torch.ones(3, 2, requires_grad=True)
+    model = nn.Sequential(Table())
+    with hookscope.record(model, layers=["0"], what="input", grads=True) as capture:
+        sparse, dense = model(table)
+        for name in order.split(", "):
+            [(sparse * 5).sum(), dense.sum()][name == "dense"].backward(retain_graph=True)
+    parts = {"sparse": torch.tensor([[10.0] * 2, [0.0] * 2, [5.0] * 2]), "dense": torch.tensor(2.0)}
+    expected = sum(parts[name] for name in order.split(", "))
+    assert torch.equal(capture["0/input.0.grad"].to_dense(), expected * torch.ones(3, 2))
+    assert table.grad is not None and torch.equal(
+        table.grad.to_dense(), expected * torch.ones(3, 2)
+    )
+
+
+def test_an_input_made_in_inference_mode_gets_a_gradient() -> None:
+    with torch.inference_mode():
+        x = torch.randn(3, 2)
+    model = nn.Linear(2, 2)
+    with hookscope.record(model, what="input", grads=True) as capture:
+        model(x.clone()).sum().backward()
+    assert torch.allclose(capture["./input.0.grad"], model.weight.sum(0).expand(3, 2))
+    with hookscope.record(model, what="input", grads=True) as capture:
+        model(x).sum().backward()
+    assert torch.allclose(capture["./input.0.grad"], model.weight.sum(0).expand(3, 2))
+    assert x.is_inference() and not x.requires_grad
+
+
+@pytest.mark.parametrize("what", ["output", "input", "input,output"])
+def test_work_in_place_that_no_other_tensor_shares_raises_no_doubt(caplog: Any, what: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Linear(2, 2))
+    x = torch.randn(3, 2)
+    with caplog.at_level(logging.WARNING), hookscope.record(model, what=what, grads=True):
+        model(x).sum().backward()
+    assert caplog.records == []
+
+
+def test_tensors_that_share_memory_and_stay_as_they_are_raise_no_doubt(caplog: Any) -> None:
+    part = Module(lambda self, a, b: a + b)
+    model = Module(lambda self, x: self.part(x[:1], x[1:]) * 2, part=part)
+    x = torch.randn(2, 2, requires_grad=True)
+    with caplog.at_level(logging.WARNING), hookscope.record(model, what="input", grads=True):
+        model(x * 1).sum().backward()
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        ([OUTPUT], [OUTPUT]),
+        ([OUTPUT_GRAD], [OUTPUT_GRAD]),
+        ([OUTPUT, OUTPUT_GRAD], [OUTPUT]),
+    ],
+)
+def test_an_object_that_is_not_opened_is_told_once(kinds: list[str], told: list[str]) -> None:
+    model = Module(lambda self, x: Closed(x))
+    recorder = Recorder(model, select(model), kinds)
+    with recorder as capture:
+        model(torch.ones(2, requires_grad=True))
+    assert capture.absent == tuple(
+        Absent(".", "Module", 1, "output", kind, UNOPENED) for kind in told
+    )
+
+
+def test_an_edited_tensor_is_kept_as_it_was_beside_what_went_on() -> None:
+    model = nn.Sequential(OrderedDict(a=nn.Linear(2, 3), b=nn.Linear(3, 1)))
+    x = torch.randn(4, 2)
+    shot = hookscope.capture(model, input=x, layers=["b"], edits="a=scale:2")
+    assert list(shot) == ["a/output.unedited", "a/output", "b/output"]
+    assert [r.kind for r in shot.records] == ["output.unedited", "output", "output"]
+    assert same_bits(shot["a/output.unedited"], model.a(x))
+    assert same_bits(shot["a/output"], model.a(x) * 2)
+    both = hookscope.capture(model, input=x, layers=["a"], edits="a=scale:2")
+    assert sorted(both) == ["a/output", "a/output.unedited"]
+    assert same_bits(both["a/output"], model.a(x) * 2)
+
+
+def test_statistics_alone_can_be_kept() -> None:
+    capture = Capture()
+    capture.put(torch.ones(3), module="a", type="T", call=1, what="output", kind="k", held=False)
+    assert capture.records[0].stats.mean == 1 and capture.nbytes == 0

@@ -1,0 +1,72 @@
+"""Recording gradients changes no bit: neither of the output nor of any gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from tests.hooks.random_graphs import (
+    WIDTH,
+    Pair,
+    RandomGraph,
+    edges_at_outputs,
+    share_by_clone,
+)
+from tests.oracle.by_hand import same_bits
+
+WHAT = [["output"], ["input"], ["output", "input"]]
+
+
+def parameter_keys(model: nn.Module) -> dict[str, nn.Parameter]:
+    keys = {}
+    for name, parameter in model.named_parameters():
+        layer, _, own = name.rpartition(".")
+        keys[f"{layer or '.'}/{own}.grad"] = parameter
+    return keys
+
+
+@pytest.mark.parametrize("what", WHAT, ids="+".join)
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_keep_every_bit(seed: int, what: list[str]) -> None:
+    net = RandomGraph(seed)
+    x = torch.randn(3, WIDTH, requires_grad=True)
+    bare, edges = edges_at_outputs(net, x)
+    named = parameter_keys(net)
+    grads = torch.autograd.grad(
+        net.total(bare), [x, *named.values(), *edges.values()], allow_unused=True
+    )
+    expected = dict(zip(["x", *named, *edges], grads, strict=True))
+    with hookscope.record(net, what=what, grads=True) as capture:
+        output = net(x)
+        net.total(output).backward()
+    assert same_bits(bare, output)
+    assert x.grad is not None and expected["x"] is not None
+    assert same_bits(x.grad, expected["x"])
+    for key in named:
+        if expected[key] is not None:
+            assert same_bits(capture[key], expected[key]), key
+    passed_on = {n for n, m in net.named_modules() if isinstance(m, nn.Identity | nn.Dropout)}
+    for key in edges if "output" in what else ():
+        if expected[key] is not None and key.partition("/")[0] not in passed_on:
+            assert same_bits(capture[key], expected[key]), key
+    if "input" in what:
+        compare_shares(net, x.detach().requires_grad_(), capture, passed_on)
+
+
+def compare_shares(
+    net: RandomGraph, x: Tensor, capture: hookscope.Capture, passed_on: set[str]
+) -> None:
+    given_twice = {a.module for a in capture.absent if "same tensor" in a.reason}
+    for fired in capture.coverage.fired:
+        if fired.module in {".", *passed_on, *given_twice}:
+            continue
+        pair = isinstance(net.get_submodule(fired.module), Pair)
+        for what in ("0", "b") if pair else ("0",):
+            share = share_by_clone(net, x, fired.module, what)
+            key = f"{fired.module}/input.{what}.grad"
+            if share is None:
+                assert key not in capture
+            else:
+                assert same_bits(capture[key], share), key

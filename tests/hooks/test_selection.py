@@ -1,0 +1,289 @@
+"""Which layers the patterns, types, depths and leaves choose, and what the tree tells of them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import OrderedDict
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from hookscope.errors import LayerError, RequestError
+from hookscope.hooks.layers import (
+    describe,
+    layers_of,
+    module_running,
+    refuse_lazy,
+    submodule,
+    tensors_at,
+)
+from hookscope.hooks.selection import select
+from hookscope.specs.patterns import MAX_ALTERNATIVES, compile_pattern, expand_braces, split_signs
+
+SHARED = nn.Linear(3, 3)
+
+
+def block() -> nn.Module:
+    return nn.Sequential(OrderedDict(conv=nn.Conv1d(2, 2, 1), norm=nn.BatchNorm1d(2)))
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(
+        OrderedDict(
+            stem=nn.Conv2d(1, 2, 1),
+            layer1=nn.Sequential(block(), block()),
+            layer2=nn.ModuleDict({"a": SHARED, "b": SHARED}),
+            head=nn.Linear(3, 2),
+        )
+    )
+
+
+NAMES = [".", "stem", "layer1", "layer1.0", "layer1.0.conv", "layer1.0.norm", "layer1.1",
+         "layer1.1.conv", "layer1.1.norm", "layer2", "layer2.a", "head"]  # fmt: skip
+
+
+def chosen(*patterns: str, **more: Any) -> list[str]:
+    return [layer.name for layer in select(net(), patterns, **more)]
+
+
+def test_no_pattern_means_every_layer_in_the_order_of_definition() -> None:
+    assert chosen() == NAMES == [layer.name for layer in layers_of(net())]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["stem"], ["stem"]),
+        (["."], ["."]),
+        (["head", "stem"], ["stem", "head"]),
+        (["layer1"], ["layer1"]),
+        (["layer1.*"], NAMES[3:9]),
+        (["layer1.?"], ["layer1.0", "layer1.1"]),
+        (["*.conv", "!layer1.1*"], ["layer1.0.conv"]),
+        (["!*.conv", "*.conv", "*.norm"], ["layer1.0.norm", "layer1.1.norm"]),
+        (["!layer*", "!."], ["stem", "head"]),
+        (["layer2.b"], ["layer2.a"]),
+        (["*", "!layer2.b"], [name for name in NAMES if name != "layer2.a"]),
+        (["{stem,head}"], ["stem", "head"]),
+        (["layer1.[!0].*"], ["layer1.1.conv", "layer1.1.norm"]),
+    ],
+)
+def test_patterns_are_a_union_less_those_with_an_exclamation_mark(patterns, expected) -> None:
+    assert chosen(*patterns) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"types": ["Linear"]}, ["layer2.a", "head"]),
+        ({"types": ["*Norm*"]}, ["layer1.0.norm", "layer1.1.norm"]),
+        ({"types": ["Conv2d", "Linear"]}, ["stem", "layer2.a", "head"]),
+        ({"depth": 0}, ["."]),
+        ({"depth": 1}, [".", "stem", "layer1", "layer2", "head"]),
+        ({"depth": 2}, [".", "stem", "layer1", "layer1.0", "layer1.1", *NAMES[9:]]),
+        ({"leaves": True}, ["stem", *NAMES[4:6], *NAMES[7:9], "layer2.a", "head"]),
+        ({"leaves": True, "depth": 1}, ["stem", "head"]),
+        ({"leaves": True, "types": ["Conv*"], "depth": 1}, ["stem"]),
+    ],
+)
+def test_filters_keep_what_passes_all_of_them(more: dict[str, Any], expected: list[str]) -> None:
+    assert chosen(**more) == expected
+    assert chosen("*", **more) == expected
+
+
+def test_what_nothing_is_left_of_is_an_error() -> None:
+    with pytest.raises(LayerError, match="No layer is left") as caught:
+        chosen("stem", types=["Linear"], word="my.py:net")
+    assert caught.value.hint == "'hookscope tree my.py:net' lists them all."
+    with pytest.raises(LayerError, match="No layer is left"):
+        chosen("*", "!*")
+
+
+@pytest.mark.parametrize("pattern", ["sten", "!sten"])
+def test_a_pattern_without_a_match_names_near_layers(pattern: str) -> None:
+    with pytest.raises(LayerError, match="No layer of MODEL matches 'sten'") as caught:
+        chosen("stem", pattern)
+    assert caught.value.hint == "Did you mean stem? 'hookscope tree MODEL' lists them all."
+    with pytest.raises(LayerError, match="No layer of MODEL matches 'zzzzz'") as caught:
+        chosen("zzzzz")
+    assert caught.value.hint == "'hookscope tree MODEL' lists them all."
+
+
+def test_near_names_are_aliases_too() -> None:
+    model = nn.ModuleDict({"first": SHARED, "encoder": SHARED})
+    with pytest.raises(LayerError) as caught:
+        select(model, ["encodr"])
+    assert "Did you mean encoder?" in caught.value.hint
+
+
+def test_a_type_that_no_module_has_names_near_ones_or_all() -> None:
+    with pytest.raises(LayerError, match="No module here is of type 'Conv3d'") as caught:
+        chosen(types=["Conv3d"])
+    assert "Conv2d" in caught.value.hint and "Conv1d" in caught.value.hint
+    with pytest.raises(LayerError) as caught:
+        chosen(types=["Linear", "zzzzzzzz"])
+    assert caught.value.hint == (
+        "There are BatchNorm1d, Conv1d, Conv2d, Linear, ModuleDict, Sequential."
+    )
+
+
+@pytest.mark.parametrize("pattern", ["", "!"])
+def test_an_empty_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(LayerError, match="empty"):
+        split_signs(["a", pattern])
+
+
+def test_signs_part_patterns_in_their_order() -> None:
+    assert split_signs(["b", "!c", "a", "!!d"]) == (["b", "a"], ["c", "!d"])
+
+
+parts = st.text("ab.*?", max_size=3)
+
+
+@given(st.lists(parts, min_size=1, max_size=3), parts, parts, st.text("ab.", max_size=5))
+def test_a_brace_is_any_of_its_choices(
+    choices: list[str], left: str, right: str, name: str
+) -> None:
+    pattern = f"{left}{{{','.join(choices)}}}{right}"
+    expected = any(fnmatchcase(name, f"{left}{choice}{right}") for choice in choices)
+    assert compile_pattern(pattern)(name) == expected
+    assert expand_braces(pattern) == [f"{left}{choice}{right}" for choice in choices]
+
+
+def test_nested_and_repeated_braces_unfold_in_reading_order() -> None:
+    assert expand_braces("a{b,c{d,e}f}g") == ["abg", "acdfg", "acefg"]
+    assert expand_braces("{a,b}{c,d}") == ["ac", "ad", "bc", "bd"]
+    assert expand_braces("x,y{,z}") == ["x,y", "x,yz"]
+
+
+@pytest.mark.parametrize("pattern", ["{a", "a}", "{a,{b}", "{a}}", "}{"])
+def test_a_brace_without_its_partner_is_refused(pattern: str) -> None:
+    with pytest.raises(LayerError, match="a brace without its partner") as caught:
+        expand_braces(pattern)
+    assert repr(pattern) in str(caught.value)
+
+
+def test_as_many_choices_as_are_allowed_unfold_and_one_more_does_not() -> None:
+    assert MAX_ALTERNATIVES == 4096
+    assert len(expand_braces("{a,b}" * 12)) == 4096
+    most = "{" + ",".join(["a"] * 4096) + "}"
+    assert len(expand_braces(most)) == 4096
+    for pattern in ("{a,b}" * 13, most[:-1] + ",a}"):
+        with pytest.raises(LayerError, match="unfolds into over 4096 patterns"):
+            expand_braces(pattern)
+
+
+class Weighty(nn.Module):
+    """Parameters and buffers of its own, one of them shared with a child and one frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+        self.inner = nn.BatchNorm1d(3)
+        self.same = nn.Linear(3, 2, bias=False, dtype=torch.float64)
+        self.again = self.same
+        self.inner.weight.requires_grad_(False)
+        self.register_buffer("mask", torch.ones(7, dtype=torch.bool))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def test_the_tree_counts_parameters_buffers_and_bytes() -> None:
+    tree = describe(Weighty(), "word")
+    root, inner, same = tree.nodes
+    assert tree.model == "word" and tree.total is root
+    assert (root.name, root.type, root.depth, root.leaf) == (".", "Weighty", 0, False)
+    assert (root.own_parameters, root.parameters, root.trainable) == (5, 5 + 6 + 6, 5 + 3 + 6)
+    assert root.buffers == 7 + 3 + 3 + 1
+    assert root.bytes == 4 * 11 + 8 * 6 + 7 + 4 * 6 + 8
+    assert (inner.name, inner.depth, inner.leaf, inner.own_parameters) == ("inner", 1, True, 6)
+    assert (inner.buffers, inner.bytes, inner.trainable) == (7, 4 * 12 + 8, 3)
+    assert (same.name, same.aliases, same.bytes) == ("same", ("again",), 48)
+    assert same.arguments == "in_features=3, out_features=2, bias=False"
+    file, line = root.source.rsplit(":", 1)
+    assert file == __file__ and int(line) == inspect.getsourcelines(Weighty.forward)[1]
+
+
+def test_the_source_told_by_a_module_comes_first() -> None:
+    model = Weighty()
+    model._hookscope_source = "elsewhere.py:3"
+    assert describe(model, "w").total.source == "elsewhere.py:3"
+    model._hookscope_source = 3
+    assert describe(model, "w").total.source.startswith(__file__)
+
+
+def test_a_module_whose_forward_is_not_written_in_python_has_no_source() -> None:
+    compiled = type("Compiled", (nn.Module,), {"forward": staticmethod(torch.relu)})
+    assert describe(compiled(), "w").total.source == ""
+
+
+def test_every_name_leads_to_its_module() -> None:
+    model = net()
+    modules = dict(model.named_modules())
+    for layer in layers_of(model):
+        name = "" if layer.name == "." else layer.name
+        assert submodule(model, layer.name) is layer.module is modules[name]
+    assert submodule(model, "") is model
+    assert submodule(model, "layer2.b") is SHARED
+    for name in ("layer3", "layer1.2", "layer1.0.conv.weight", "stem.", "head.0"):
+        assert submodule(model, name) is None
+
+
+def test_wrappers_do_not_show_in_the_names() -> None:
+    inner = net()
+    wrapped = nn.DataParallel(nn.Sequential(OrderedDict(part=nn.DataParallel(inner))))
+    names = [layer.name for layer in layers_of(wrapped)]
+    expected = [".", "part", *(f"part.{name}" for name in NAMES[1:])]
+    assert names == expected
+    assert submodule(wrapped, "part.stem") is inner.stem
+    assert submodule(wrapped, "part") is inner
+
+
+class Failing(nn.Module):
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + 1
+        text = "no tensor"
+        if self.inner is None:
+            raise ValueError(f"{text} {tuple(y.shape)}")
+        out: Tensor = self.inner(y)
+        return out
+
+
+def failed(model: nn.Module) -> Any:
+    try:
+        model(torch.zeros(3))
+    except ValueError:
+        return sys.exc_info()[2]
+    raise AssertionError
+
+
+def test_a_traceback_tells_which_module_ran_and_what_it_held() -> None:
+    model = Failing(Failing(nn.Sequential(Failing(), nn.Tanh())))
+    traceback = failed(model)
+    assert module_running(model, traceback) == "inner.inner.0"
+    assert module_running(model, None) == "."
+    assert module_running(nn.Linear(2, 2), traceback) == "."
+    held = tensors_at(model.inner, traceback)
+    assert [tensor.tolist() for tensor in held] == [[1, 1, 1], [2, 2, 2]]
+    assert tensors_at(nn.ReLU(), traceback) == [] == tensors_at(model, None)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_lazy_module_is_refused_by_name() -> None:
+    refuse_lazy(net())
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.LazyLinear(3)))
+    with pytest.raises(RequestError, match=r"1\.0 \(LazyLinear\) has no shape yet"):
+        refuse_lazy(model)
+    with pytest.raises(RequestError, match=r"0 \(LazyBatchNorm1d\)"):
+        refuse_lazy(nn.Sequential(nn.LazyBatchNorm1d(affine=False)))

@@ -1,0 +1,120 @@
+"""Recording in circumstances that a user's program brings about by itself."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import CheckFailed
+from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.selection import select
+from tests.hooks.test_values import Module, hooks_left
+from tests.oracle.by_hand import same_bits
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_a_recording_made_while_an_exception_is_handled_is_whole() -> None:
+    model, x = net(), torch.randn(2, 3)
+    with hookscope.record(model, what="input,output", grads=True) as usual:
+        model(x).sum().backward()
+    try:
+        raise KeyError("something else went wrong before")
+    except KeyError:
+        with hookscope.record(model, what="input,output", grads=True) as capture:
+            model(x).sum().backward()
+    assert list(capture) == list(usual)
+    assert all(same_bits(capture[key], usual[key]) for key in usual)
+    assert capture.absent == usual.absent
+
+
+def test_a_layer_that_is_run_in_an_except_block_of_the_model_is_recorded() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        try:
+            return self.first(x.reshape(-1, 5))
+        except RuntimeError:
+            return self.second(x)
+
+    model = Module(forward, first=nn.Linear(5, 2), second=nn.Linear(3, 2))
+    x = torch.ones(2, 3)
+    with hookscope.record(model) as capture:
+        model(x)
+    assert list(capture) == ["second/output", "./output"]
+    assert same_bits(capture["second/output"], model.second(x))
+
+
+@pytest.mark.parametrize("what", ["output", "input,output"])
+def test_a_limit_of_exactly_what_is_recorded_is_enough(what: str) -> None:
+    model, x = net(), torch.randn(2, 3)
+    size = hookscope.capture(model, input=x, what=what).nbytes
+    assert hookscope.capture(model, input=x, what=what, max_bytes=size).nbytes == size
+    with pytest.raises(CheckFailed, match=f"{size - 1}"):
+        hookscope.capture(model, input=x, what=what, max_bytes=size - 1)
+
+
+def test_a_recorder_stops_one_byte_over_its_limit_and_not_before() -> None:
+    model, x = net(), torch.randn(2, 3)
+    with Recorder(model, select(model), ["output"]) as capture:
+        model(x)
+    with Recorder(model, select(model), ["output"], max_bytes=capture.nbytes) as again:
+        model(x)
+    assert list(again) == list(capture)
+    recorder = Recorder(model, select(model), ["output"], max_bytes=capture.nbytes - 1)
+    with pytest.raises(CheckFailed, match=r"Stopped at \."), recorder:
+        model(x)
+    assert hooks_left(model) == 0
+
+
+def test_gradients_up_to_exactly_the_limit_are_recorded() -> None:
+    model, x = net(), torch.randn(2, 3)
+    size = hookscope.grads(model, input=x, loss="sum").nbytes
+    assert hookscope.grads(model, input=x, loss="sum", max_bytes=size).nbytes == size
+    with pytest.raises(CheckFailed):
+        hookscope.grads(model, input=x, loss="sum", max_bytes=size - 1)
+
+
+def test_a_conjugate_view_keeps_its_value_in_memory_and_in_a_file(tmp_path) -> None:
+    x = torch.randn(3, 2, dtype=torch.complex64)
+    model = Module(lambda self, x: {"conj": x.conj(), "imag": x.conj().imag, "turned": x.mH})
+    with hookscope.record(model) as capture:
+        model(x)
+    capture.save(tmp_path / "a.safetensors")
+    stored = hookscope.load(tmp_path / "a.safetensors")
+    expected = {"conj": x.real - 1j * x.imag, "imag": -x.imag, "turned": (x.real - 1j * x.imag).T}
+    for name, value in expected.items():
+        for found in (capture, stored):
+            assert torch.equal(found[f"./output.{name}"].resolve_conj().resolve_neg(), value)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_a_gradient_that_is_a_conjugate_view_is_that_of_autograd(dtype: torch.dtype) -> None:
+    x = torch.randn(4, dtype=dtype, requires_grad=True)
+    model = Module(lambda self, x: (x * x.conj()).real.sum())
+    with hookscope.record(model, what="input", grads=True) as capture:
+        model(x).backward()
+    assert torch.equal(capture["./input.0.grad"].resolve_conj(), x.grad.resolve_conj())
+
+
+def test_a_copy_made_while_recording_records_nothing_and_runs() -> None:
+    model, x = net(), torch.randn(2, 3)
+    with hookscope.record(model) as capture:
+        other = copy.deepcopy(model)
+        expected = model(x)
+        found = other(x)
+    assert same_bits(found, expected)
+    assert [r.call for r in capture.records] == [1, 1, 1, 1]
+
+
+def test_a_model_can_be_pickled_after_a_recording() -> None:
+    model, x = net(), torch.randn(2, 3)
+    with hookscope.record(model, grads=True):
+        model(x).sum().backward()
+    again = pickle.loads(pickle.dumps(model))
+    assert same_bits(again(x), model(x))

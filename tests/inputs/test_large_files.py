@@ -1,0 +1,350 @@
+"""Files that would take minutes or fill the memory: refused early, in a sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import HookscopeError, InputError, LossError, RequestError, WeightsError
+from hookscope.execution.losses.targets import read
+from hookscope.files import detect as filekinds
+from hookscope.files import pickle_scan as pickles
+from hookscope.inputs.batch import build
+from hookscope.sources.loaded import WeightsWord
+from hookscope.sources.loading import load, wrap
+from hookscope.sources.weights import load_file_into
+from hookscope.specs.model import parse_model
+
+MEBIBYTE = 1 << 20
+
+
+class Anything(nn.Module):
+    def forward(self, *args: object, **kwargs: object) -> None: ...
+
+
+def value_of(path: Path) -> object:
+    return build(wrap(Anything()), str(path)).value
+
+
+def deflated(path: Path) -> None:
+    """Pack an archive anew with compression."""
+    data = path.read_bytes()
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as old,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for record in old.infolist():
+            new.writestr(record.filename, old.read(record))
+
+
+def swollen(path: Path) -> None:
+    """Let the directory of an archive say that its records unpack to 2 GB each."""
+    data = bytearray(path.read_bytes())
+    place = data.find(b"PK\x01\x02")
+    while place >= 0:
+        struct.pack_into("<L", data, place + 24, 2**31)
+        place = data.find(b"PK\x01\x02", place + 4)
+    path.write_bytes(data)
+
+
+LOOK = """
+import resource, sys, torch
+from torch import nn
+import hookscope
+from hookscope.errors import HookscopeError
+from hookscope.inputs.batch import build
+from hookscope.sources.loading import wrap
+
+class Anything(nn.Module):
+    def forward(self, *args, **kwargs): ...
+
+spent = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
+resource.setrlimit(resource.RLIMIT_CPU, (spent + 40, spent + 40))
+try:
+    build(wrap(Anything()), sys.argv[1])
+except HookscopeError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.slow
+def test_long_cells_that_are_no_numbers_take_no_longer_than_others(tmp_path: Path) -> None:
+    # Going over the digits once more for each of them would take an hour of a processor.
+    cell = "1" * 130_000 + "x"
+    (tmp_path / "t.csv").write_text(f"{','.join([cell] * 90)}\n1\n")
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, str(tmp_path / "t.csv")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.returncode
+    assert "has 1 cells, and line 1 has 90" in done.stdout
+
+
+def test_a_long_table_is_read_as_exactly_as_a_short_one(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(2000, 7)) * 10.0 ** np.arange(-3, 4)
+    np.savetxt(tmp_path / "t.csv", rows, delimiter=",", header="a,b,c,d,e,f,g", comments="")
+    expected = [[float(cell) for cell in line.split(",")] for line in lines(tmp_path / "t.csv")]
+    assert torch.equal(value_of(tmp_path / "t.csv"), torch.tensor(expected))
+    # What numpy's reader leaves to the slower one: rows of empty cells, and other columns' texts.
+    text = (tmp_path / "t.csv").read_text().replace("\n", ",word\n").replace("g,word", "g,h")
+    (tmp_path / "u.csv").write_text(text.replace("\n", "\n,,,,,,,\n"))
+    assert torch.equal(value_of(f"{tmp_path}/u.csv:0-6"), torch.tensor(expected))
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "hint"),
+    [("t.csv", 64, "numpy.save"), ("t.json", 16, '"file"'), ("t.txt", 16, "shorter")],
+)
+def test_text_that_is_too_long_is_not_read(tmp_path: Path, name: str, size: int, hint: str) -> None:
+    path = tmp_path / name
+    with open(path, "wb") as file:
+        file.write(b"1,2\n")
+        file.truncate(4 << 30)  # takes no room on the disk
+    model = wrap(Anything())
+    if name == "t.txt":
+        from dataclasses import replace
+
+        from hookscope.sources.loaded import TextRecipe
+
+        model = replace(model, own_text=TextRecipe(lambda texts: torch.zeros(1), "zeros"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=f"longer than {size} MiB") as caught:
+            build(model, str(path))
+        assert tracemalloc.get_traced_memory()[1] < 3 * size * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+    assert hint in caught.value.hint
+
+
+def test_json_of_many_values_is_refused_and_of_many_numbers_in_a_tensor_is_not(
+    tmp_path: Path,
+) -> None:
+    numbers = list(range(200_000))
+    (tmp_path / "a.json").write_text(json.dumps({"x": {"tensor": numbers}}))
+    assert torch.equal(value_of(tmp_path / "a.json")["x"], torch.tensor(numbers))
+    (tmp_path / "b.json").write_text(json.dumps(numbers))
+    with pytest.raises(InputError, match="more than 100,000 values besides tensors"):
+        value_of(tmp_path / "b.json")
+
+
+def of_zeros(path: Path) -> None:
+    """A file of the kind that its ending says."""
+    if path.suffix == ".npz":
+        np.savez_compressed(path, a=np.zeros(100_000))
+    elif path.suffix == ".pt2":
+        program = torch.export.export(nn.Linear(2, 2), (torch.zeros(1, 2),))
+        torch.export.save(program, path)
+    else:
+        torch.save({"weight": torch.zeros(300, 300), "bias": torch.zeros(300)}, path)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.pt"])
+def test_an_archive_that_unpacks_to_gigabytes_is_no_input(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    of_zeros(path)
+    assert value_of(path) is not None
+    swollen(path)
+    with pytest.raises(InputError, match="unpacks to more than 1 GB") as caught:
+        value_of(path)
+    assert "without compression" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_an_archive_that_json_names_is_held_to_the_same(tmp_path: Path) -> None:
+    of_zeros(tmp_path / "a.npz")
+    swollen(tmp_path / "a.npz")
+    (tmp_path / "a.json").write_text('{"x": {"file": "a.npz"}}')
+    with pytest.raises(InputError, match="unpacks to more than 1 GB"):
+        value_of(tmp_path / "a.json")
+
+
+def test_an_archive_that_unpacks_to_gigabytes_holds_no_weights(tmp_path: Path) -> None:
+    of_zeros(tmp_path / "a.pth")
+    swollen(tmp_path / "a.pth")
+    with pytest.raises(WeightsError, match="unpacks to more than 1 GB"):
+        load_file_into(nn.Linear(300, 300), WeightsWord(str(tmp_path / "a.pth")))
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_no_target(tmp_path: Path) -> None:
+    of_zeros(tmp_path / "a.pt")
+    swollen(tmp_path / "a.pt")
+    with pytest.raises(LossError, match="unpacks to more than 1 GB"):
+        read(str(tmp_path / "a.pt"))
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_no_model(tmp_path: Path) -> None:
+    of_zeros(tmp_path / "a.pt2")
+    assert parse_model(str(tmp_path / "a.pt2")).source == "exported"
+    swollen(tmp_path / "a.pt2")
+    with pytest.raises(RequestError, match="unpacks to more than 1 GB"):
+        load(str(tmp_path / "a.pt2"))
+
+
+@pytest.mark.slow
+def test_a_real_bomb_takes_no_memory(tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("a.npy", "w", force_zip64=True) as record,
+    ):
+        header = {"descr": "<f4", "fortran_order": False, "shape": (300 * MEBIBYTE,)}
+        np.lib.format.write_array_header_1_0(record, header)
+        for _ in range(1200):
+            record.write(bytes(MEBIBYTE))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match="unpacks to more than 1 GB"):
+        value_of(tmp_path / "a.npz")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+
+
+def test_a_compressed_checkpoint_gives_the_weights_that_were_saved(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    source, target = nn.Linear(50, 50), nn.Linear(50, 50)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    deflated(tmp_path / "w.pth")
+    load_file_into(target, WeightsWord(str(tmp_path / "w.pth")))
+    assert torch.equal(target.weight, source.weight)
+    assert torch.equal(target.bias, source.bias)
+
+
+def test_an_archive_of_a_million_records_is_not_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(torch.zeros(2), path)
+    data = bytearray(path.read_bytes())
+    end = data.rfind(b"PK\x05\x06")
+    large = data.rfind(b"PK\x06\x06")  # PyTorch writes it in small archives too
+    struct.pack_into("<L", data, end + 12, 2**26)
+    if large >= 0:
+        struct.pack_into("<Q", data, large + 40, 2**26)
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="longer than 32 MiB"):
+        value_of(path)
+    with pytest.raises(WeightsError, match="longer than 32 MiB"):
+        load_file_into(nn.Linear(1, 1), WeightsWord(str(path)))
+
+
+class Counting(io.BytesIO):
+    """Counts the bytes that are read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.taken += len(data)
+        return data
+
+
+def test_a_pickle_is_looked_at_as_far_as_it_may_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "MOST_INSTRUCTIONS", 1000)
+    file = Counting(b"\x80\x02" + b"N0" * 100_000 + b"N.")
+    with pytest.raises(pickles.LongPickle):
+        pickles.globals_in(file)
+    assert file.taken < 3000
+
+
+def of_many_numbers(path: Path) -> None:
+    """What torch.save made, with a pickle of many instructions in place of its own, compressed."""
+    torch.save({"weight": torch.zeros(1)}, path)
+    data = path.read_bytes()
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as old,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for record in old.infolist():
+            numbers = pickle.dumps([None] * 4000, 2)
+            new.writestr(
+                record.filename,
+                numbers if record.filename.endswith("data.pkl") else old.read(record),
+            )
+
+
+def test_a_pickle_of_too_many_instructions_is_refused_wherever_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pt"
+    of_many_numbers(path)
+    monkeypatch.setattr(pickles, "MOST_INSTRUCTIONS", 1000)
+    assert filekinds.describe_file(str(path))[0] == filekinds.LONG_PICKLE
+    tries = {
+        "input": lambda: value_of(path),
+        "weights": lambda: load_file_into(nn.Linear(1, 1), WeightsWord(str(path))),
+        "target": lambda: read(str(path)),
+        "model": lambda: load(str(path)),
+    }
+    for name, attempt in tries.items():
+        with pytest.raises(HookscopeError, match="instructions") as caught:
+            attempt()
+        assert caught.value.exit_code == 2, name
+        assert caught.value.hint, name
+
+
+def test_names_are_found_in_every_way_that_pickles_have(tmp_path: Path) -> None:
+    import collections
+    import fractions
+
+    both = [collections.OrderedDict(a=1), fractions.Fraction(1, 2), collections.OrderedDict()]
+    for protocol in range(6):
+        found = pickles.globals_in(io.BytesIO(pickle.dumps(both, protocol)))
+        wanted = {"collections.OrderedDict", "fractions.Fraction"}
+        assert wanted <= set(found), protocol
+
+
+def test_a_tensor_that_is_small_in_its_file_alone_is_refused(tmp_path: Path) -> None:
+    torch.save(torch.ones(1).expand(10**6, 10**6), tmp_path / "a.pt")
+    with pytest.raises(InputError, match="1 GB beyond"):
+        value_of(tmp_path / "a.pt")
+    torch.save(torch.ones(1).expand(1000, 1000), tmp_path / "a.pt")
+    found = value_of(tmp_path / "a.pt")
+    assert isinstance(found, Tensor)
+    assert found.shape == (1000, 1000)
+
+
+def test_the_header_of_safetensors_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    with open(path, "wb") as file:
+        file.write((3 << 30).to_bytes(8, "little") + b"{")
+        file.truncate(4 << 30)
+    tracemalloc.start()
+    try:
+        assert filekinds.describe_file(str(path))[0] == filekinds.CUT_SAFETENSORS
+        with pytest.raises(InputError):
+            value_of(path)
+        assert tracemalloc.get_traced_memory()[1] < 50 * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_target_of_an_absurd_shape_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with open(path, "wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": (10**8, 3)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(bytes(80))
+    tracemalloc.start()
+    try:
+        with pytest.raises(LossError, match="cannot be read"):
+            read(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 50 * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+    np.save(path, np.arange(6.0).reshape(2, 3))
+    assert torch.equal(read(str(path)), torch.arange(6.0, dtype=torch.float64).reshape(2, 3))

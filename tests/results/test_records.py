@@ -1,0 +1,243 @@
+"""What is told of a recording: keys, records, coverage, and the way to a file's text and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hookscope
+from hookscope.errors import ResultsFileError
+from hookscope.hooks.capture import Capture
+from hookscope.results.records import Absent, Coverage, Fired, Record, Recording, Silent, key_of
+from hookscope.results.stats import Stats
+
+
+def put(capture: Capture, tensor: torch.Tensor, **more: Any) -> Record:
+    place: dict[str, Any] = {"module": "a.b", "type": "Linear", "call": 1, "what": "output"}
+    return capture.put(tensor, **place | {"kind": "output"} | more)
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "what", "key"),
+    [
+        ("fc", 1, "output", "fc/output"),
+        ("fc", 2, "output.1", "fc:2/output.1"),
+        ("fc", 0, "output", "fc:0/output"),
+        (".", 3, "input.mask", ".:3/input.mask"),
+        ("fc", 1, "output.\ud800", "fc/output.\\ud800"),
+        ("fc", 1, "output.é", "fc/output.é"),
+    ],
+)
+def test_a_key_is_the_module_the_call_and_the_place(module, call, what, key) -> None:
+    assert key_of(module, call, what) == key
+    key.encode()
+
+
+def test_a_key_that_is_taken_gets_a_number_behind_it() -> None:
+    capture = Capture()
+    keys = [put(capture, torch.tensor(float(i)), what="output.1").key for i in range(3)]
+    assert keys == ["a.b/output.1", "a.b/output.1~2", "a.b/output.1~3"]
+    assert [capture[key].item() for key in keys] == [0, 1, 2]
+    assert [record.what for record in capture.records] == ["output.1", "output.1~2", "output.1~3"]
+
+
+def test_a_record_describes_its_tensor() -> None:
+    capture = Capture()
+    x = torch.tensor([[3.0, -4.0, 0.0]], dtype=torch.float64)
+    record = put(capture, x, call=2, aliases=("c",), weight_norm=2.5)
+    assert (record.module, record.type, record.call, record.what, record.kind) == (
+        "a.b", "Linear", 2, "output", "output",
+    )  # fmt: skip
+    assert (record.key, record.shape, record.dtype) == ("a.b:2/output", (1, 3), "float64")
+    assert (record.device, record.aliases, record.weight_norm) == ("cpu", ("c",), 2.5)
+    assert record.stats == Stats(3, -1 / 3, record.stats.std, -4.0, 3.0, 5.0, 1, 0, 0)
+    assert record.ratio == 2.0
+    assert capture["a.b:2/output"] is x and capture.records == (record,)
+    assert capture.nbytes == 24 and len(capture) == 1
+    assert repr(capture) == "<Capture of 1 tensors, 24 bytes>"
+
+
+def test_what_is_not_held_keeps_the_statistics_of_that_moment() -> None:
+    capture = Capture()
+    x = torch.tensor([1.0, 2.0])
+    held, counted = put(capture, x), put(capture, x, held=False)
+    x.zero_()
+    assert counted.stats.max == 2.0 and held.stats.max == 0.0
+    assert capture.nbytes == 8 and "a.b/output~2" not in capture._tensors
+    assert [record.key for record in capture.records] == ["a.b/output", "a.b/output~2"]
+
+
+@pytest.mark.parametrize(("weight_norm", "ratio"), [(None, None), (0.0, None), (2.0, 2.5)])
+def test_a_ratio_needs_a_norm_that_is_not_zero(weight_norm: Any, ratio: Any) -> None:
+    record = put(Capture(), torch.tensor([3.0, 4.0]), weight_norm=weight_norm)
+    assert record.ratio == ratio
+    empty = put(Capture(), torch.tensor([math.nan]), weight_norm=2.0)
+    assert empty.ratio is None
+
+
+def test_captures_are_not_compared_by_their_tensors() -> None:
+    a, b = Capture(), Capture()
+    put(a, torch.ones(2)), put(b, torch.ones(2))
+    assert a == a and a != b and len({a, b}) == 2
+
+
+def whole() -> Capture:
+    capture = Capture()
+    put(capture, torch.tensor([1.0, math.inf]), aliases=("z",), weight_norm=0.5)
+    put(capture, torch.tensor([1, 2]), what="input.0", kind="input")
+    capture.absent = (Absent("c", "ReLU", 1, "output.grad", "output.grad", "integer"),)
+    capture.coverage = Coverage((Fired("a.b", "Linear", 2),), (Silent("c", "ReLU", "a branch"),))
+    capture.metadata = {"command": "capture", "seed": 3}
+    return capture
+
+
+def test_what_is_told_goes_to_text_and_back() -> None:
+    capture = whole()
+    info = json.loads(json.dumps(json.loads(dumped(capture))))
+    again = Recording()
+    again.take_info(info, {"a.b/output": [2], "a.b/input.0": (2,)}, "file")
+    assert again.records == capture.records
+    assert [r.stats for r in again.records] == [r.stats for r in capture.records]
+    assert (again.absent, again.coverage) == (capture.absent, capture.coverage)
+    assert again.metadata == capture.metadata
+    assert isinstance(again.records[0].shape, tuple) and again.records[0].aliases == ("z",)
+    assert info["absent"][0]["reason"] == "integer" and info["fired"][0]["calls"] == 2
+    assert info["silent"] == [{"module": "c", "type": "ReLU", "reason": "a branch"}]
+    assert list(info) == ["command", "seed", "records", "absent", "fired", "silent"]
+
+
+def dumped(capture: Capture) -> str:
+    from hookscope.files import strict_json
+
+    return strict_json.dumps(capture.to_info())
+
+
+Change = Callable[[dict[str, Any]], Any]
+DAMAGES: dict[str, tuple[Change, str]] = {
+    "no records": (lambda info: info.pop("records"), "there is no 'records'"),
+    "no absent": (lambda info: info.pop("absent"), "there is no 'absent'"),
+    "no fired": (lambda info: info.pop("fired"), "there is no 'fired'"),
+    "no silent": (lambda info: info.pop("silent"), "there is no 'silent'"),
+    "no shape": (lambda info: info["records"][0].pop("shape"), "there is no 'shape'"),
+    "no stats": (lambda info: info["records"][0].pop("stats"), "there is no 'stats'"),
+    "no key": (lambda info: info["records"][0].pop("key"), "key"),
+    "further statistics": (
+        lambda info: info["records"][0]["stats"].update(more=1), "more",
+    ),
+    "a number for a module": (
+        lambda info: info["records"][0].update(module=3), "a.b/output.module is 3",
+    ),
+    "a word for a call": (
+        lambda info: info["records"][1].update(call="x"), "a.b/input.0.call is 'x'",
+    ),
+    "a word in a shape": (
+        lambda info: info["records"][0].update(shape=["2"]), "a.b/output.shape.0 is '2'",
+    ),
+    "another shape": (
+        lambda info: info["records"][0].update(shape=[3]), "a.b/output is of another shape",
+    ),
+    "another tensor": (
+        lambda info: info["records"][1].update(key="gone/output"), "gone/output",
+    ),
+    "a word for a statistic": (
+        lambda info: info["records"][0]["stats"].update(mean="m"), "'m'",
+    ),
+    "fewer than no zeros": (
+        lambda info: info["records"][0]["stats"].update(zeros=-1),
+        "the statistics of a.b/output are no tensor's",
+    ),
+    "a number for a reason": (
+        lambda info: info["absent"][0].update(reason=4), "c.reason is 4",
+    ),
+    "a word for calls": (
+        lambda info: info["fired"][0].update(calls="x"), "a.b.calls is 'x'",
+    ),
+    "a list for a reason": (
+        lambda info: info["silent"][0].update(reason=[]), "c.reason is []",
+    ),
+    "a list of no records": (lambda info: info.update(records=[3]), "damaged"),
+    "no list": (lambda info: info.update(fired=3), "damaged"),
+    "a word for the seed": (lambda info: info.update(seed="x"), "metadata.seed is 'x'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_description_is_refused_and_says_where(damage: str) -> None:
+    change, sentence = DAMAGES[damage]
+    info = json.loads(dumped(whole()))
+    change(info)
+    with pytest.raises(ResultsFileError) as caught:
+        Recording().take_info(info, {"a.b/output": (2,), "a.b/input.0": (2,)}, "the/file")
+    assert sentence in str(caught.value)
+    assert "Cannot read the/file: its metadata is damaged (" in str(caught.value)
+    assert caught.value.hint == "Record the file again."
+
+
+def test_a_later_field_of_a_record_is_let_be() -> None:
+    info = json.loads(dumped(whole()))
+    info["records"][0]["later"] = 1
+    again = Recording()
+    again.take_info(info, {"a.b/output": (2,), "a.b/input.0": (2,)}, "file")
+    assert again.records == whole().records
+
+
+@pytest.mark.parametrize(
+    ("shapes", "image"),
+    [
+        ([[1, 3, 20, 30]], (20, 30)),
+        ([[2, 1, 7, 9]], (7, 9)),
+        ([[2, 4, 7, 9]], (7, 9)),
+        ([[2, 3, 5, 7, 9]], (7, 9)),
+        ([[1, 5, 20, 30]], None),
+        ([[1, 0, 20, 30]], None),
+        ([[3, 20, 30]], None),
+        ([[1, 3, 2, 2, 20, 30]], None),
+        ([[4], [1, 3, 8, 6], [1, 3, 5, 5]], (8, 6)),
+        ([None, [1, 3, 8, 6]], (8, 6)),
+        ([], None),
+    ],
+)
+def test_the_image_is_the_first_argument_of_the_shape_of_one(shapes: Any, image: Any) -> None:
+    recording = Recording()
+    assert recording.image is None and recording.coverage.matched == 0
+    recording.metadata = {"arguments": [{"shape": shape} for shape in shapes]}
+    assert recording.image == image
+
+
+def test_a_file_tells_what_the_recording_told(tmp_path) -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    with hookscope.record(net, what="input,output", grads=True) as capture:
+        net(torch.ones(1, 3)).sum().backward()
+    capture.save(tmp_path / "a")
+    again = hookscope.load(tmp_path / "a")
+    assert again.to_info() == capture.to_info()
+    assert again.output is None and again.nbytes == capture.nbytes
+    assert [r.weight_norm for r in again.records] == [r.weight_norm for r in capture.records]
+
+
+def test_what_an_edit_moved_is_told_of_recorded_tensors() -> None:
+    info = json.loads(dumped(whole()))
+    entry = {"key": "a.b/output", "largest": 1.0, "relative": 0.5}
+    info["effect"] = {"drift": [entry]}
+    shapes = {"a.b/output": (2,), "a.b/input.0": (2,)}
+    again = Recording()
+    again.take_info(info, shapes, "file")
+    assert again.metadata["effect"] == {"drift": [entry]}
+    info["effect"] = {"drift": [entry | {"key": "gone"}]}
+    with pytest.raises(ResultsFileError, match="'gone', which is not recorded"):
+        Recording().take_info(info, shapes, "file")
+
+
+def test_the_file_that_is_damaged_is_named(tmp_path) -> None:
+    capture = whole()
+    capture.absent = (Absent("c", "ReLU", 1, "output.grad", "output.grad", 3),)
+    capture.save(tmp_path / "a")
+    with pytest.raises(ResultsFileError, match=r"c\.reason is 3") as caught:
+        hookscope.load(tmp_path / "a")
+    assert str(tmp_path / "a") in str(caught.value)

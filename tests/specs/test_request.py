@@ -1,0 +1,146 @@
+"""Each rule about what can be asked for, once, and what a request remembers of the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from hookscope.errors import HookscopeError
+from hookscope.specs.command_options import (
+    AblateOptions,
+    CamOptions,
+    CaptureOptions,
+    CheckOptions,
+    ExtractOptions,
+    GradcheckOptions,
+)
+from hookscope.specs.request import (
+    InputRequest,
+    Interventions,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+
+
+def halve(module: nn.Module, args: Any, output: Any) -> Any:
+    return output / 2
+
+
+def asked(command: str = "grads", **parts: Any) -> Request:
+    return Request(command, parts.pop("model", ModelRequest("resnet18")), **parts)
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: ModelRequest(nn.Linear(1, 1), weights="default"), "belong to a model given by name"),
+    (lambda: ModelRequest(nn.Linear(1, 1), method="encode"), "belong to a model given by name"),
+    (lambda: ModelRequest("resnet18", weights="missing.pth"), "no file of weights 'missing.pth'"),
+    (lambda: ModelRequest("resnet18", weights="IMAGENET"), "no weights called 'IMAGENET'"),
+    (lambda: ModelRequest("resnet18", attn="eager"), "--attn is for models of transformers"),
+    (lambda: ModelRequest("missing.py:Net"), "There is no file 'missing.py'"),
+    (lambda: InputRequest(size=8), "--size is for images, and no image is given"),
+    (lambda: InputRequest("zeros:1x3", mean=[0.5]), "--mean is for images"),
+    (lambda: RunOptions(seed=-1), "-1 is no seed"),
+    (lambda: RunOptions(seed=2**63), "is no seed"),
+    (lambda: RunOptions(dtype="int8"), "'int8' is no dtype"),
+    (lambda: asked(run=RunOptions(max_memory={"cpu": 1})), "--max-memory is for a model"),
+    (lambda: asked(run=RunOptions(device_map="wide")), "'wide' is no value of --device-map"),
+    (lambda: asked(run=RunOptions(device="cpu", device_map="auto")), "--device cpu puts"),
+    (
+        lambda: asked(model=ModelRequest(nn.Linear(1, 1)), run=RunOptions(device_map="auto")),
+        "this one is a live module",
+    ),
+    (lambda: Interventions("fc"), "'fc' is no edit"),
+    (lambda: Interventions("fc=zeroes"), "no operation 'zeroes' for --edit"),
+    (lambda: Interventions(grad_edits="input:fc=zero"), "edits an input"),
+    (lambda: Interventions(compare=True), "--compare compares with a run without edits"),
+    (lambda: asked(interventions=Interventions(hook_kind="forward")), "and no hook"),
+    (lambda: asked(interventions=Interventions(hook_args={"n": 1})), "and no hook"),
+    (
+        lambda: asked("capture", interventions=Interventions(hooks=halve, hook_kind="backward")),
+        "waits for a gradient",
+    ),
+    (
+        lambda: asked(interventions=Interventions(hooks=[halve], hook_kind=["forward"] * 2)),
+        "2 kinds are given for 1 hook",
+    ),
+    (
+        lambda: asked(
+            interventions=Interventions(grad_edits="fc=zero"), loss=LossRequest(penalty="gp")
+        ),
+        "--penalty differentiates gradients again",
+    ),
+    (lambda: LossRequest("sum", reduction="mean"), "takes no reduction"),
+    (lambda: LossRequest(reduction="most"), "no reduction called 'most'"),
+    (lambda: LossRequest(halve, raw=True), "--raw is for the losses with a name"),
+    (lambda: LossRequest("mine.py:loss", reduction="sum"), "--reduction is for the losses"),
+    (lambda: LossRequest(target="missing.npy"), "no target file 'missing.npy'"),
+    (lambda: LossRequest(penalty="gpp"), "no penalty called 'gpp'"),
+    (lambda: LossRequest(penalty="gp", reduction="mean"), "the score is summed over the batch"),
+    (lambda: CamOptions(target="missing.npy"), "no target file 'missing.npy'"),
+    (lambda: LossRequest("ce", forward_only=True), "--loss is for the backward pass"),
+    (lambda: CaptureOptions(what="outputs"), "'outputs' cannot be recorded"),
+    (lambda: CheckOptions(only="nans"), "no check called 'nans'"),
+    (lambda: CheckOptions(dead=1.5), "it is a share"),
+    (lambda: CheckOptions(ceiling=0), "ceiling cannot be 0"),
+    (lambda: AblateOptions(by="half"), "'half' is no value of by"),
+    (lambda: CamOptions(by="gradcams"), "gradcams"),
+    (lambda: GradcheckOptions(eps=0), "nor eps zero"),
+    (lambda: ExtractOptions(batch=0), "batch is 0, and 1 is the least"),
+    (lambda: ExtractOptions(decode="slow"), "'slow' is no value of decode"),
+    (lambda: ExtractOptions(reduce="middle"), "middle"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED, ids=[text for _, text in REFUSED])
+def test_what_cannot_be_run_is_refused_when_it_is_asked_for(make, message: str) -> None:
+    with pytest.raises(HookscopeError) as caught:
+        make()
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2 or "loss" in type(caught.value).__name__.lower()
+
+
+def test_what_is_parsed_stays_parsed() -> None:
+    changes = Interventions(["conv1[3]=scale:2"])
+    assert changes.value_edits is changes.value_edits
+    assert [edit.channels for edit in changes.value_edits] == [(3,)]
+
+
+def test_a_generator_is_read_once() -> None:
+    assert CaptureOptions(what=(name for name in ["input"])).kinds == {"input"}
+    assert CheckOptions(only=(name for name in ["nan"])).names == ("nan",)
+
+
+def test_choices_for_images_look_into_no_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.png").touch()
+    assert InputRequest([str(tmp_path)], size=8).size == 8
+    assert InputRequest(str(tmp_path / "missing"), size=8).size == 8
+
+
+def test_a_lone_text_need_not_stand_in_a_list() -> None:
+    assert LayerSelection("fc", Path("Linear")) == LayerSelection(["fc"], ["Linear"])
+    assert Interventions("fc=zero") == Interventions(["fc=zero"])
+
+
+def test_choices_are_remembered_and_defaults_are_not() -> None:
+    request = asked(
+        layers=LayerSelection("fc"),
+        input=InputRequest("zeros:1x3x8x8"),
+        run=RunOptions(seed=3),
+        interventions=Interventions(hooks=halve),
+        loss=LossRequest("kl"),
+    )
+    assert request.chosen(CaptureOptions(verify=True)) == {
+        "layers": ["fc"],
+        "seed": 3,
+        "hooks": {"python object": "function"},
+        "loss": "kl",
+        "verify": True,
+    }
+    assert asked(loss=LossRequest()).chosen() == {}

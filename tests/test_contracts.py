@@ -1,0 +1,116 @@
+"""What is done in one place of the package alone, and what the package hands out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hookscope
+
+FUNCTIONS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
+FUNCTIONS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
+FUNCTIONS |= {"plot", "filters", "check", "diff"}
+FUNCTIONS |= {"extract", "open", "export", "verify"}
+
+# What is named in one place alone: a pattern of names, and one of the paths where they may stand.
+PLACES = {
+    "hooks": (r"\.register_(\w+_)?hook$", r"hooks/registry\.py"),
+    "TorchScript": (r"^torch\.jit\b", r"sources/torchscript/.*"),
+    "matplotlib": (r"^matplotlib\b", r"views/images/figures/.*"),  # an extra
+    "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/out\.py|views/text/.*"),
+}
+
+
+def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each import, attribute and plain call (``print()``)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.lineno, f"{node.func.id}()"
+
+
+def uses(package: Path, pattern: str, allowed: str, within: str = "") -> list[str]:
+    """The lines outside ``allowed`` (a pattern of paths) that name what ``pattern`` describes.
+
+    Names are taken from the syntax tree, so that docstrings and comments do not count.
+    """
+    lines: dict[str, str] = {}
+    for file in sorted((package / within).rglob("*.py")):
+        path = file.relative_to(package).as_posix()
+        if not re.fullmatch(allowed, path):
+            found = names_in(ast.parse(file.read_text(encoding="utf-8")))
+            lines |= {f"{path}:{line}": name for line, name in found if re.search(pattern, name)}
+    return [f"{line}: {name}" for line, name in lines.items()]
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_it_is_done_in_one_place(what: str, repo: Path) -> None:
+    assert uses(repo / "hookscope", *PLACES[what]) == []
+
+
+def test_what_is_private_about_scripted_models_is_used_in_one_file(repo: Path) -> None:
+    private = r"sources/torchscript/private\.py"
+    assert uses(repo / "hookscope", r"^torch\._C\b", private, "sources/torchscript") == []
+
+
+@pytest.mark.parametrize(
+    ("what", "file", "text"),
+    [
+        ("hooks", "api/tree.py", "def f(m):\n    m.register_forward_hook(print)"),
+        ("hooks", "tensors/nested.py", "def f(t):\n    t.register_hook(print)"),
+        ("hooks", "api/tree.py", "add = m.a.register_full_backward_pre_hook"),
+        ("TorchScript", "sources/pyfile.py", "import torch\ntorch.jit.load('x')"),
+        ("TorchScript", "sources/pyfile.py", "from torch.jit import load"),
+        ("matplotlib", "views/images/maps.py", "from matplotlib.figure import Figure"),
+        ("printing", "api/tree.py", "print('hello')"),
+        ("printing", "cli/tree.py", "import click\nclick.echo('hello')"),
+        ("printing", "cli/tree.py", "from click import secho"),
+        ("printing", "cli/main.py", "import sys\nsys.stdout.write('hello')"),
+    ],
+)
+def test_another_place_is_noticed(what: str, file: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    assert len(uses(tmp_path, *PLACES[what])) == 1
+
+
+def test_words_alone_are_no_use(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('"""Calls print() and m.register_hook() in words only."""')
+    assert [line for place in PLACES.values() for line in uses(tmp_path, *place)] == []
+
+
+def test_no_module_hides_a_public_function(repo: Path) -> None:
+    """The package would hand out the file instead, depending on which was imported first."""
+    assert [p.name for p in (repo / "hookscope").iterdir() if p.stem in FUNCTIONS] == []
+
+
+def test_the_package_itself_holds_four_modules(repo: Path) -> None:
+    found = {path.name for path in (repo / "hookscope").iterdir() if path.is_file()}
+    assert found == {"__init__.py", "__main__.py", "errors.py", "version.py", "py.typed"}
+
+
+def test_exported_names_resolve_to_what_type_checkers_see(repo: Path) -> None:
+    tree = ast.parse((repo / "hookscope" / "__init__.py").read_text(encoding="utf-8"))
+    [typing_only] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {a.name for n in typing_only.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    assert sorted(hookscope.__all__) == sorted(seen | {"__version__"})
+    assert set(hookscope.__all__) > FUNCTIONS
+    assert dir(hookscope) == sorted(hookscope.__all__)
+    for name in hookscope.__all__:
+        assert not isinstance(getattr(hookscope, name), ModuleType), name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="captur"):
+        _ = hookscope.captur

@@ -1,0 +1,450 @@
+"""The page in a real browser: search, filter, sort, tree by keyboard, maps, dark, phone, print."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hookscope
+from hookscope.errors import LayerError
+from hookscope.results.reader import open_capture
+from hookscope.specs.patterns import compile_pattern
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> str:
+    return hookscope.report(folder / "values.safetensors").html
+
+
+def shown_layers(page) -> list[str]:
+    return page.eval_on_selector_all(
+        ".tree li", "items => items.filter(i => i.offsetParent).map(i => i.dataset.name)"
+    )
+
+
+def beside(page) -> list[str]:
+    return page.eval_on_selector_all(
+        ".tree li.beside:not([hidden])", "x => x.map(i => i.dataset.name)"
+    )
+
+
+def shown_rows(page, column: str) -> list[str]:
+    titles = page.eval_on_selector_all("#table thead button", "x => x.map(b => b.textContent)")
+    script = "(rows, n) => rows.filter(r => r.offsetParent).map(r => r.cells[n].textContent)"
+    return page.eval_on_selector_all("#table tbody tr", script, titles.index(column))
+
+
+def focused(page) -> str:
+    return page.evaluate("document.activeElement.dataset.name")
+
+
+def wait_for_panel(page, name: str) -> None:
+    """Wait until the layer's panel is the one that is shown: the page follows its address."""
+    page.wait_for_function(
+        """name => { const shown = [...document.querySelectorAll('.panel')]
+        .filter(p => p.offsetParent).map(p => p.getAttribute('aria-label'));
+        return shown.length === 1 && shown[0] === name; }""",
+        arg=name,
+    )
+
+
+def test_every_layer_is_in_the_tree_under_its_holder(opened, html) -> None:
+    page = opened(html)
+    assert shown_layers(page) == [
+        *(".", "stage1", "stage1.0", "stage1.1", "stage2", "stage2.0", "stage2.1"),
+        *(SCRIPT, "fc", "idle"),
+    ]
+    levels = page.eval_on_selector_all(".tree li", "x => x.map(i => i.ariaLevel)")
+    assert levels == ["1", "2", "3", "3", "2", "3", "3", "2", "2", "2"]
+
+
+def test_text_is_searched_anywhere_in_names(opened, html) -> None:
+    page = opened(html)
+    page.fill("#filter", "GE2")
+    assert [n for n in shown_layers(page) if n not in beside(page)] == [
+        *("stage2", "stage2.0", "stage2.1"),
+    ]
+    assert beside(page) == ["."]
+    assert set(shown_rows(page, "layer")) == {"stage2", "stage2.0", "stage2.1"}
+    assert page.inner_text("#found").startswith("3 of 10 layers, 6 of ")
+    page.keyboard.press("Escape")
+    assert len(shown_layers(page)) == 10
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("stage?.0", ["stage1.0", "stage2.0"]),
+        ("stage* !*.1", ["stage1", "stage1.0", "stage2", "stage2.0"]),
+        ("{fc,idle}", ["fc", "idle"]),
+        (".", ["."]),
+        ("nothing*", []),
+    ],
+)
+def test_patterns_filter_as_in_the_terminal(opened, html, typed, names) -> None:
+    page = opened(html)
+    page.fill("#filter", typed)
+    assert [n for n in shown_layers(page) if n not in beside(page)] == names
+
+
+def test_an_open_brace_is_told_and_filters_nothing(opened, html) -> None:
+    page = opened(html)
+    page.fill("#filter", "{fc")
+    assert "brace" in page.inner_text("#found")
+    assert page.get_attribute("#filter", "aria-invalid") is not None
+    assert len(shown_layers(page)) == 10
+
+
+def test_the_pattern_language_is_that_of_the_library(opened, html) -> None:
+    draw = random.Random(0)
+    alphabet = [
+        "a",
+        "b",
+        "c",
+        "0",
+        ".",
+        "*",
+        "?",
+        "[",
+        "]",
+        "!",
+        "-",
+        "^",
+        "\\",
+        "{",
+        "}",
+        ",",
+        "é",
+        "🜁",
+    ]
+    patterns = ["".join(draw.choices(alphabet, k=draw.randint(1, 9))) for _ in range(4000)]
+    patterns += ["[!a]", "[]a]", "[!]a]", "[a-c]", "[c-a]", "[!c-a]", "[a-]", "[-a]", "[^a]", "[[]"]
+    patterns += [
+        "{a,b{0,.}}",
+        "layer{1,2}.*",
+        "[a-c-0]",
+        "a\n?",
+        "[\\]",
+        "[",
+        "[!",
+        "(",
+        "a|b",
+        "$",
+    ]
+    names = ["".join(draw.choices([*"abc0.-^\\!][", "é", "🜁"], k=k)) for k in (1, 1, 2, 2, 3, 4)]
+    names += ["a", "b", "c", "-", "]", "[", "^", "🜁", "a\nb", "layer1.0", "(", "a|b", "$", "\\"]
+
+    def answer(pattern: str) -> list[bool] | None:
+        try:
+            test = compile_pattern(pattern)
+        except LayerError:
+            return None
+        return [test(name) for name in names]
+
+    found = opened(html).evaluate(
+        """([patterns, names]) => JSON.stringify(patterns.map(pattern => {
+            const test = compilePattern(pattern);
+            return test && names.map(test);
+        }))""",
+        [patterns, names],
+    )
+    answers = json.loads(found)
+    wrong = [p for p, theirs in zip(patterns, answers, strict=True) if theirs != answer(p)]
+    assert wrong == []
+    assert sum(any(a) for a in answers if a) > 200
+
+
+def test_the_tree_is_walked_by_keyboard(opened, html) -> None:
+    page = opened(html)
+    page.focus(".tree li[tabindex='0']")
+    press = page.keyboard.press
+    for key, at in [
+        ("ArrowDown", "stage1"),
+        ("ArrowRight", "stage1.0"),
+        ("ArrowLeft", "stage1"),
+        ("End", "idle"),
+        ("ArrowUp", "fc"),
+        ("Home", "."),
+        ("ArrowUp", "."),
+    ]:
+        press(key)
+        if key == "ArrowUp" and at == ".":
+            continue
+        assert focused(page) == at, key
+    press("ArrowDown")
+    press("ArrowLeft")
+    assert "stage1.0" not in shown_layers(page)
+    assert page.get_attribute(".tree [data-name=stage1]", "aria-expanded") == "false"
+    press("ArrowRight")
+    assert "stage1.0" in shown_layers(page)
+    press("ArrowDown")
+    press("Enter")
+    wait_for_panel(page, "stage1.0")
+    assert page.get_attribute(".tree [aria-selected=true]", "data-name") == "stage1.0"
+    # One stop for the Tab key, and "/" leads to the filter.
+    assert page.locator(".tree [tabindex='0']").count() == 1
+    press("/")
+    assert page.evaluate("document.activeElement.id") == "filter"
+
+
+def test_a_click_collapses_and_a_filter_looks_into_what_is_closed(opened, html) -> None:
+    page = opened(html)
+    page.click(".tree [data-name=stage2] b")
+    assert "stage2.0" not in shown_layers(page)
+    page.fill("#filter", "stage2.0")
+    assert "stage2.0" in shown_layers(page)
+    page.fill("#filter", "")
+    assert "stage2.0" not in shown_layers(page)
+    page.click(".tree [data-name=fc]")
+    wait_for_panel(page, "fc")
+
+
+def test_numbers_sort_as_numbers_and_what_is_none_comes_last(opened, folder) -> None:
+    page = opened(hookscope.report(folder / "odd.safetensors").html)
+    records = open_capture(folder / "odd.safetensors").records
+    norms = [r.stats.norm for r in records]
+    finite = sorted(n for n in norms if n is not None)
+    assert None in norms or len(finite) > 5
+    places = {f"{n}": r for n, r in enumerate(records, 1)}
+
+    def sorted_norms() -> list[float | None]:
+        shown = shown_rows(page, "#")
+        assert shown.pop() == ""  # the layer that never ran
+        return [places[place].stats.norm for place in shown]
+
+    none = [None] * norms.count(None)
+    page.click("#table thead button:text-is('norm')")
+    assert sorted_norms() == [*finite, *none]
+    page.click("#table thead button:text-is('norm')")
+    assert sorted_norms() == [*finite[::-1], *none]
+    assert page.locator("#table [aria-sort]").count() == 1
+    page.click("#table thead button:text-is('#')")
+    assert shown_rows(page, "#") == [*(f"{n}" for n in range(1, len(records) + 1)), ""]
+    page.click("#table thead button:text-is('layer')")
+    assert shown_rows(page, "layer") == sorted(shown_rows(page, "layer"))
+
+
+def test_what_never_ran_stands_last_in_the_table_and_is_marked(opened, html) -> None:
+    page = opened(html)
+    assert shown_rows(page, "layer")[-1] == "idle"
+    assert shown_rows(page, "note")[-1].startswith("never ran: ")
+    assert page.locator("#table tbody tr:last-child td.mark").count() == 1
+    page.fill("#filter", "idle")
+    assert shown_rows(page, "layer") == ["idle"]
+    assert page.inner_text("#found").startswith("1 of 10 layers, 0 of 18 tensors")
+    page.click("#table a:text-is('idle')")
+    wait_for_panel(page, "idle")
+    assert page.locator(".panel:not([hidden]) .mark").inner_text().startswith("Never ran: ")
+
+
+def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, html) -> None:
+    page = opened(html)
+    page.click(".tree [data-name='stage1.0']")
+    wait_for_panel(page, "stage1.0")
+    image = page.locator(".panel:not([hidden]) .entry:has-text('stage1.0/output') .sheet img")
+    image.wait_for()
+    image.evaluate("i => i.decode()")
+    assert image.evaluate("i => [i.naturalWidth, i.naturalHeight]") == [4 * 13, 4 * 13]
+    labels = page.locator(".panel:not([hidden]) .entry:has-text('stage1.0/output') .labels span")
+    assert labels.all_inner_texts() == [str(n) for n in range(16)]
+    # The pixels that the browser drew, against the colours of the file's own numbers.
+    drawn = image.evaluate(
+        """i => { const c = document.createElement('canvas'); c.width = i.naturalWidth;
+        c.height = i.naturalHeight; const p = c.getContext('2d'); p.drawImage(i, 0, 0);
+        return [...p.getImageData(0, 0, c.width, c.height).data]; }"""
+    )
+    from hookscope.views.images.colors import scale_of
+
+    pixels = np.array(drawn, np.uint8).reshape(52, 52, 4)
+    maps = hookscope.load(folder / "values.safetensors")["stage1.0/output"][0, :16].numpy()
+    expected = scale_of(maps).paint(maps)
+    for n in range(16):
+        top, left = 13 * (n // 4), 13 * (n % 4)
+        assert (pixels[top : top + 12, left : left + 12, :3] == expected[n]).all(), n
+
+
+def test_a_name_that_is_a_script_stays_text(opened, html) -> None:
+    page = opened(html)
+    page.click(f".tree [data-name='{SCRIPT}']")
+    wait_for_panel(page, SCRIPT)
+    assert page.locator(".panel:not([hidden]) h2").inner_text().startswith(SCRIPT)
+    assert page.locator("script").count() == 1
+
+
+def test_no_script_but_the_pages_own_can_run(opened, html, said) -> None:
+    page = opened(html)
+    with page.expect_console_message():
+        page.evaluate(
+            """() => { const s = document.createElement('script');
+            s.textContent = 'window.ran = 1'; document.body.append(s); }"""
+        )
+    assert page.evaluate("window.ran") is None
+    assert "Content Security Policy" in said.pop()
+
+
+def test_dark_follows_the_system_until_somebody_says_otherwise(opened, html) -> None:
+    def ground(page) -> int:
+        color = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return int(color[4:].split(",")[0])
+
+    light, dark = opened(html), opened(html, dark=True)
+    assert (ground(light), ground(dark)) == (255, 20)
+    for page, before, after in [(light, "Dark", 20), (dark, "Light", 255)]:
+        assert page.inner_text("#theme") == before
+        page.click("#theme")
+        assert ground(page) == after
+    light.click("#theme")
+    assert ground(light) == 255
+
+
+@pytest.mark.parametrize("width", [360, 800, 1600])
+def test_nothing_scrolls_sideways_but_the_table(opened, folder, width) -> None:
+    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
+    page = opened(pair, width=width)
+    for node in range(page.locator(".panel").count()):
+        page.evaluate("n => { location.hash = `n${n}`; }", node)
+        page.wait_for_function("n => document.getElementById(`n${n}`).offsetParent", arg=node)
+        wide = page.evaluate(
+            """() => [...document.querySelectorAll('body *')].filter(e => e.offsetParent &&
+            !e.closest('.scroll') && e.getBoundingClientRect().right > innerWidth + 1)
+            .map(e => e.outerHTML.slice(0, 80))"""
+        )
+        assert wide == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate("(s => s.scrollWidth >= s.clientWidth)(document.querySelector('.scroll'))")
+
+
+def test_a_long_command_wraps_on_a_phone(opened, tmp_path) -> None:
+    capture = hookscope.Capture()
+    capture.put(torch.ones(1, 2), module="a", type="X", call=1, what="output", kind="output")
+    glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
+    capture.metadata = {
+        "command": "capture",
+        "model": {"word": "models/a_network.py:Classifier"},
+        "options": {"layers": [glob], "what": ["input", "output"]},
+    }
+    capture.save(tmp_path / "a.safetensors")
+    page = opened(hookscope.report(tmp_path / "a.safetensors").html, width=360)
+    assert page.inner_text(".command").count(glob) == 1
+    assert len(glob) > 300
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.eval_on_selector(".command", "e => e.scrollWidth <= e.clientWidth")
+    # A button is not broken in the middle of its word.
+    assert page.eval_on_selector("#theme", "e => e.getClientRects()[0].height") < 45
+
+
+def test_paper_has_the_table_whole_and_no_controls(opened, html) -> None:
+    page = opened(html, dark=True)
+    page.emulate_media(media="print")
+    assert not page.locator("#filter").is_visible()
+    assert not page.locator(".tree").is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    box = page.evaluate(
+        "(s => [s.scrollHeight, s.clientHeight])(document.querySelector('.scroll'))"
+    )
+    assert box[0] == box[1]
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_on_paper_no_number_is_broken_and_letters_are_those_of_a_screen(opened, folder) -> None:
+    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
+    page = opened(pair, width=1047)  # an A4 page lying on its side, as the table has it
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") == 1047
+    broken = page.eval_on_selector_all(
+        "#table td.number",
+        """cells => cells.filter(cell => { const range = document.createRange();
+        range.selectNodeContents(cell); return range.getClientRects().length > 1; }).length""",
+    )
+    assert broken == 0
+    page.set_viewport_size({"width": 718, "height": 1000})
+    assert page.eval_on_selector(".flow text", "e => getComputedStyle(e).fontSize") == "12px"
+    sizes = re.findall(rb"/MediaBox *\[ *0 0 ([\d.]+) ([\d.]+)", page.pdf(format="A4"))
+    lying = [float(width) > float(height) for width, height in sizes]
+    assert lying == sorted(lying)
+    assert set(lying) == {False, True}
+
+
+def test_the_flow_leads_to_the_layer(opened, folder) -> None:
+    page = opened(hookscope.report(folder / "grads.safetensors").html)
+    assert page.locator(".flow h3").all_inner_texts() == [
+        "Gradient at outputs",
+        "Gradient at parameters",
+    ]
+    names = page.locator(".flow").first.locator("circle title").all_text_contents()
+    assert [n.split(":")[0] for n in names] == [
+        *("stage1.0/output.grad", "stage1.1/output.grad"),
+        *("stage2.0/output.grad", "stage2.1/output.grad"),
+        *(f"{SCRIPT}/output.grad", "fc/output.grad"),
+    ]
+    page.locator(".flow").first.locator("a").nth(2).dispatch_event("click")
+    page.wait_for_function("location.hash !== ''")
+    wait_for_panel(page, "stage2.0")
+
+
+def test_a_figure_that_fails_is_a_note_and_the_page_lives(opened, folder, tmp_path) -> None:
+    broken = cut_short(folder / "values.safetensors", tmp_path / "cut.safetensors")
+    result = hookscope.report(broken)
+    assert any("stage1.0/output" in text for text in result.failed)
+    page = opened(result.html)
+    page.click(".tree [data-name='stage1.0']")
+    wait_for_panel(page, "stage1.0")
+    notes = page.locator(".panel:not([hidden]) .failed").all_inner_texts()
+    assert any("could not be drawn" in note for note in notes)
+    page.click(".tree [data-name='fc']")
+    wait_for_panel(page, "fc")
+    assert page.locator(".panel:not([hidden]) svg").count() > 0
+
+
+def cut_short(source: Path, target: Path) -> Path:
+    """A copy whose header calls one tensor's dtype by a name of the format that numpy lacks."""
+    data = source.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length]
+    table = json.loads(header)
+    table["stage1.0/output"]["dtype"] = "F4"
+    shape = table["stage1.0/output"]["shape"]
+    shape[-1] *= 8  # as many bytes as before: half a byte each
+    told = json.loads(table["__metadata__"]["hookscope"])
+    [record] = [each for each in told["records"] if each["key"] == "stage1.0/output"]
+    record["shape"] = [*shape[:-1], shape[-1] // 2]  # torch counts two values of four bits as one
+    table["__metadata__"]["hookscope"] = json.dumps(told)
+    new = json.dumps(table).encode()
+    new += b" " * (-len(new) % 8)
+    target.write_bytes(len(new).to_bytes(8, "little") + new + data[8 + length :])
+    return target
+
+
+def test_two_files_stand_side_by_side(opened, folder) -> None:
+    pair = hookscope.report(folder / "values.safetensors", folder / "other.safetensors").html
+    page = opened(pair)
+    page.click(".tree [data-name='stage1.0']")
+    wait_for_panel(page, "stage1.0")
+    heads = page.locator(".panel:not([hidden]) .entry:has-text('stage1.0/output') h4")
+    assert heads.all_inner_texts() == ["A", "B"]
+    page.click(".tree [data-name='fc']")
+    wait_for_panel(page, "fc")
+    assert page.locator(".panel:not([hidden]) h4").all_inner_texts() == ["only in A"] * 2
+    boxes = [box.bounding_box() for box in page.locator(".side").all()]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] < boxes[1]["x"]
+
+
+def test_without_its_script_the_page_still_shows_everything(browser, html, tmp_path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(html, encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    shown = [one.is_visible() for one in page.locator(".panel, .tree li, #table tr").all()]
+    context.close()
+    assert len(shown) > 30
+    assert all(shown)

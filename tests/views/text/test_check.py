@@ -1,0 +1,75 @@
+"""Findings in words: the layer first and whole, at every width, and as files."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from hookscope.results.health import Finding, Health
+from hookscope.views.text.check import check_lines
+from hookscope.views.text.findings import junit, sarif
+
+LAYER = "stage1.block2.attention.projection"
+FOUND = (
+    Finding(
+        "nan", "error", LAYER, "NaN arises here, in log(): 1 of 4 entries is NaN", 1, 0, "Fix."
+    ),
+    Finding(
+        "vanishing", "warning", "a", "it vanishes", 1e-5, 1e-4, "", ("b", "c", "d", "e\x1b[1m")
+    ),
+    Finding("tied", "note", "ünïcode", "one tensor", 1, None),
+)
+HEALTH = Health(
+    FOUND,
+    ("nan", "tied", "vanishing"),
+    {"unused": "no backward pass: --forward-only"},
+    {"dead": 0.95},
+    {"model": {"word": "a b.py:Net", "source": "file"}, "versions": {"hookscope": "1"}},
+)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_lines_fit_the_terminal_and_the_layer_is_whole(width: int) -> None:
+    lines = [line.plain for line in check_lines(HEALTH, width)]
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith(f"{LAYER}:")
+    assert any("likewise b, c, d and 1 more" in line for line in lines) or width == 40
+    assert "3 checks: 1 error, 1 warning, 1 note." in lines
+
+
+def test_a_pipe_has_one_finding_a_line_and_all_names() -> None:
+    lines = [line.plain for line in check_lines(HEALTH, None)]
+    assert lines[0] == (
+        f"{LAYER}: NaN arises here, in log(): 1 of 4 entries is NaN."
+        " [error nan, NaN entries: 1, threshold 0] Fix."
+    )
+    assert r"likewise b, c, d, e\x1b[1m." in lines[1]
+    assert lines[3:] == [
+        "3 checks: 1 error, 1 warning, 1 note.",
+        "Not checked: unused (no backward pass: --forward-only).",
+    ]
+
+
+def test_ascii_is_ascii() -> None:
+    assert all(line.plain.isascii() for line in check_lines(HEALTH, 80, ascii=True))
+
+
+def test_files_hold_any_name() -> None:
+    suite = ElementTree.fromstring(junit(HEALTH))
+    assert [case.get("name") for case in suite] == ["nan", "tied", "vanishing", "unused"]
+    assert (suite.get("failures"), suite.get("skipped")) == ("2", "1")
+    [run] = json.loads(sarif(HEALTH))["runs"]
+    places = [result["locations"][0] for result in run["results"]]
+    assert [len(place["logicalLocations"]) for place in places] == [1, 5, 1]
+    assert {place["physicalLocation"]["artifactLocation"]["uri"] for place in places} == {
+        "a%20b.py"
+    }
+
+
+def test_findings_never_hold_a_number_that_strict_parsers_refuse() -> None:
+    odd = Finding("exploding", "warning", "a", "it explodes", float("inf"), 1e4)
+    health = Health((odd,), ("exploding",), {}, {}, {})
+    [run] = json.loads(sarif(health), parse_constant=pytest.fail)["runs"]
+    assert run["results"][0]["properties"]["measured"] == "Infinity"

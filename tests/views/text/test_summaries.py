@@ -1,0 +1,236 @@
+"""Captures, gradients, coverage and top classes in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hookscope.hooks.capture import Capture
+from hookscope.results.gradient_flow import gradient_marks
+from hookscope.results.records import Absent, Coverage, Fired, Silent
+from hookscope.views.text.capture import capture_lines, capture_table, top_lines
+from hookscope.views.text.coverage import coverage_lines
+from hookscope.views.text.grads import grads_lines, loss_lines
+from tests.views.text import samples
+
+NAN = float("nan")
+
+
+def joined(lines: list[object]) -> str:
+    return "\n".join(line.plain for line in lines)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200, None])
+def test_nan_and_inf_are_named_with_their_counts_at_every_width(width: int | None) -> None:
+    text = " ".join(joined(capture_lines(samples.outputs(), width)).split())
+    assert "NaN! 2 of 256, Inf! 1 of 256" in text
+
+
+def test_every_kind_of_tensor_has_a_row() -> None:
+    capture = Capture()
+    samples.put(capture, "ints", torch.arange(5))
+    samples.put(capture, "bools", torch.tensor([True, False]))
+    samples.put(capture, "scalar", torch.tensor(1.5, dtype=torch.bfloat16))
+    samples.put(capture, "empty", torch.zeros(0, 3))
+    samples.put(capture, "lost", torch.full((4,), NAN, dtype=torch.float16))
+    samples.put(capture, "big", torch.tensor([2**62, 1]))
+    rows = [line.plain.split() for line in capture_table(capture, None)[1:]]
+    assert rows[0][5:10] == ["int64", "2", "1.41421356", "0", "4"]
+    assert rows[1][4:] == ["2", "bool", "0.5", "0.5", "0", "1", "0.5", "-"]
+    assert rows[2][4:7] == ["scalar", "bfloat16", "1.5"]
+    assert rows[3][4:] == ["0x3", "float32", "-", "-", "-", "-", "-", "empty"]
+    assert rows[4][6:] == ["-", "-", "-", "-", "0", "NaN!", "4", "of", "4"]
+    assert rows[5][9] == str(2**62)
+    assert "4.612e+18" in joined(capture_table(capture, 200))
+
+
+def test_capture_of_nothing_says_what_it_has() -> None:
+    assert joined(capture_lines(Capture(), 80)).startswith("layer")
+    assert joined(capture_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
+    assert joined(grads_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
+
+
+def test_attention_tells_how_its_weights_were_come_by() -> None:
+    capture = Capture()
+    assert "Attention" not in joined(capture_lines(capture, None))
+    capture.metadata["attention"] = []
+    assert "Attention: none found in these layers; docs/ops.md " in joined(
+        capture_lines(capture, None)
+    )
+    capture.absent = (Absent("a", "Module", 1, "attention", "attention", "hidden"),)
+    capture.metadata["attention"] = [
+        {"key": "b/attention", "from": "a softmax in the model"},
+        {"key": "c/attention", "from": "kernel", "difference": 2e-6, "tolerance": 1e-4},
+        {"key": "d/attention", "from": "kernel", "difference": 1e-3, "tolerance": 5e-3},
+    ]
+    assert (
+        "Attention: 1 seen in the open; 2 recomputed, and the outputs that come of them differ from"
+        " the model's by at most 1.0e-03 of the largest entry (5e-03 is allowed); 1 out of reach,"
+        " as the table tells." in joined(capture_lines(capture, None))
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 200, None])
+def test_absent_gradients_bear_their_word_and_no_number(width: int | None) -> None:
+    lines = [line.plain for line in grads_lines(samples.gradients(), width)]
+    for name, word in (
+        ("layer1.0.bn1", "frozen"),
+        ("aux", "outside the loss"),
+        ("layer1.0.mask", "integer"),
+        ("late", "never ran"),
+    ):
+        at = next(i for i, line in enumerate(lines) if line.startswith(name))
+        text = " ".join(lines[at : at + 2])
+        assert word in text
+        assert "0.0" not in text
+
+
+def test_rows_come_in_recorded_order_and_the_silent_last() -> None:
+    names = [line.plain.split()[0] for line in capture_table(samples.outputs(), None)[1:]]
+    assert names == [
+        *("layer3.0.conv1", "layer3.0.relu", "layer3.0.downsample.0", "layer3.0.relu", "head"),
+        "layer3.0.blocks",
+    ]
+
+
+def test_layer_that_never_ran_is_told_once_in_the_table() -> None:
+    table = [line.plain for line in grads_lines(samples.gradients(), None)]
+    assert sum(line.startswith("late ") for line in table) == 1
+
+
+def test_vanishing_and_exploding_are_measured_against_the_gradient_nearest_the_loss() -> None:
+    marks = gradient_marks(samples.gradients().records)
+    assert marks == {
+        "layer1.0.conv2/output.grad": "vanishing",
+        "layer1.0.conv1/output.grad": "exploding",
+    }
+    text = joined(grads_lines(samples.gradients(), 200))
+    assert "vanishing: the norm is under 1e-08" in text
+
+
+def test_exact_zero_vanishes_and_nan_is_no_judgement() -> None:
+    capture = Capture()
+    grad = {"what": "output.grad", "kind": "output.grad"}
+    samples.put(capture, "last", torch.full((3,), NAN), **grad)
+    samples.put(capture, "empty", torch.zeros(0), **grad)
+    samples.put(capture, "zero", torch.zeros(3), **grad)
+    samples.put(capture, "half", torch.full((3,), 70_000.0), **grad)
+    assert gradient_marks(capture.records) == {
+        "zero/output.grad": "vanishing",
+        "half/output.grad": "exploding",
+    }
+    text = joined(grads_lines(capture, None))
+    assert "NaN! 3 of 3" in text
+
+
+def test_sound_gradients_bear_no_mark_and_no_legend() -> None:
+    capture = Capture()
+    for i in range(6):
+        scale = samples.ramp(4, 4) * 3.0**-i
+        samples.put(capture, f"l{i}", scale, what="output.grad", kind="output.grad")
+    assert not gradient_marks(capture.records)
+    assert "vanishing" not in joined(grads_lines(capture, 80))
+
+
+def test_coverage_tells_how_often_and_why_not() -> None:
+    coverage = Coverage(
+        (Fired("a", "ReLU", 2), Fired("b", "ReLU", 1)),
+        (
+            *(Silent(f"s{i}", "Linear", "a fused kernel") for i in range(5)),
+            Silent("list", "ModuleList", "a container"),
+        ),
+    )
+    assert [line.plain for line in coverage_lines(coverage, 120)] == [
+        "8 layers matched, 2 ran (1 of them more than once: a x2).",
+        "Never ran: s0, s1, s2 and 2 more (a fused kernel).",
+        "Never ran: list (a container).",
+        "--json has all names.",
+    ]
+    assert [line.plain for line in coverage_lines(coverage, None)][1:] == [
+        "Never ran: s0, s1, s2, s3, s4 (a fused kernel).",
+        "Never ran: list (a container).",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_two_calls_of_a_layer_can_be_told_apart(width: int | None) -> None:
+    capture = samples.outputs()
+    # A further kind of tensor, whose column competes for the room.
+    samples.put(capture, "head", samples.ramp(1, 4), what="input.0", kind="input")
+    lines = [line.plain for line in capture_table(capture, width)]
+    assert "call" in lines[0].split()
+    rows = [line.split() for line in lines if line.startswith("layer3.0.relu")]
+    place = lines[0].split().index("call")
+    assert [row[place] for row in rows] == ["1", "2"]
+
+
+def test_two_calls_can_be_told_apart_among_gradients_too() -> None:
+    capture = samples.gradients()
+    samples.put(capture, "fc", samples.ramp(1, 8), call=2, what="output.grad", kind="output.grad")
+    lines = [line.plain for line in grads_lines(capture, 40)]
+    assert any({"layer", "call"} <= set(line.split()) for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 200, None])
+def test_one_word_for_what_never_ran(width: int | None) -> None:
+    for lines in (capture_lines(samples.outputs(), width), grads_lines(samples.gradients(), width)):
+        text = joined(lines)
+        assert "never ran" in text
+        assert "Never ran: " in text
+        assert "fired" not in text
+        assert "never called" not in text
+
+
+def test_coverage_of_hundreds_of_layers_fits_a_screen() -> None:
+    fired = tuple(Fired(f"layer{i}", "ReLU", 3) for i in range(500))
+    silent = tuple(Silent(f"gone{i}", "Linear", f"cause {i % 4}") for i in range(500))
+    assert len(coverage_lines(Coverage(fired, silent), 80)) < 20
+
+
+def test_loss_line_says_what_was_computed() -> None:
+    assert joined(loss_lines(samples.gradients().metadata, None)) == (
+        "Loss kl = 6.90775; formula KL(t || softmax(x)); reduction batchmean; "
+        "target 3 (tiger shark)"
+    )
+    bare = {"loss": {"name": "sum", "formula": "sum", "value": "NaN", "target": ""}}
+    assert joined(loss_lines(bare, None)) == "Loss sum = NaN; formula sum"
+    assert loss_lines({}, 80) == []
+
+
+def test_top_classes_of_a_batch_name_their_image() -> None:
+    entry = {"label": "tabby", "index": 281, "probability": 0.25}
+    broken = {"label": "", "index": 7, "probability": "NaN"}
+    metadata = {"top": [[entry], [broken]], "inputs": [{"word": "a.png"}, {"word": "b.png"}]}
+    assert [line.plain.split() for line in top_lines(metadata, None)] == [
+        ["top", "1", "class", "probability", "input"],
+        ["tabby", "281", "0.25", "a.png"],
+        ["class", "7", "7", "NaN!", "b.png"],
+    ]
+    assert "25.0%" in joined(top_lines(metadata, 80))
+    assert joined(top_lines({"top": [[entry], [entry]], "inputs": []}, None)).count("tabby") == 2
+    assert top_lines({}, 80) == []
+    assert top_lines({"top": [[]]}, 80) == []
+
+
+def test_verified_is_said_when_it_was() -> None:
+    capture = samples.outputs()
+    assert "bit-equal" in joined(capture_lines(capture, 80))
+    del capture.metadata["verified"]
+    assert "bit-equal" not in joined(capture_lines(capture, 80))
+
+
+@pytest.mark.parametrize("width", [None, 80, 200])
+def test_records_of_several_devices_say_where_they_were_computed(width: int | None) -> None:
+    capture = Capture()
+    for name, device in (("a", "cpu"), ("b", "meta")):
+        origin = {"module": name, "type": "Linear", "call": 1, "what": "output", "kind": "output"}
+        capture.put(torch.ones(2), **origin)
+        capture._records[f"{name}/output"] = replace(
+            capture._records[f"{name}/output"], device=device
+        )
+    for lines in (capture_lines(capture, width), grads_lines(capture, width)):
+        assert "on cpu" in joined(lines)
+        assert "on meta" in joined(lines)
+    assert "on cpu" not in joined(capture_lines(samples.outputs(), width))

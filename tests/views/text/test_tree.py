@@ -1,0 +1,100 @@
+"""The module tree as lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.cells import cell_len
+from torch import nn
+
+from hookscope.hooks.layers import describe
+from hookscope.results.module_tree import ModuleTree
+from hookscope.views.text.tree import tree_lines
+from tests.views.text.samples import ODD_NAMES, small_tree
+
+
+def plain(tree: ModuleTree, width: int | None, ascii: bool = False) -> list[str]:
+    return [line.plain for line in tree_lines(tree, width, ascii)]
+
+
+def narrowed(tree: ModuleTree, *names: str) -> ModuleTree:
+    return replace(tree, nodes=tuple(node for node in tree.nodes if node.name in names))
+
+
+def test_guides_join_each_module_to_its_parent() -> None:
+    lines = plain(small_tree(), 120)
+    assert [line[:22].rstrip() for line in lines[1:-1]] == [
+        ".",
+        "├─ stem",
+        "│  ├─ stem.0",
+        "│  └─ stem.1",
+        "├─ block",
+        "│  ├─ block.first",
+        "│  └─ block.second",
+        "└─ attention",
+        "   └─ attention.out_pr",
+    ]
+
+
+def test_guides_of_a_narrowed_tree_join_what_is_there() -> None:
+    tree = narrowed(small_tree(), "stem.0", "stem.1", "block", "block.second")
+    lines = plain(tree, 80)
+    assert [line.split()[0] for line in lines[1:4]] == ["stem.0", "stem.1", "block"]
+    assert lines[4].startswith("└─ block.second")
+
+
+def test_ascii_tree_has_ascii_guides() -> None:
+    lines = plain(small_tree(), 80, ascii=True)
+    assert lines[3].startswith("|  |- stem.0")
+    assert lines[4].startswith("|  `- stem.1")
+
+
+def test_state_tells_trainable_frozen_and_partly() -> None:
+    states = {x.split()[0]: x for x in plain(small_tree(), None)}
+    assert "frozen" in states["stem.0"]
+    assert "partly" in states["stem"]
+    assert "trainable" in states["stem.1"]
+    wide = plain(small_tree(), 120)
+    assert any("frozen" in line for line in wide)
+
+
+def test_shared_module_shows_its_further_names() -> None:
+    for width in (20, 40, 80, None):
+        text = " ".join(plain(small_tree(), width))
+        assert "= head" in text
+
+
+def test_own_and_total_parameters_are_told_apart() -> None:
+    row = next(x for x in plain(small_tree(), None) if x.startswith("attention "))
+    assert row.split()[2:4] == ["216", "288"]
+
+
+def test_totals_describe_the_whole_model_however_narrow_the_tree() -> None:
+    whole = plain(small_tree(), None)[-1]
+    some = plain(narrowed(small_tree(), "stem.0"), None)[-1]
+    assert whole.startswith("small.py:make: 600 parameters (376 trainable), 17 buffer values, ")
+    assert whole.endswith("9 modules listed.")
+    assert some == whole.replace("9 modules", "1 module")
+
+
+def test_model_without_parameters_has_no_state() -> None:
+    lines = plain(describe(nn.Sequential(nn.ReLU()), "relu"), None)
+    assert lines[-1] == "relu: 0 parameters, 0 buffer values, 0 bytes. 2 modules listed."
+    assert "frozen" not in " ".join(lines)
+
+
+def test_odd_names_and_arguments_are_shown_literally() -> None:
+    class Odd(nn.Module):
+        def extra_repr(self) -> str:
+            return "[bold]\n:x:" + "y" * 10_000
+
+    model = nn.Module()
+    for name in ODD_NAMES:
+        model.add_module(name, Odd())
+    lines = plain(describe(model, "odd"), 140)
+    assert max(map(cell_len, lines)) <= 140
+    assert any(":x:" in line for line in lines)
+    assert any("Odd([bold] :x:yyy" in line for line in lines)
+    piped = plain(describe(model, "odd"), None)
+    assert len(piped) == len(ODD_NAMES) + 3
+    assert any("y" * 10_000 in line for line in piped)

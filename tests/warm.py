@@ -1,0 +1,212 @@
+"""Commands run in forks of a process that has imported torch and torchvision.
+
+Importing them takes seconds, again for each of some thousand commands. A fork has them at once; all
+else is what ``python -m hookscope`` gives a command: a process, streams, a folder, an environment
+and an exit status of its own, and hookscope itself imported anew. The process that forks has one
+thread and does nothing else. What is settled when Python starts cannot be changed in a fork:
+``WarmProcess.can_run`` tells which environments need a process of their own.
+
+``python -m tests.warm FD`` is that process; it reads requests from the socket FD.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parent.parent
+
+# Read when Python starts, or when torch and its libraries are imported.
+_AT_START = ("PYTHON", "LC_", "LANG", "TORCH_", "OMP_", "MKL_", "KMP_", "CUDA_")
+_LATER = {"TORCH_HOME"}
+
+_LONGEST = 1 << 20  # bytes of a request
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that ended: its exit status and what it wrote."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+class WarmProcess:
+    """The process that forks, started in ``environment`` with the first command."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def can_run(self, environment: Mapping[str, str]) -> bool:
+        """Whether a fork behaves as a process started with ``environment``."""
+        return sys.platform == "linux" and _settled(environment) == _settled(self._environment)
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        environment: Mapping[str, str],
+        stdin: str,
+        timeout: float,
+    ) -> Finished:
+        """Run ``hookscope ARGUMENTS`` in a fork.
+
+        Raises:
+            subprocess.TimeoutExpired: it ran for longer than ``timeout`` seconds, and was killed.
+        """
+        channel = self._start()
+        pipes = [os.pipe() for _ in range(3)]  # stdin, stdout, stderr as (read, write)
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        request = {"arguments": list(arguments), "cwd": str(cwd), "environment": {**environment}}
+        socket.send_fds(channel, [json.dumps(request).encode()], theirs)
+        for end in theirs:
+            os.close(end)
+        read: dict[int, bytes] = {}
+        threads = [
+            threading.Thread(target=_write, args=(pipes[0][1], stdin.encode())),
+            threading.Thread(target=_read, args=(pipes[1][0], read)),
+            threading.Thread(target=_read, args=(pipes[2][0], read)),
+        ]
+        for thread in threads:
+            thread.start()
+        pid = _receive(channel)["pid"]
+        timer = threading.Timer(timeout, os.kill, (pid, signal.SIGKILL))
+        timer.start()
+        rc = _receive(channel)["rc"]
+        late = not timer.is_alive()
+        timer.cancel()
+        if late:
+            raise subprocess.TimeoutExpired(["hookscope", *arguments], timeout)
+        for thread in threads:
+            thread.join()
+        out, err = (read[pipes[n][0]].decode() for n in (1, 2))
+        return Finished(rc, _newlines(out), _newlines(err))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._socket is not None and self._process is not None:
+            self._socket.close()
+            self._process.wait()
+
+    def _start(self) -> socket.socket:
+        if self._socket is None:
+            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+                    cwd=REPO,
+                    env=self._environment,
+                    pass_fds=[theirs.fileno()],
+                )
+        return self._socket
+
+
+def _settled(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_AT_START) and name not in _LATER
+    }
+
+
+def _receive(channel: socket.socket) -> dict[str, int]:
+    answer: dict[str, int] = json.loads(channel.recv(_LONGEST))
+    return answer
+
+
+def _write(end: int, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(end, "wb") as file:
+        file.write(data)
+
+
+def _read(end: int, into: dict[int, bytes]) -> None:
+    with os.fdopen(end, "rb") as file:
+        into[end] = file.read()
+
+
+def _newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as in text=True of subprocess
+
+
+def _serve(channel: socket.socket) -> None:
+    """Fork for each request, until the other end is closed."""
+    import torchvision  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # a collection in a fork need not touch, and thereby copy, all that is imported
+    while True:
+        data, streams, _, _ = socket.recv_fds(channel, _LONGEST, 3)
+        if not data:
+            os._exit(0)  # at an orderly end nanobind reports frozen objects as leaks
+        pid = os.fork()
+        if not pid:
+            channel.close()
+            _become(json.loads(data), streams)
+            os._exit(_run())  # freeing what is imported would take longer than most commands
+        for stream in streams:
+            os.close(stream)
+        channel.send(json.dumps({"pid": pid}).encode())
+        _, status = os.waitpid(pid, 0)
+        channel.send(json.dumps({"rc": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _run() -> int:
+    """Run the command and all that a process does at its end; return its exit status."""
+    status = 1
+    try:
+        runpy.run_module("hookscope", run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> None:
+    for number, (stream, name) in enumerate(
+        zip(streams, ("stdin", "stdout", "stderr"), strict=True)
+    ):
+        os.dup2(stream, number)
+        os.close(stream)
+        old = getattr(sys, name)  # it remembers whether its own file could seek
+        new = open(  # noqa: SIM115  (for as long as the fork lives)
+            number,
+            "w" if number else "r",
+            buffering=1 if name == "stderr" else -1,
+            encoding=old.encoding,
+            errors=old.errors,
+            closefd=False,
+        )
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[0] = request["cwd"]
+    sys.argv[1:] = request["arguments"]
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
