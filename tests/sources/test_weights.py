@@ -181,7 +181,7 @@ def test_the_family_of_a_wrong_models_checkpoint_is_named(
 def test_the_command_refuses_the_checkpoint_of_another_model(run: Run, tmp_path: Path) -> None:
     torch.save(torchvision.models.alexnet(num_classes=2).state_dict(), tmp_path / "w.pth")
     done = run("capture", "resnet18", "--weights", "w.pth", cwd=tmp_path)
-    assert done.returncode == 2
+    assert done.rc == 2
     assert "0 of the model's 122 tensors" in done.stderr
     assert "AlexNet" in done.stderr
     assert not list(tmp_path.glob("*.safetensors"))
