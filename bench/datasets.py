@@ -122,21 +122,27 @@ def main() -> None:
     """
     import torch
 
-    from hookscope.extraction.planning import Shard
-    from hookscope.extraction.shards import ShardFile, Stored
-    from hookscope.extraction.writing import Filled, Writing
-    from hookscope.results.features.location import Place
+    from hookscope.extraction.shard_writer import (
+        BackgroundWriter,
+        PendingBatch,
+        ShardFile,
+        StoredColumn,
+    )
+    from hookscope.extraction.sharding_plan import Shard
+    from hookscope.results.features.location import Location
 
     batch, shard, rows = 64, 256, 1280
-    stored = [Stored(f"layer{i}/output", (64, 28, 28), torch.float32) for i in range(4)]
+    stored = [StoredColumn(f"layer{i}/output", (64, 28, 28), torch.float32) for i in range(4)]
     values = {one.key: torch.rand(batch, *one.shape) for one in stored}
 
     def ours(folder: Path) -> None:
-        with Writing(Place(str(folder)), lambda place, s: ShardFile(place, s, stored)) as writing:
+        with BackgroundWriter(
+            Location(str(folder)), lambda place, s: ShardFile(place, s, stored)
+        ) as writing:
             for row in range(0, rows, batch):
                 first = row // shard * shard
                 lines = [{"row": i} for i in range(row, row + batch)]
-                writing.put(Filled(Shard(first, first + shard), row, values, lines))
+                writing.put(PendingBatch(Shard(first, first + shard), row, values, lines))
 
     def plain(folder: Path) -> None:
         with (folder / "values").open("wb") as file:

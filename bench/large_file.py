@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.processes import HOOKSCOPE, Cost, pairs
 from hookscope.files import strict_json
-from hookscope.results.header import SCHEMA
+from hookscope.results.capture_file import SCHEMA
 from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
 from hookscope.specs.output_path import MARK

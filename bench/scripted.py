@@ -19,8 +19,8 @@ from torch import nn
 import hookscope
 from bench.in_process import by_hookscope, seconds
 from hookscope.sources.torchscript import private
-from hookscope.sources.torchscript.archive import Archive
-from hookscope.sources.torchscript.build import build
+from hookscope.sources.torchscript.module_builder import build_module
+from hookscope.sources.torchscript.script_archive import ScriptArchive
 
 
 def scripted(model: nn.Module, folder: Path) -> Path:
@@ -58,7 +58,7 @@ def opening(folder: Path, name: str) -> None:
 
     for pair in range(-1, 3):
         loaded = private.open_archive(str(file), device)
-        building = timed(partial(build, loaded, archive=Archive(str(file))))
+        building = timed(partial(build_module, loaded, archive=ScriptArchive(str(file))))
         twice = timed(load) + timed(load)
         if pair >= 0:
             print(building, twice)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookscope.files.escaping import visible
+from hookscope.files.escapes import visible
 
 
 class HookscopeError(Exception):

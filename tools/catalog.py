@@ -24,7 +24,9 @@ def render() -> str:
 def main() -> int:
     """Write the list, or with ``--check`` compare it; return the exit status."""
     checking = "--check" in sys.argv[1:]
-    if checking and not catalog.current():  # hookscope then asks torchvision and not the list
+    if (
+        checking and not catalog.list_is_current()
+    ):  # hookscope then asks torchvision and not the list
         print("The list is for another release of torchvision, so it is not in use.")
         return 0
     fresh = render()

@@ -25,8 +25,8 @@ import hookscope
 from hookscope.execution.forward import first_difference
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
-from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.meta import meta_copy
 from hookscope.specs.catalog import ModelInfo
 from hookscope.tensors.nested import as_call, map_tensors, walk
 

@@ -18,10 +18,10 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 from rich.text import Text
 
-from hookscope.results.reader import open_capture
-from hookscope.views.images.maps import feature_maps
-from hookscope.views.text.maps import map_lines
+from hookscope.results.capture_file import open_capture
+from hookscope.views.images.feature_maps import read_feature_maps
 from hookscope.views.text.summary import summary_lines
+from hookscope.views.text.terminal_maps import map_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = "sample_models/five.safetensors"
@@ -33,7 +33,7 @@ WIDE, HIGH, EDGE = 8, 17, 14  # of a cell, and of the margin
 def lines() -> list[Text]:
     """Return two commands with what each prints."""
     capture = open_capture(ROOT / SAMPLE)
-    maps = feature_maps(capture, "relu1/output", by="strength", count=10)
+    maps = read_feature_maps(capture, "relu1/output", by="strength", count=10)
     return [
         Text(f"$ hookscope show {SAMPLE}", "bold"),
         *summary_lines(capture, COLUMNS),

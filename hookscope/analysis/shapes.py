@@ -14,23 +14,23 @@ from torch._C import _len_torch_dispatch_stack
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.flop_counter import FlopCounterMode
 
-from hookscope.execution.failures.explaining import failures_explained
-from hookscope.execution.forward import frozen, model_failed, untouched
+from hookscope.execution.failures.failure_explanation import explain_forward_errors
+from hookscope.execution.forward import forward_error, frozen, preserve_model_state
 from hookscope.execution.prepare import Prepared
-from hookscope.hooks.layers import Layer, describe, layers_of
+from hookscope.hooks.layers import Layer, describe_model, layers_of
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_store import ShapeKeeper
+from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.results.module_tree import ROOT, LayerRun, ModuleTree
-from hookscope.sources.ghosts import meta_copy
 from hookscope.sources.loaded import LoadedModel
+from hookscope.sources.meta import meta_copy
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.tensors.interrupts import restored, restoring
+from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, map_tensors
 
 log = logging.getLogger("hookscope")
 
 
-def with_shapes(
+def add_shapes(
     tree: ModuleTree,
     loaded: LoadedModel,
     shape: Sequence[int] | None = None,
@@ -65,18 +65,21 @@ def with_shapes(
     prepared = Prepared(
         loaded, module, (), _moved(value, device), (), 0, device, "", module.training
     )
-    with failures_explained(prepared), untouched(module, train=module.training, seed=0):
+    with (
+        explain_forward_errors(prepared),
+        preserve_model_state(module, train=module.training, seed=0),
+    ):
         try:
             run = _with_runs(tree, module, prepared.value)
         except _Stopped as stop:
-            failed = model_failed(module, value, stop.reason)
+            failed = forward_error(module, value, stop.reason)
             failed.tree = stop.tree
             raise failed from unseen
     log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
     return run
 
 
-@restoring
+@signal_safe_contextmanager
 def _counting_flops() -> Iterator[FlopCounterMode]:
     """Count the FLOPs of the block."""
     counter = FlopCounterMode(display=False)
@@ -110,12 +113,12 @@ def _moved(value: Any, device: torch.device | str | None) -> Any:
 
 def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     layers = layers_of(model)
-    recorder = Recorder(model, layers, [OUTPUT], keeper=ShapeKeeper)
+    recorder = Recorder(model, layers, [OUTPUT], sink=ShapeSink)
     stopped: Exception | None = None
     with (
         # Of a parameter that a module is called with, the counter wants the function in the graph.
         frozen(model.parameters()),
-        restored(torch.no_grad()),
+        signal_safe(torch.no_grad()),
         _counting_flops() as counter,
         recorder as capture,
     ):
@@ -125,8 +128,8 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
         except Exception as error:
             stopped = error
     if len(recorder.layers) > len(layers):  # ``forward`` added some
-        tree, layers = describe(model, tree.model), layers_of(model)
-    calls = {fired.module: fired.calls for fired in capture.coverage.fired}
+        tree, layers = describe_model(model, tree.model), layers_of(model)
+    calls = {executed.module: executed.calls for executed in capture.coverage.executed}
     shapes: dict[str, list[str]] = defaultdict(list)
     for record in capture.records:
         if record.call == 1:

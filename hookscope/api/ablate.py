@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.ablation.running import Progress, carry_through, prepare_job
-from hookscope.analysis.ablation.yardstick import settle
-from hookscope.execution.backward import settle_loss
-from hookscope.execution.forward import without_fast_path
+from hookscope.analysis.ablation.ablation_run import Progress, prepare_ablation, run_ablation
+from hookscope.analysis.ablation.baseline import resolve_baseline
+from hookscope.execution.forward import disable_mha_fast_path
+from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.results.ablation import Ablation
@@ -30,7 +30,7 @@ from hookscope.specs.request import (
     Request,
     RunOptions,
 )
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.interrupts import signal_safe
 
 
 def ablate(
@@ -112,12 +112,14 @@ def ablate(
     )
     if file is not None:
         check_ending(Path(file), ".json")
-    measure = settle_loss(asked)
+    measure = resolve_loss(asked)
     selection = replace(request.layers, leaves=leaves or request.layers.everything)
     prepared = prepare(replace(request, layers=selection))
-    yardstick = functools.partial(settle, prepared, asked=asked, rank=rank, measure=measure)
+    yardstick = functools.partial(
+        resolve_baseline, prepared, asked=asked, rank=rank, measure=measure
+    )
     # Inside the fast path of transformers there are no layers to knock out.
-    with restored(torch.no_grad()), without_fast_path():
+    with signal_safe(torch.no_grad()), disable_mha_fast_path():
         metadata = describe_run("ablate", prepared, request.chosen(own))
-        job, result = prepare_job(prepared, by, channels, rank, yardstick, metadata)
-        return carry_through(job, result, file, progress)
+        job, result = prepare_ablation(prepared, by, channels, rank, yardstick, metadata)
+        return run_ablation(job, result, file, progress)

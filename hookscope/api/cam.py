@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.cams.running import Explanation, Progress
-from hookscope.analysis.cams.scoring import Score
-from hookscope.analysis.cams.telling import as_capture
+from hookscope.analysis.cams.cam_capture import build_capture
+from hookscope.analysis.cams.cam_run import CamRun, Progress
+from hookscope.analysis.cams.class_score import ClassScore
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.hooks.capture import Capture
-from hookscope.specs.cam import DEFAULT_METHOD, UPSAMPLINGS
+from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request, RunOptions
@@ -59,7 +59,7 @@ def cam(
         by: from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or
             ``layercam``; from its values: ``eigencam`` (which knows no target) or ``scorecam`` (one
             run for each channel); from the gradient at the image: ``guided``, ``saliency`` or
-            ``integrated``. ``hookscope.specs.cam.METHODS`` has the formulas and the papers.
+            ``integrated``. ``hookscope.specs.cam_methods.METHODS`` has the formulas and the papers.
         layer: the name or a glob of the one layer, for the first two kinds. None: the last whose
             output lies on a grid and has a gradient of the score there. Maps (N, C, H, W) and
             (N, H, W, C) and tokens (N, L, C) are told apart by their shapes, and so is the number
@@ -110,8 +110,8 @@ def cam(
             f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
             "A map explains one layer: name it in full.",
         )
-    asked = Explanation(prepared, Score(target), by, progress)
+    asked = CamRun(prepared, ClassScore(target), by, progress)
     found = asked.run(layer is not None, steps, baseline)
-    shot, told = as_capture(asked, found, upsample)
+    shot, told = build_capture(asked, found, upsample)
     shot.metadata = describe_run("cam", prepared, options) | {"cam": told}
     return shot

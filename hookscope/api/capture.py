@@ -11,16 +11,12 @@ import torch
 from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.forward import (
-    announce_size,
-    demand_all_ran,
-    demand_unchanged,
-)
+from hookscope.execution.forward import check_all_ran, check_recording_size, verify_output_unchanged
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
-from hookscope.execution.runs import run_forward
+from hookscope.execution.recorded_run import run_forward
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.user_hooks.binding import Hooks
+from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CaptureOptions
 from hookscope.specs.record_kinds import ATTENTION, OP
@@ -32,7 +28,7 @@ from hookscope.specs.request import (
     Request,
     RunOptions,
 )
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.interrupts import signal_safe
 
 
 def capture(
@@ -157,15 +153,17 @@ def capture(
     watching = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
     kinds |= watching
     prepared = prepare(request)
-    announce_size(prepared, kinds, max_bytes)
+    check_recording_size(prepared, kinds, max_bytes)
     with (
         Provenance("capture", prepared, request.chosen(own)) as provenance,
-        restored(torch.no_grad()),
+        signal_safe(torch.no_grad()),
     ):
         run = run_forward(prepared, kinds, max_bytes)
         shot = provenance.capture = run.capture
         if verify or watching:
-            demand_unchanged(prepared, shot.output, excuse_noise=not verify, recorded=len(shot))
+            verify_output_unchanged(
+                prepared, shot.output, excuse_noise=not verify, recorded=len(shot)
+            )
         shot.metadata = provenance.metadata() | run.told
         shot.metadata |= describe_effect(
             prepared, run, functools.partial(run_forward, kinds=kinds), compare
@@ -175,5 +173,5 @@ def capture(
     if top := top_classes(prepared, shot.output):
         shot.metadata["top"] = top
     if strict:
-        demand_all_ran(shot)
+        check_all_ran(shot)
     return shot

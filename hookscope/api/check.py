@@ -9,22 +9,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.health.backwards import judge_gradients, not_finite
-from hookscope.analysis.health.judging import (
-    Facts,
-    judge_activations,
-    judge_idle,
-    judge_parameters,
-    judge_run,
-    judge_values,
-    judge_widening,
-    uncalled,
+from hookscope.analysis.health.gradient_findings import gradient_findings, not_finite
+from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
+from hookscope.analysis.health.run_findings import (
+    CheckContext,
+    activation_findings,
+    dtype_promotion_findings,
+    failure_findings,
+    nonfinite_findings,
+    unexecuted_modules,
+    untrained_parameter_findings,
+    unused_layer_findings,
 )
-from hookscope.analysis.health.run import Seen, observe, runs_in_training, trace_gradients
-from hookscope.analysis.health.standing import inspect
-from hookscope.analysis.health.still import judge_still
-from hookscope.execution.backward import Measure, settle_loss
-from hookscope.execution.losses.projection import project
+from hookscope.analysis.health.run_observation import (
+    RunObservation,
+    run_and_observe,
+    runs_in_training,
+    trace_gradients,
+)
+from hookscope.execution.losses.loss import projection_loss
+from hookscope.execution.objective import Objective, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.results.health import Finding, Health
@@ -33,7 +37,7 @@ from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions
 from hookscope.specs.health_checks import (
     CHECKS,
-    DEFAULTS,
+    DEFAULT_THRESHOLDS,
     EXPLODING,
     INF,
     LEVELS,
@@ -51,13 +55,13 @@ def check(
     *,
     only: str | Iterable[str] | None = None,
     skip: str | Iterable[str] | None = None,
-    dead: float = DEFAULTS.dead,
-    saturated: float = DEFAULTS.saturated,
-    margin: float = DEFAULTS.margin,
-    vanishing: float = DEFAULTS.vanishing,
-    exploding: float = DEFAULTS.exploding,
-    floor: float = DEFAULTS.floor,
-    ceiling: float = DEFAULTS.ceiling,
+    dead: float = DEFAULT_THRESHOLDS.dead,
+    saturated: float = DEFAULT_THRESHOLDS.saturated,
+    margin: float = DEFAULT_THRESHOLDS.margin,
+    vanishing: float = DEFAULT_THRESHOLDS.vanishing,
+    exploding: float = DEFAULT_THRESHOLDS.exploding,
+    floor: float = DEFAULT_THRESHOLDS.floor,
+    ceiling: float = DEFAULT_THRESHOLDS.ceiling,
     forward_only: bool = False,
     loss: str | Callable[..., Any] | None = None,
     target: Any = "argmax",
@@ -134,30 +138,34 @@ def check(
     )
     names, thresholds = own.names, own.thresholds
     own_loss = not asked.is_default
-    measure: Measure | None = None
+    measure: Objective | None = None
     if own_loss:
-        measure = settle_loss(asked)
+        measure = resolve_loss(asked)
     elif not forward_only:
-        measure = Measure(lambda prepared, output: project(output, prepared.seed), False, None)
+        measure = Objective(
+            lambda prepared, output: projection_loss(output, prepared.seed), False, None
+        )
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(own))
-    standing = inspect(prepared.module, prepared.loaded.module)
-    seen = observe(prepared, measure, own_loss=own_loss, margin=margin)
-    idle = uncalled(seen) if seen.failure is None and not prepared.train else []
+    standing = inspect_parameters(prepared.module, prepared.loaded.module)
+    seen = run_and_observe(prepared, measure, own_loss=own_loss, margin=margin)
+    idle = unexecuted_modules(seen) if seen.failure is None and not prepared.train else []
     traced: tuple[Record, ...] = ()
     if measure and not_finite(seen.gradients):
         traced = trace_gradients(prepared, measure)
     trained = frozenset(runs_in_training(prepared, idle) if idle else ())
-    facts = Facts(seen, standing, thresholds, train, trained, traced, names)
+    facts = CheckContext(seen, standing, thresholds, train, trained, traced, names)
     found = [
-        *judge_run(facts),
-        *judge_values(facts),
-        *judge_activations(facts),
-        *judge_gradients(facts),
-        *judge_parameters(facts),
-        *judge_idle(facts),
-        *judge_widening(facts),
-        *judge_still(standing, weights_from_file=prepared.loaded.weights.word not in UNTRAINED),
+        *failure_findings(facts),
+        *nonfinite_findings(facts),
+        *activation_findings(facts),
+        *gradient_findings(facts),
+        *untrained_parameter_findings(facts),
+        *unused_layer_findings(facts),
+        *dtype_promotion_findings(facts),
+        *parameter_findings(
+            standing, weights_from_file=prepared.loaded.weights.word not in UNTRAINED
+        ),
     ]
     unmade = _unmade(names, seen)
     return Health(
@@ -176,7 +184,7 @@ def _sorted(found: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
     return sorted(kept, key=lambda one: (LEVELS.index(one.level), order.index(one.check)))
 
 
-def _unmade(names: Iterable[str], seen: Seen) -> dict[str, str]:
+def _unmade(names: Iterable[str], seen: RunObservation) -> dict[str, str]:
     """The checks that the run did not come to, and why."""
     failed = "the model failed" if seen.failure is not None else ""
     cause = failed or (f"no backward pass: {seen.no_backward}" if seen.no_backward else "")

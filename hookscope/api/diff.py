@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookscope.results.diff.captures import compare_captures
-from hookscope.results.diff.choosing import Choice
-from hookscope.results.diff.judging import Judge
-from hookscope.results.diff.result import Diff
-from hookscope.specs.device_map import demand_word
-from hookscope.specs.diff import DiffRequest, are_captures, refuse_for_captures
-from hookscope.specs.record_kinds import VALUES
+from hookscope.results.diff.comparator import Comparator, compare_captures
+from hookscope.results.diff.diff_result import Diff
+from hookscope.results.diff.record_matches import LayerFilter
+from hookscope.specs.diff_request import DiffRequest, are_captures, check_capture_options
+from hookscope.specs.record_kinds import VALUE_KINDS
+from hookscope.specs.run_options import check_choice
 
 if TYPE_CHECKING:
     import torch
@@ -125,18 +124,18 @@ def diff(
         train=train,
     )
     if not are_captures(a, b):
-        from hookscope.analysis.diff.models import compare_models
+        from hookscope.analysis.diff.model_comparison import compare_models
 
         return compare_models(request)
-    refuse_for_captures(request.of_models)
+    check_capture_options(request.model_options)
     files: Any = (a, b)
-    choice = Choice(tuple(request.selection.layers), tuple(request.selection.types), depth)
-    judge = Judge(atol, rtol, equal_nan)
+    choice = LayerFilter(tuple(request.selection.layers), tuple(request.selection.types), depth)
+    judge = Comparator(atol, rtol, equal_nan)
     return compare_captures(files, map or {}, judge, choice, _kinds(what), strict)
 
 
 def _kinds(what: str | Iterable[str] | None) -> tuple[str, ...]:
     words = what.split(",") if isinstance(what, str) else list(what or ())
     for word in words:
-        demand_word("what", word, VALUES)
+        check_choice("what", word, VALUE_KINDS)
     return tuple(words)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.files.atomic import replacing
-from hookscope.results.capture_export import Part, choose_parts, write_parts
-from hookscope.results.features.exporting import write_numpy, write_safetensors
+from hookscope.files.atomic_files import replacement_file
+from hookscope.results.capture_export import TensorSlice, choose_slices, write_slices
+from hookscope.results.capture_file import open_capture
 from hookscope.results.features.features import Features
-from hookscope.results.features.lazy import Rows
-from hookscope.results.features.parquet import write_parquet
-from hookscope.results.reader import open_capture
+from hookscope.results.features.features_export import write_numpy, write_parquet, write_safetensors
+from hookscope.results.features.lazy_rows import LazyRows
 from hookscope.specs.output_path import NPY, NPZ, SUFFIX, table_ending
 
 WRITERS: dict[str, Callable[..., None]] = {
@@ -39,7 +38,7 @@ class Exported:
 
     path: Path
     bytes: int
-    rows: tuple[Rows | Part, ...]
+    rows: tuple[LazyRows | TensorSlice, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return ``file``, ``bytes``, and ``keys``, each with its shape and dtype."""
@@ -111,7 +110,7 @@ def export(
         if progress:
             progress(done, total)
 
-    with replacing(path, "Choose another place, or fewer layers.") as scratch:
+    with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
         write(opened, chosen, scratch, advance)
         size = scratch.stat().st_size
     return Exported(path, size, chosen)
@@ -131,8 +130,8 @@ def _export_recording(
             "Name another file with --output.",
         )
     capture = open_capture(file)
-    parts = choose_parts(capture, words, ending)
-    with replacing(path, "Choose another place, or fewer layers.") as scratch:
-        write_parts(capture, parts, scratch, ending, progress or (lambda done, total: None))
+    parts = choose_slices(capture, words, ending)
+    with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
+        write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))
         size = scratch.stat().st_size
     return Exported(path, size, parts)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from hookscope.extraction.session import Extraction, extract_into
-from hookscope.extraction.state import State
+from hookscope.extraction.batch_runner import RunProgress
+from hookscope.extraction.extraction import Extraction, extract_into
 from hookscope.specs.choices import DECODINGS, DEFAULT_MODEL
 from hookscope.specs.command_options import ExtractOptions
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request, RunOptions
@@ -56,7 +56,7 @@ def extract(
     force: bool = False,
     channels_last: bool = False,
     autocast: str | None = None,
-    progress: Callable[[State], None] | None = None,
+    progress: Callable[[RunProgress], None] | None = None,
 ) -> Extraction:
     """Run a model over many inputs and write what its layers give to a folder of shards.
 

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import find_model
-from hookscope.hooks.layers import Layer, refuse_lazy
+from hookscope.hooks.layers import Layer, check_not_lazy
 from hookscope.hooks.selection import select
-from hookscope.specs.choices import DEFAULT_MODEL, SCALES, WAYS
-from hookscope.specs.device_map import demand_word
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DEFAULT_MODEL
 from hookscope.specs.request import ModelRequest
-from hookscope.views.images.channels import COUNT
-from hookscope.views.images.kernels import by_output
-from hookscope.views.images.needed import needing_matplotlib
-from hookscope.views.images.wording import about, shape_text
+from hookscope.specs.run_options import check_choice
+from hookscope.views.images.feature_maps import DEFAULT_COUNT
+from hookscope.views.images.figure_labels import recording_caption, require_matplotlib, shape_label
+from hookscope.views.images.filter_weights import output_channels_first
 
 if TYPE_CHECKING:
     from hookscope.views.images.figures.drawing import Drawing
@@ -30,9 +29,9 @@ def filters(
     layer: str = ".",
     *,
     channels: Sequence[int] | None = None,
-    by: str = WAYS[0],
-    count: int = COUNT,
-    scale: str = SCALES[0],
+    by: str = CHANNEL_ORDERS[0],
+    count: int = DEFAULT_COUNT,
+    scale: str = COLOR_SCALES[0],
     dark: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
@@ -80,22 +79,22 @@ def filters(
         >>> hookscope.filters("resnet18", "conv1", count=4).shows
         ('conv1.weight (64x3x7x7): filters 0-3 of 64, in colour',)
     """
-    demand_word("by", by, WAYS)
-    demand_word("scale", scale, SCALES)
-    with needing_matplotlib():
-        from hookscope.views.images.figures.of_layer import draw
+    check_choice("by", by, CHANNEL_ORDERS)
+    check_choice("scale", scale, COLOR_SCALES)
+    with require_matplotlib():
+        from hookscope.views.images.figures.filters_figure import draw_weight
     asked = ModelRequest(model, weights, rename, partial, model_args, method, attn, trust)
     loaded = find_model(asked, seed)
-    refuse_lazy(loaded.module)
+    check_not_lazy(loaded.module)
     name, owner, values = _weights_of(loaded.module, layer, loaded.word)
     tensor = values.detach().cpu()
     # numpy has neither bfloat16 nor the float8s; each of their values is a float32.
     array = (tensor if tensor.dtype is torch.float64 else tensor.float()).numpy()
-    told = about({"model": {"word": loaded.word, "weights": loaded.weights.word}})
+    told = recording_caption({"model": {"word": loaded.word, "weights": loaded.weights.word}})
     if owner.type.startswith("ConvTranspose") and array.ndim > 2:
-        array = by_output(array, getattr(owner.module, "groups", 1))
+        array = output_channels_first(array, getattr(owner.module, "groups", 1))
     chosen = {"channels": channels, "by": by, "count": count, "seed": seed}
-    return draw(name, owner.type, array, told, chosen, scale == "each", dark)
+    return draw_weight(name, owner.type, array, told, chosen, scale == "each", dark)
 
 
 def _weights_of(module: nn.Module, word: str, model: str) -> tuple[str, Layer, Tensor]:
@@ -128,7 +127,7 @@ def _weights_of(module: nn.Module, word: str, model: str) -> tuple[str, Layer, T
     values = owner.module.get_parameter(name)
     if values.ndim < 2 or not values.numel():
         raise RequestError(
-            f"{word} ({shape_text(values.shape)}) has no two dimensions to be drawn.",
+            f"{word} ({shape_label(values.shape)}) has no two dimensions to be drawn.",
             "Name a layer whose weights have two dimensions or more.",
         )
     full = name if owner.name == "." else f"{owner.name}.{name}"

@@ -9,20 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.gradcheck import compare as compare_numerically
-from hookscope.analysis.gradcheck import unvaried
-from hookscope.execution.failures.explaining import failures_explained
-from hookscope.execution.forward import (
-    untouched,
-)
+from hookscope.analysis.jacobian_check import compare_jacobians as compare_numerically
+from hookscope.analysis.jacobian_check import describe_fixed_parameters
+from hookscope.execution.failures.failure_explanation import explain_forward_errors
+from hookscope.execution.forward import preserve_model_state
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
-from hookscope.results.gradcheck import GradCheck
-from hookscope.sources.autograd_function import applied, is_function
+from hookscope.results.grad_check import GradCheck
+from hookscope.sources.python_file import function_module, is_autograd_function
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
 from hookscope.specs.request import InputRequest, ModelRequest, Request, RunOptions, chosen_options
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.interrupts import signal_safe
 
 
 def gradcheck(
@@ -75,13 +73,13 @@ def gradcheck(
         True
     """
     own = GradcheckOptions(shape, eps, atol, rtol)
-    checked: Any = applied(model) if is_function(model) else model
+    checked: Any = function_module(model) if is_autograd_function(model) else model
     shapes: list[Any] = [shape] if shape and isinstance(shape[0], int) else list(shape)
     if len(shapes) > 1 and input is None:
         source = torch.Generator().manual_seed(seed)
         input = tuple(torch.randn(*each, generator=source) for each in shapes)
         shapes = []
-    with restored(torch.inference_mode(False)):
+    with signal_safe(torch.inference_mode(False)):
         request = Request(
             "gradcheck",
             ModelRequest(checked, weights, rename, partial, model_args, method, attn, trust),
@@ -89,8 +87,8 @@ def gradcheck(
             run=RunOptions(seed, "float64", "cpu"),
         )
         prepared = prepare(request)
-        guard = untouched(prepared.module, train=False, seed=seed)
-        with failures_explained(prepared), guard:
+        guard = preserve_model_state(prepared.module, train=False, seed=seed)
+        with explain_forward_errors(prepared), guard:
             found = tuple(compare_numerically(prepared, eps, atol, rtol))
     options = {
         **chosen_options(request.model),
@@ -98,4 +96,4 @@ def gradcheck(
         **chosen_options(own),
     }
     run = describe_run("gradcheck", prepared, options)
-    return GradCheck(found, eps, atol, rtol, run, unvaried(prepared))
+    return GradCheck(found, eps, atol, rtol, run, describe_fixed_parameters(prepared))

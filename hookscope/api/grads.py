@@ -10,18 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.execution.backward import settle_loss
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.forward import (
-    announce_size,
-    demand_all_ran,
-    demand_unchanged,
-)
+from hookscope.execution.forward import check_all_ran, check_recording_size, verify_output_unchanged
+from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance
-from hookscope.execution.runs import run_backward
+from hookscope.execution.recorded_run import run_backward
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.user_hooks.binding import Hooks
+from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradsOptions
 from hookscope.specs.record_kinds import OP_GRAD
@@ -34,7 +30,7 @@ from hookscope.specs.request import (
     Request,
     RunOptions,
 )
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.interrupts import signal_safe
 
 
 def grads(
@@ -140,21 +136,23 @@ def grads(
     )
     own = GradsOptions(what, ops, verify, strict, max_bytes)
     kinds = own.kinds | ({OP_GRAD} if ops else set())
-    measure = settle_loss(asked)
+    measure = resolve_loss(asked)
     prepared = prepare(request)
-    announce_size(prepared, kinds, max_bytes)
+    check_recording_size(prepared, kinds, max_bytes)
     again = functools.partial(run_backward, kinds=kinds, measure=measure)
     with (
         Provenance("grads", prepared, request.chosen(own)) as provenance,
-        restored(torch.enable_grad()),
+        signal_safe(torch.enable_grad()),
     ):
         run = again(prepared, max_bytes=max_bytes)
         found = provenance.capture = run.capture
-        demand_unchanged(prepared, found.output, excuse_noise=not verify, recorded=len(found))
+        verify_output_unchanged(
+            prepared, found.output, excuse_noise=not verify, recorded=len(found)
+        )
         found.metadata = provenance.metadata() | run.told
         found.metadata |= describe_effect(prepared, run, again, compare)
     if verify:
         found.metadata["verified"] = True
     if strict:
-        demand_all_ran(found)
+        check_all_ran(found)
     return found

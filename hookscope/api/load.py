@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookscope.hooks.capture import Capture
-from hookscope.sources import loading
+from hookscope.sources import model_loader
 
-load_model = loading.load
+load_model = model_loader.load
 load = Capture.load

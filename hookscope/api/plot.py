@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hookscope.results.reader import open_capture
-from hookscope.specs.choices import SCALES, WAYS
-from hookscope.specs.device_map import demand_word
-from hookscope.views.images.channels import COUNT
-from hookscope.views.images.choosing import choose
-from hookscope.views.images.needed import needing_matplotlib
+from hookscope.results.capture_file import open_capture
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES
+from hookscope.specs.run_options import check_choice
+from hookscope.views.images.feature_maps import DEFAULT_COUNT
+from hookscope.views.images.figure_labels import require_matplotlib
+from hookscope.views.images.plot_choice import choose_plot
 
 if TYPE_CHECKING:
     from hookscope.views.images.figures.drawing import Drawing
@@ -26,11 +26,11 @@ def plot(
     *,
     kind: str | None = None,
     channels: Sequence[int] | None = None,
-    by: str = WAYS[0],
-    count: int = COUNT,
+    by: str = CHANNEL_ORDERS[0],
+    count: int = DEFAULT_COUNT,
     seed: int = 0,
     dim: int | None = None,
-    scale: str = SCALES[0],
+    scale: str = COLOR_SCALES[0],
     dark: bool = False,
 ) -> Drawing:
     """Draw what a file holds.
@@ -64,14 +64,16 @@ def plot(
         >>> picture.kind, picture.shows
         ('maps', ('conv1/output (1x16x8x8): channels 0-3 of 16',))
     """
-    demand_word("by", by, WAYS)
-    demand_word("scale", scale, SCALES)
+    check_choice("by", by, CHANNEL_ORDERS)
+    check_choice("scale", scale, COLOR_SCALES)
     capture = open_capture(file)
-    choice = choose(capture, [keys] if isinstance(keys, str) else list(keys), kind)
+    choice = choose_plot(capture, [keys] if isinstance(keys, str) else list(keys), kind)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
     if choice.left_out:
         log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
-    with needing_matplotlib():
-        from hookscope.views.images.figures.of_capture import Wishes, draw
-    return draw(capture, choice, Wishes(channels, by, count, seed, dim, scale == "each"), dark)
+    with require_matplotlib():
+        from hookscope.views.images.figures.capture_figure import FigureOptions, draw_capture
+    return draw_capture(
+        capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each"), dark
+    )

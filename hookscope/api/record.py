@@ -10,19 +10,19 @@ from torch import nn
 
 from hookscope.execution.provenance import versions
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.ops.watch import watched
+from hookscope.hooks.ops.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.selection import select
-from hookscope.sources.live import demand_model, hookable
+from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
-from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUES, resolve_kinds
+from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import as_texts
-from hookscope.tensors.interrupts import restoring
+from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 
 
-@restoring
+@signal_safe_contextmanager
 def record(
     module: nn.Module | torch.export.ExportedProgram,
     layers: str | Iterable[str] = (),
@@ -57,18 +57,18 @@ def record(
         >>> capture["./weight.grad"]
         tensor([[2., 2., 2., 2.]])
     """
-    kinds = resolve_kinds(what, VALUES) | ({OP} if ops else set())
+    kinds = resolve_kinds(what, VALUE_KINDS) | ({OP} if ops else set())
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
-    demand_model(module)
+    check_model(module)
     with hookable(module) as open_module:
         word = type(unwrapped(open_module)).__name__
         recorder = Recorder(open_module, select(open_module, as_texts(layers), word=word), kinds)
-        with recorder as capture, watched(recorder):
+        with recorder as capture, record_ops(recorder):
             run = {"command": "record", "model": {"word": word}, "versions": versions()}
             capture.metadata = run
             yield capture
-    for name in recorder.doubts:
+    for name in recorder.modified_inputs:
         log.warning(
             "%s: an input was changed in place that shares memory with another input. While"
             " the gradients at the model's inputs are recorded the other does not change with it."

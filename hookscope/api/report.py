@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hookscope.errors import CheckFailed
-from hookscope.files.atomic import write_text
-from hookscope.results.reader import open_capture
+from hookscope.files.atomic_files import write_text
+from hookscope.results.capture_file import open_capture
 from hookscope.specs.output_path import PAGE, check_ending
-from hookscope.views.html.build import build
-from hookscope.views.html.choice import LIMIT, choices
-from hookscope.views.html.write import write
+from hookscope.views.html.page import write_page
+from hookscope.views.html.page_builder import build_page
+from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
         (1, (), '<!doctype html>')
     """
     captures = [open_capture(path) for path in (file, other) if path is not None]
-    for choice in choices(captures):
-        page = build(captures, choice)
-        html = write(page)
-        if len(html.encode()) < LIMIT:
+    for choice in descending_limits(captures):
+        page = build_page(captures, choice)
+        html = write_page(page)
+        if len(html.encode()) < MAX_PAGE_BYTES:
             break
     else:
         raise CheckFailed(
-            f"{file} tells so much of itself that no page under {LIMIT // 10**6} MB holds it.",
+            f"{file} tells so much of itself that no page under {MAX_PAGE_BYTES // 10**6} MB holds it.",
             "Record fewer layers.",
         )
     figures = [

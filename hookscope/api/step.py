@@ -10,19 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.execution.backward import settle_loss
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.forward import (
-    announce_size,
-    demand_all_ran,
-    demand_unchanged,
-)
-from hookscope.execution.optimizer_step import settle_rule
+from hookscope.execution.forward import check_all_ran, check_recording_size, verify_output_unchanged
+from hookscope.execution.objective import resolve_loss
+from hookscope.execution.optimizer_step import resolve_optimizer
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance
-from hookscope.execution.runs import run_step
+from hookscope.execution.recorded_run import run_step
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.user_hooks.binding import Hooks
+from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import StepOptions
 from hookscope.specs.record_kinds import PARAM_GRAD
@@ -35,7 +31,7 @@ from hookscope.specs.request import (
     Request,
     RunOptions,
 )
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.interrupts import signal_safe
 
 
 def step(
@@ -123,21 +119,21 @@ def step(
         asked,
     )
     own = StepOptions(optimizer, lr, opt_args, strict, max_bytes)
-    rule = settle_rule(optimizer, lr, opt_args)
-    measure = settle_loss(asked)
+    rule = resolve_optimizer(optimizer, lr, opt_args)
+    measure = resolve_loss(asked)
     prepared = prepare(request)
-    announce_size(prepared, {PARAM_GRAD}, max_bytes)
+    check_recording_size(prepared, {PARAM_GRAD}, max_bytes)
     again = functools.partial(run_step, measure=measure, rule=rule)
     with (
         Provenance("step", prepared, request.chosen(own)) as provenance,
-        restored(torch.enable_grad()),
+        signal_safe(torch.enable_grad()),
     ):
         run = again(prepared, max_bytes=max_bytes)
         made = provenance.capture = run.capture
         if prepared.plan.hands_on_clones:
-            demand_unchanged(prepared, made.output, excuse_noise=True, recorded=len(made))
+            verify_output_unchanged(prepared, made.output, excuse_noise=True, recorded=len(made))
         made.metadata = provenance.metadata() | run.told
         made.metadata |= describe_effect(prepared, run, again, compare)
     if strict:
-        demand_all_ran(made)
+        check_all_ran(made)
     return made

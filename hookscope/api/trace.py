@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.execution.backward import differentiate, settle_loss
-from hookscope.execution.failures.explaining import failures_explained
+from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import (
-    demand_unchanged,
+    detach_clone,
     forward,
     grad_mode,
-    settled,
-    untouched,
+    preserve_model_state,
+    verify_output_unchanged,
 )
+from hookscope.execution.objective import differentiate, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import Tracer
-from hookscope.results.trace import Trace
+from hookscope.results.trace_events import Trace
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.request import (
     InputRequest,
@@ -33,7 +33,7 @@ from hookscope.specs.request import (
     Request,
     RunOptions,
 )
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.interrupts import signal_safe
 
 
 def trace(
@@ -93,25 +93,25 @@ def trace(
         RunOptions(seed, dtype, device, train=train),
         loss=asked,
     )
-    measure = None if forward_only else settle_loss(asked)
+    measure = None if forward_only else resolve_loss(asked)
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen())
-    guard = untouched(prepared.module, train=train, seed=seed)
+    guard = preserve_model_state(prepared.module, train=train, seed=seed)
     watch = functools.partial(Tracer, prepared.module, prepared.layers, prepared.device)
     with (
-        failures_explained(prepared),
-        restored(torch.inference_mode(False)),
+        explain_forward_errors(prepared),
+        signal_safe(torch.inference_mode(False)),
         grad_mode(not forward_only),
         guard,
         watch(backward=not forward_only) as tracer,
     ):
         if measure is None:
-            output = settled(forward(prepared))
+            output = detach_clone(forward(prepared))
         else:
             recorder = Recorder(prepared.module, (), ())
             metadata |= differentiate(prepared, recorder, measure)
-            output = settled(recorder.capture.output)
+            output = detach_clone(recorder.capture.output)
     if measure is not None:  # the clones that go through the model then
         with grad_mode(True):
-            demand_unchanged(prepared, output, excuse_noise=True)
+            verify_output_unchanged(prepared, output, excuse_noise=True)
     return tracer.trace(metadata, output)

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from hookscope.errors import ForwardError
-from hookscope.hooks.layers import describe, refuse_lazy
+from hookscope.hooks.layers import check_not_lazy, describe_model
 from hookscope.hooks.selection import select
 from hookscope.results.module_tree import ROOT, ModuleTree
-from hookscope.sources import loading
-from hookscope.sources.live import demand_model
+from hookscope.sources import model_loader
+from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.request import as_texts
@@ -63,16 +63,16 @@ def tree(
         >>> [(node.name, node.parameters) for node in tree.nodes]
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
     """
-    demand_model(model, str, os.PathLike)
+    check_model(model, str, os.PathLike)
     again: Callable[..., LoadedModel] | None = None
     if not isinstance(model, str | os.PathLike):
-        loaded = loading.wrap(model)
+        loaded = model_loader.wrap(model)
     else:
         again = partial(
-            loading.load, model, model_args=model_args, method=method, attn=attn, trust=trust
+            model_loader.load, model, model_args=model_args, method=method, attn=attn, trust=trust
         )
         loaded = again(meta=True)
-    refuse_lazy(loaded.module)
+    check_not_lazy(loaded.module)
     chosen = select(
         loaded.module,
         as_texts(layers),
@@ -81,14 +81,14 @@ def tree(
         leaves=leaves,
         word=loaded.word,
     )
-    whole = describe(loaded.module, loaded.word)
+    whole = describe_model(loaded.module, loaded.word)
     known = {node.name for node in whole.nodes}
     names = {layer.name for layer in chosen}
     if shapes:
-        from hookscope.analysis.shapes import with_shapes  # its FLOP counter takes 0.1 s to import
+        from hookscope.analysis.shapes import add_shapes  # its FLOP counter takes 0.1 s to import
 
         try:
-            whole = with_shapes(whole, loaded, shape, again)
+            whole = add_shapes(whole, loaded, shape, again)
         except ForwardError as error:
             error.tree = _narrowed(error.tree, names)
             raise

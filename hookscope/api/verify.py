@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 from hookscope.errors import ResultsFileError, StoreError
-from hookscope.results.features.checking import Verification, check
 from hookscope.results.features.features import read_manifest
-from hookscope.results.features.location import place_of
+from hookscope.results.features.location import parse_location
+from hookscope.results.features.verification import Verification, verify_folder
 
 
 def verify(
@@ -37,9 +37,9 @@ def verify(
         >>> found.ok, found.rows, found.damages
         (True, 10, ())
     """
-    place = place_of(features)
+    place = parse_location(features)
     try:
         manifest = read_manifest(place)
     except ResultsFileError as error:  # which is what was asked for, and no fault of the request
         raise StoreError(error.message, error.hint) from error
-    return check(place, manifest, progress or (lambda done, total: None))
+    return verify_folder(place, manifest, progress or (lambda done, total: None))

@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from hookscope.cli import candidates, losses, options
-from hookscope.cli.command import Example, command, flag, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.following import edit_command
-from hookscope.cli.out import Out
-from hookscope.cli.recording import say_what_was_written, settle_path
-from hookscope.cli.running import running
-from hookscope.cli.values import FileName
-from hookscope.specs.choices import FIGURES, KNOCKOUTS
+from hookscope.cli import completion_values, loss_options, options
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.next_command import edit_command
+from hookscope.cli.param_types import FileName
+from hookscope.cli.recording_command import note_written_file, resolve_output_path
+from hookscope.cli.run_context import running
+from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS
 
 EXAMPLES = (
     Example(
@@ -45,12 +45,12 @@ MEANINGS = {
     ],
 }
 
-how = together(
+how = combine(
     option(
         "--by",
         section="Knocking out",
         default="zero",
-        type=click.Choice(list(KNOCKOUTS)),
+        type=click.Choice(list(ABLATION_EDITS)),
         help="What becomes of a layer's output.",
     ),
     flag(
@@ -61,12 +61,12 @@ how = together(
     option(
         "--rank",
         section="Knocking out",
-        type=click.Choice(FIGURES),
+        type=click.Choice(ABLATION_METRICS),
         help="The figure to sort by; score if the output is one of class scores, else output.",
     ),
 )
 
-output = together(
+output = combine(
     option(
         "--output",
         "-o",
@@ -80,19 +80,19 @@ output = together(
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return MEANINGS | losses.formulas()
+    return MEANINGS | loss_options.help_notes()
 
 
 @command(
     "ablate",
     options.model,
     how,
-    losses.loss,
+    loss_options.loss,
     options.layers,
     options.inputs,
     options.run,
     output,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
     notes=_notes,
@@ -105,10 +105,10 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
     largest change first. The target is settled by the run with nothing knocked out. Results go to a
     JSON file as they come: interrupted, the same command goes on from there.
     """
-    out: Out = ctx.obj
-    path, replaces = settle_path("ablate", file, force, values["model"], ".json")
+    out: Console = ctx.obj
+    path, replaces = resolve_output_path("ablate", file, force, values["model"], ".json")
     options.announce_model(ctx)
-    out.last_words = "Interrupted; nothing was written."
+    out.interrupt_message = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
         from hookscope.api.ablate import ablate as verb
 
@@ -117,22 +117,24 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
             def progress(done: int, total: int) -> None:
                 if done:
                     kept = f"{done} of {total} knock-outs are in {path}"
-                    out.last_words = f"Interrupted; {kept}. The same command goes on from there."
+                    out.interrupt_message = (
+                        f"Interrupted; {kept}. The same command goes on from there."
+                    )
                 advance(done, total)
 
             result = verb(**values, file=path, progress=progress)
-        out.last_words = f"Interrupted; {path} was written."
-    names = [(one.module, one.type) for one in result.coverage.fired]
-    names += [(one.module, one.type) for one in result.coverage.silent]
-    candidates.remember(values["model"], names, complete=False)
+        out.interrupt_message = f"Interrupted; {path} was written."
+    names = [(one.module, one.type) for one in result.coverage.executed]
+    names += [(one.module, one.type) for one in result.coverage.not_executed]
+    completion_values.remember_layers(values["model"], names, complete=False)
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("ablate", {**result.to_json(), "file": str(path)}))
     else:
         from hookscope.views.text.ablate import ablation_lines
 
         out.result(ablation_lines(result, out.width, out.ascii))
-    say_what_was_written(out, path, path.stat().st_size, replaces and not result.resumed)
+    note_written_file(out, path, path.stat().st_size, replaces and not result.resumed)
     if result.knockouts:
         out.note(f"next: {edit_command(ctx, result.knockouts[0].edit(result.edit))}")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from hookscope.cli.settings_files import Setting, SettingsFile
 from hookscope.errors import StoreError, cause
-from hookscope.specs import input as words
-from hookscope.specs import model as spec
+from hookscope.specs import input_spec as words
+from hookscope.specs import model_spec as spec
 from hookscope.specs.output_path import ADDRESS
 
 ALLOW = "hookscope config --allow"
@@ -34,7 +34,7 @@ _NEVER = ("force", "trust")
 _OUTPUTS = ("output", "chrome")
 
 
-class Refusal(NamedTuple):
+class RefusedSetting(NamedTuple):
     """A value that is not taken from a file, why, and what to do."""
 
     setting: Setting
@@ -49,7 +49,7 @@ def names_code(key: str, value: Any) -> bool:
     return test is not None and any(test(str(item)) for item in items)
 
 
-def refusal(key: str, setting: Setting, user_folder: Path) -> Refusal | None:
+def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetting | None:
     """Return why the value of a key is not taken from its file; None if it is taken.
 
     Args:
@@ -62,21 +62,21 @@ def refusal(key: str, setting: Setting, user_folder: Path) -> Refusal | None:
         return None
     if key in _NEVER and value is not False:
         message = f"{file.path} sets {key}, which a project's settings file may not."
-        return Refusal(setting, message, f"Type --{key}.")
+        return RefusedSetting(setting, message, f"Type --{key}.")
     if key in _OUTPUTS and not _lies_inside(str(value), file.path.parent):
         message = f"{key} = {value!r} in {file.path} is outside the folder of that file."
-        return Refusal(setting, message, f"Type --{key}, or name the file with --config.")
+        return RefusedSetting(setting, message, f"Type --{key}, or name the file with --config.")
     if not names_code(key, value):
         return None
     recorded = _recorded(user_folder, file.path)
     if recorded != file.sha256:
         why = "has changed since it was allowed" if recorded else "is not allowed"
         message = f"{file.path} {why} to name Python code, and it sets {key} = {value!r}."
-        return Refusal(setting, message, f"Read the file. Then run: {ALLOW}")
+        return RefusedSetting(setting, message, f"Read the file. Then run: {ALLOW}")
     if not _is_same_everywhere(key, value) and Path.cwd() != file.path.parent:
         message = f"{key} = {value!r} in {file.path} names code relative to the working folder."
         hint = f"Run the command in {file.path.parent}, type --{key}, or write an absolute path."
-        return Refusal(setting, message, hint)
+        return RefusedSetting(setting, message, hint)
     return None
 
 

@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import candidates, options
-from hookscope.cli.command import Example, command, flag, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.following import grads_command
-from hookscope.cli.out import Out
-from hookscope.cli.recording import refuse_own_source, settle_path
-from hookscope.cli.running import running
-from hookscope.cli.values import FileName
+from hookscope.cli import completion_values, options
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.next_command import grads_command
+from hookscope.cli.param_types import FileName
+from hookscope.cli.recording_command import check_not_an_input, resolve_output_path
+from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
-from hookscope.specs.cam import (
-    BASELINES,
-    DEFAULT_METHOD,
-    METHODS,
-    STEPS,
-    UPSAMPLINGS,
-)
+from hookscope.specs.cam_methods import BASELINES, DEFAULT_METHOD, METHODS, STEPS, UPSAMPLINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +60,7 @@ def _one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...
     return names[0] if names else None
 
 
-how = together(
+how = combine(
     option(
         "--by",
         section="Map",
@@ -82,7 +76,7 @@ how = together(
         metavar="NAME",
         multiple=True,
         callback=_one_layer,
-        shell_complete=candidates.layers,
+        shell_complete=completion_values.layers,
         help="The layer to explain; the last one on a grid that the score needs, if not given.",
     ),
     option(
@@ -118,7 +112,7 @@ how = together(
     ),
 )
 
-output = together(
+output = combine(
     option(
         "--output",
         "-o",
@@ -145,7 +139,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.inputs,
     options.run,
     output,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
     notes=_notes,
@@ -157,39 +151,39 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     itself, at the layer's resolution and at the image's, as a safetensors file. Prints the layer,
     its grid, the class and its score, and where the map peaks.
     """
-    out: Out = ctx.obj
-    from hookscope.cli.request import part_of
+    out: Console = ctx.obj
+    from hookscope.cli.request_builder import build_part
     from hookscope.specs.command_options import CamOptions
 
-    part_of(CamOptions, values)
+    build_part(CamOptions, values)
     picture, maps, replaces = _settle_paths(output, force, values["model"])
     for path in (path for path in (picture, maps) if path.exists()):
-        from hookscope.specs.input import paths_of
+        from hookscope.specs.input_spec import input_paths
 
-        read = [*paths_of(values["input"] or ()), values["weights"], values["target"]]
-        refuse_own_source(path, read)
+        read = [*input_paths(values["input"] or ()), values["weights"], values["target"]]
+        check_not_an_input(path, read)
     options.announce_model(ctx)
-    out.last_words = "Interrupted; nothing was written."
+    out.interrupt_message = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
-        from hookscope.analysis.cams.picture import heat_png
+        from hookscope.analysis.cams.overlay import overlay_png
         from hookscope.api.cam import cam as verb
-        from hookscope.files import atomic
+        from hookscope.files import atomic_files
 
         with out.bar("running") as advance:
             capture = verb(**values, progress=advance)
         out.step(f"Writing {picture} ...")
         maps_size = capture.save(maps)
-        size = atomic.write_bytes(picture, heat_png(capture))
-        out.last_words = f"Interrupted; {picture} and {maps} were written."
+        size = atomic_files.write_bytes(picture, overlay_png(capture))
+        out.interrupt_message = f"Interrupted; {picture} and {maps} were written."
     if out.json:
-        from hookscope.views.text.json import capture_document
+        from hookscope.views.text.documents import capture_document
 
         out.document({**capture_document(capture, str(maps)), "picture": str(picture)})
     else:
         from hookscope.views.text.cam import cam_lines
 
         out.result(cam_lines(capture, out.width, out.ascii))
-    from hookscope.views.text.text import size as bytes_text
+    from hookscope.views.text.formats import bytes_text
 
     replaced = ", replacing earlier files" if replaces else ""
     out.note(
@@ -208,6 +202,6 @@ def _settle_paths(output: str | None, force: bool, model: str) -> tuple[Path, Pa
             f"The output {output!r} is no PNG.",
             "Name the picture, such as out.png; the maps go to out.safetensors beside it.",
         )
-    picture, replaces = settle_path("cam", output, force, model, ".png")
+    picture, replaces = resolve_output_path("cam", output, force, model, ".png")
     maps = picture.with_suffix(outputs.SUFFIX)
-    return picture, maps, outputs.check(maps, force) or replaces
+    return picture, maps, outputs.check_output(maps, force) or replaces

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hookscope.cli import changes, options
-from hookscope.cli.command import Example, command, option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.recording import record
+from hookscope.cli import intervention_options, options
+from hookscope.cli.commands import Example, command, option
+from hookscope.cli.global_options import global_options
+from hookscope.cli.recording_command import run_recording
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder
 
@@ -56,7 +56,7 @@ EXAMPLES = (
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return changes.operations("--edit")
+    return intervention_options.help_notes("--edit")
 
 
 @command(
@@ -67,9 +67,9 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.ops,
     options.attention,
     options.inputs,
-    changes.changes("capture"),
+    intervention_options.for_command("capture"),
     options.run,
-    options.spread,
+    options.device_map,
     option(
         "--generate",
         section="Run",
@@ -79,7 +79,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     ),
     options.checks,
     options.output,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
     notes=_notes,
@@ -96,4 +96,4 @@ def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) 
             f"{output} is a folder, and capture writes one file.",
             "Name a file, or use 'hookscope extract' for the features of many inputs.",
         )
-    record(ctx, output, force, values)
+    run_recording(ctx, output, force, values)

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from hookscope.cli import losses, options
-from hookscope.cli.command import Example, command, flag, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
-from hookscope.cli.values import FileName, Several
-from hookscope.specs.health_checks import CHECKS, DEFAULTS
+from hookscope.cli import loss_options, options
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import CommaList, FileName
+from hookscope.cli.run_context import running
+from hookscope.specs.health_checks import CHECKS, DEFAULT_THRESHOLDS
 
 FOUND = 1
 
@@ -35,7 +35,7 @@ def _threshold(name: str, text: str) -> Any:
     return option(
         f"--{name}",
         section="Thresholds",
-        default=getattr(DEFAULTS, name),
+        default=getattr(DEFAULT_THRESHOLDS, name),
         type=float,
         metavar="X",
         help=text,
@@ -44,11 +44,11 @@ def _threshold(name: str, text: str) -> Any:
 
 def _names(name: str, text: str) -> Any:
     return option(
-        f"--{name}", section="Which checks", type=Several(*CHECKS), metavar="LIST", help=text
+        f"--{name}", section="Which checks", type=CommaList(*CHECKS), metavar="LIST", help=text
     )
 
 
-thresholds = together(
+thresholds = combine(
     _threshold("dead", "Share of zero units from which a ReLU-like layer counts as dead."),
     _threshold("saturated", "Share of entries at a bound from which an activation is saturated."),
     _threshold("margin", "How near a bound is at it, as a share of the width between the bounds."),
@@ -64,7 +64,9 @@ thresholds = together(
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return {"Checks": [(one.name, one.finds) for one in CHECKS.values()]} | losses.formulas()
+    return {
+        "Checks": [(one.name, one.finds) for one in CHECKS.values()]
+    } | loss_options.help_notes()
 
 
 @command(
@@ -74,7 +76,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     _names("skip", "Leave these checks out."),
     thresholds,
     flag("forward-only", section="Loss", help="Run no backward pass."),
-    losses.loss_of_any_model,
+    loss_options.loss_of_any_model,
     options.inputs,
     options.run,
     option(
@@ -85,7 +87,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
         help="Write the findings to a file too: .sarif (SARIF 2.1.0) or .xml (JUnit).",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
     notes=_notes,
@@ -98,24 +100,24 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     The loss is the output along a random direction unless --loss or --target says otherwise. Exit
     status: 0 no error and no warning, 1 some.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from pathlib import Path
 
-    from hookscope.cli.request import part_of
+    from hookscope.cli.request_builder import build_part
     from hookscope.specs import catalog
     from hookscope.specs import output_path as outputs
     from hookscope.specs.command_options import CheckOptions
 
-    catalog.check(values["model"])
-    part_of(CheckOptions, values)
-    replaces = outputs.check_report(Path(output), force) if output else False
+    catalog.check_model_spec(values["model"])
+    build_part(CheckOptions, values)
+    replaces = outputs.check_report_output(Path(output), force) if output else False
     options.announce_model(ctx)
     with running(out, f"Running {values['model']} ..."):
         from hookscope.api.check import check as verb
 
         health = verb(**values)
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("check", health.to_json()))
     else:
@@ -123,12 +125,12 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
 
         out.result(check_lines(health, out.width, out.ascii))
     if output:
-        from hookscope.cli.recording import say_what_was_written
-        from hookscope.files.atomic import write_text
-        from hookscope.views.text.findings import WRITERS
+        from hookscope.cli.recording_command import note_written_file
+        from hookscope.files.atomic_files import write_text
+        from hookscope.views.text.check import REPORT_WRITERS
 
         path = Path(output)
-        size = write_text(path, WRITERS[path.suffix.lower()](health))
-        say_what_was_written(out, path, size, replaces)
+        size = write_text(path, REPORT_WRITERS[path.suffix.lower()](health))
+        note_written_file(out, path, size, replaces)
     if not health.ok:
         ctx.exit(FOUND)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli.command import Example, command
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 VARIABLE = "_HOOKSCOPE_COMPLETE"  # the script sets it when it asks for words
@@ -27,7 +27,7 @@ EXAMPLES = (
         type=click.Choice(SHELLS),
         help=f"The shell that the script is for: {', '.join(SHELLS)}.",
     ),
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -40,7 +40,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     maker = get_completion_class(shell)
     assert maker is not None
     script = maker(ctx.find_root().command, {}, "hookscope", VARIABLE)

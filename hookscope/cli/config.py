@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.command import Example, command
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.settings import Effective, effective, settings_of, user_folder
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.settings import EffectiveSetting, effective_settings, settings_of, user_folder
 from hookscope.cli.settings_files import FILE_NAME
 from hookscope.errors import RequestError
-from hookscope.files.escaping import visible
+from hookscope.files.escapes import visible
 
 if TYPE_CHECKING:
     from hookscope.cli.settings_files import SettingsFile
@@ -28,7 +28,7 @@ EXAMPLES = (
     "config",
     click.option("--allow", is_flag=True, help="Let the project's settings file name Python code."),
     click.option("--revoke", is_flag=True, help="Take that permission back."),
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -45,11 +45,11 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
     file's path and the hash of its content. trust, force and an output outside the file's folder
     are always refused.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     if allow or revoke:
         _decide(ctx, allow, revoke)
         return
-    rows = list(effective(ctx))
+    rows = list(effective_settings(ctx))
     files = [str(file.path) for file in settings_of(ctx).files]
     user_file = str(user_folder() / FILE_NAME)
     if out.json:
@@ -79,7 +79,7 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
         out.warning(f"{path} sets values that are refused{hint}")
 
 
-def _show_rows(out: Out, rows: list[Effective]) -> None:
+def _show_rows(out: Console, rows: list[EffectiveSetting]) -> None:
     cells = [(f"{row.command}.{row.option}", _text(row.value), _from(row)) for row in rows]
     widths = [max((len(cell[i]) for cell in cells), default=0) for i in range(2)]
     if cells:
@@ -126,7 +126,7 @@ def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
     """Allow the project's file to name code, or take that back; show what it names."""
     from hookscope.cli import allowed_settings as allowing
 
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     flag = "--allow" if allow else "--revoke"
     if allow and revoke:
         raise click.UsageError("--allow and --revoke cannot both be given.", ctx)
@@ -146,7 +146,9 @@ def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
         out.document({"schema": 1, "command": "config", "project": project, "code": names})
         return
     source = "allowed" if allow else "refused"
-    _show_rows(out, [Effective(c, key, value, source, str(file.path)) for c, key, value in code])
+    _show_rows(
+        out, [EffectiveSetting(c, key, value, source, str(file.path)) for c, key, value in code]
+    )
     if allow:
         out.note(f"{file.path} may name Python code until its content changes")
     else:
@@ -161,5 +163,5 @@ def _text(value: Any) -> str:
     return visible(",".join(map(str, value)) if isinstance(value, tuple | list) else str(value))
 
 
-def _from(row: Effective) -> str:
+def _from(row: EffectiveSetting) -> str:
     return visible(f"{row.source} {row.where}" if row.where else row.source)

@@ -8,12 +8,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import candidates, options
-from hookscope.cli.command import Example, command, flag, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
-from hookscope.cli.values import FileName, Several
+from hookscope.cli import completion_values, options
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import CommaList, FileName
+from hookscope.cli.run_context import running
 from hookscope.specs.choices import DEVICES, DTYPES
 
 DIFFERS, TROUBLE = 1, 2
@@ -47,15 +47,15 @@ def _read_each(
     def read(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> Any:
         if not value or ctx.resilient_parsing:
             return None
-        from hookscope.specs import model as spec
-        from hookscope.specs.diff import each_key
+        from hookscope.specs import model_spec as spec
+        from hookscope.specs.diff_request import parse_pairs_for_both
 
-        return each_key(value, getattr(spec, read_name))
+        return parse_pairs_for_both(value, getattr(spec, read_name))
 
     return read
 
 
-matching = together(
+matching = combine(
     option(
         "--map",
         section="Comparing",
@@ -90,12 +90,12 @@ matching = together(
 what = option(
     "--what",
     section="Layers",
-    type=Several("output", "input"),
+    type=CommaList("output", "input"),
     help="What to compare of each layer; several with commas between. If not given, outputs of"
     " models, and all that files hold.",
 )
 
-models = together(
+models = combine(
     option(
         "--model-arg",
         "model_args",
@@ -123,13 +123,13 @@ models = together(
     options.trust,
 )
 
-runs = together(
+runs = combine(
     option(
         "--weights",
         section="Run",
         multiple=True,
         type=FileName("weights"),
-        shell_complete=candidates.weights,
+        shell_complete=completion_values.weights,
         help="random (from the seed, if not given), default, a name, or a .safetensors or .pth"
         " FILE.",
     ),
@@ -174,7 +174,7 @@ runs = together(
     models,
     options.inputs,
     runs,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -188,21 +188,21 @@ def diff(ctx: click.Context, **values: Any) -> None:
     option given once counts for both; --weights, --dtype, --device, --method and --attn given twice
     are A's and B's. Exit status: 0 the same within tolerance, 1 different, 2 trouble.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     out.failed = TROUBLE
-    from hookscope.specs.diff import OF_MODELS, are_captures
+    from hookscope.specs.diff_request import MODEL_OPTIONS, are_captures
 
     captures = are_captures(values["a"], values["b"])
     _refuse_misfits(ctx, values, captures)
     if captures:  # of settings that hold for all commands, such as a seed, files need none
-        values = {name: value for name, value in values.items() if name not in OF_MODELS}
+        values = {name: value for name, value in values.items() if name not in MODEL_OPTIONS}
     what = f"Comparing {values['a']} with {values['b']} ..."
     with out.status(what) if captures else running(out, what):
         from hookscope.api.diff import diff as verb
 
         result = verb(**values)
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("diff", result.to_json()))
     else:
@@ -215,15 +215,15 @@ def diff(ctx: click.Context, **values: Any) -> None:
 
 def _refuse_misfits(ctx: click.Context, values: dict[str, Any], captures: bool) -> None:
     """Refuse what does not go together, before anything heavy is imported to use it."""
-    from hookscope.specs.diff import check_models, refuse_for_captures
-    from hookscope.specs.input import NO_IMAGE, refuse_unused
+    from hookscope.specs.diff_request import check_capture_options, check_models
+    from hookscope.specs.input_spec import NO_IMAGE, reject_image_options
     from hookscope.specs.tolerances import check_tolerances
 
     check_tolerances(values["atol"], values["rtol"])
     if captures:
         line = ParameterSource.COMMANDLINE
-        refuse_for_captures([name for name in values if ctx.get_parameter_source(name) is line])
+        check_capture_options([name for name in values if ctx.get_parameter_source(name) is line])
         return
     if not values["input"]:
-        refuse_unused(values, NO_IMAGE)
+        reject_image_options(values, NO_IMAGE)
     check_models(values)

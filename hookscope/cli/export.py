@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli.command import Example, command, flag, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.recording import say_what_was_written
-from hookscope.cli.values import FileName
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import FileName
+from hookscope.cli.recording_command import note_written_file
 
 EXAMPLES = (
     Example(
@@ -35,7 +35,7 @@ features = click.argument(
     help="The folder that 'hookscope extract' wrote, or its address.",
 )
 
-output = together(
+output = combine(
     option(
         "--output",
         "-o",
@@ -68,11 +68,11 @@ output = together(
         " with a slice behind it. Repeatable; all if not given.",
     ),
     output,
-    everywhere,
+    global_options,
     click.pass_obj,
     examples=EXAMPLES,
 )
-def export(out: Out, features: str, output: str | None, force: bool, **values: Any) -> None:
+def export(out: Console, features: str, output: str | None, force: bool, **values: Any) -> None:
     """Write the features of a dataset, or tensors of a capture, to one file.
 
     Values are read and written some megabytes at a time, so memory does not grow with the number of
@@ -87,18 +87,18 @@ def export(out: Out, features: str, output: str | None, force: bool, **values: A
     if os.path.isfile(features):
         name = Path(features).stem
     path = Path(output) if output else outputs.default_path(name, "export")
-    replaces = outputs.check(path, force, suffix=outputs.table_ending(path))
-    out.last_words = "Interrupted; nothing was written."
+    replaces = outputs.check_output(path, force, suffix=outputs.table_ending(path))
+    out.interrupt_message = "Interrupted; nothing was written."
     from hookscope.api.export import export as verb
 
     with out.bar("Exporting") as advance:
         done = verb(features, path, progress=advance, **values)
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("export", done.to_json()))
     else:
-        from hookscope.views.text.features import rows_lines
+        from hookscope.views.text.extract import exported_lines
 
-        out.result(rows_lines(done.rows, out.width, out.ascii))
-    say_what_was_written(out, path, done.bytes, replaces)
+        out.result(exported_lines(done.rows, out.width, out.ascii))
+    note_written_file(out, path, done.bytes, replaces)

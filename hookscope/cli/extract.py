@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.command import Example, command, flag, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
-from hookscope.cli.values import FileName, InputName, Parsed, byte_count
+from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import FileName, InputName, ParsedValue, read_byte_count
+from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
 from hookscope.specs.choices import AUTOCASTS, DECODINGS
 from hookscope.specs.input_list import is_listing
-from hookscope.specs.reduction import STORE_DTYPES, read_reduction
+from hookscope.specs.reduction import STORE_DTYPES, parse_reduction
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.extraction.state import State
+    from hookscope.extraction.batch_runner import RunProgress
 
 SECTION = "Dataset"
 
@@ -47,11 +47,11 @@ EXAMPLES = (
 
 def _check_reduction(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value and not ctx.resilient_parsing:
-        read_reduction(value)
+        parse_reduction(value)
     return value
 
 
-dataset = together(
+dataset = combine(
     option(
         "--batch",
         section=SECTION,
@@ -64,7 +64,7 @@ dataset = together(
         "--memory",
         section=SECTION,
         default="2GB",
-        type=Parsed("bytes", byte_count),
+        type=ParsedValue("bytes", read_byte_count),
         help="What the run may take beside the model, by an estimate.",
     ),
     option(
@@ -77,7 +77,7 @@ dataset = together(
     option(
         "--shard-size",
         section=SECTION,
-        type=Parsed("bytes", byte_count),
+        type=ParsedValue("bytes", read_byte_count),
         help="Size of one file of results, roughly; 512MB at most, and 16 files if there are rows"
         " for so many batches, if not given.",
     ),
@@ -160,7 +160,7 @@ inputs = option(
     " them; or FILE.py:NAME of a Dataset. Repeatable.",
 )
 
-output = together(
+output = combine(
     option(
         "--output",
         "-o",
@@ -186,10 +186,10 @@ output = together(
     options.seed,
     options.dtype,
     options.device,
-    options.spread,
+    options.device_map,
     dataset,
     output,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -200,43 +200,43 @@ def extract(ctx: click.Context, **values: Any) -> None:
     hookscope.open() reads it in Python, hookscope export writes it to one file. A run that was
     interrupted goes on with --resume. Started by torchrun, several processes share the inputs.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     folder: str = values["folder"]
     if not values["input"]:
         raise RequestError("There is no input.", "Give a folder of images: --input photos/")
     if not values["skip_bad"]:
-        options.look_at(spec for spec in values["input"] if not is_listing(spec))
-    from hookscope.cli.request import part_of
+        options.check_inputs(spec for spec in values["input"] if not is_listing(spec))
+    from hookscope.cli.request_builder import build_part
     from hookscope.specs.command_options import ExtractOptions
 
-    part_of(ExtractOptions, values)
+    build_part(ExtractOptions, values)
     from hookscope.results.features.folder import check_folder
-    from hookscope.results.features.location import place_of
+    from hookscope.results.features.location import parse_location
 
     launched = "TORCHELASTIC_RUN_ID" in os.environ
     if not launched:  # of several processes the first one looks
-        check_folder(place_of(folder), resume=values["resume"], force=values["force"])
+        check_folder(parse_location(folder), resume=values["resume"], force=values["force"])
     elif os.environ["RANK"] != "0":  # and the first one tells what they do
         out.quiet = True
     options.announce_model(ctx)
-    out.last_words = "Interrupted; nothing was written."
+    out.interrupt_message = "Interrupted; nothing was written."
     with running(out, f"Running {values['model']} ..."):
         from hookscope.api.extract import extract as verb
 
         several = launched and int(os.environ["WORLD_SIZE"]) > 1
         with out.bar("rows of the first process" if several else "rows") as advance:
 
-            def progress(state: State) -> None:
+            def progress(state: RunProgress) -> None:
                 kept = f"what is finished is in {folder}; the same command with --resume goes on."
-                out.last_words = f"Interrupted; {kept}"
+                out.interrupt_message = f"Interrupted; {kept}"
                 advance(state.rows, state.total, _pace(state))
 
             done = verb(**values, progress=progress)
-        out.last_words = f"Interrupted; {folder} was written."
+        out.interrupt_message = f"Interrupted; {folder} was written."
     if done.team.rank:
         return
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("extract", {**done.manifest, **done.told(), "folder": folder}))
     else:
@@ -244,9 +244,8 @@ def extract(ctx: click.Context, **values: Any) -> None:
     _say(out, folder, done)
 
 
-def _say(out: Out, folder: str, done: Any) -> None:
-    from hookscope.views.text.text import plural
-    from hookscope.views.text.text import size as bytes_text
+def _say(out: Console, folder: str, done: Any) -> None:
+    from hookscope.views.text.formats import bytes_text, plural
 
     written = sum(shard["bytes"] for shard in done.manifest["shards"])
     shards = plural(len(done.manifest["shards"]), "shard")
@@ -262,14 +261,14 @@ def _say(out: Out, folder: str, done: Any) -> None:
     out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
 
 
-def _lines(out: Out, done: Any) -> list[Text]:
+def _lines(out: Console, done: Any) -> list[Text]:
     """The table of what is in the folder; of statistics alone that of their file."""
     from hookscope.results.features.folder import STATISTICS
 
     statistics = os.path.join(str(done.place), STATISTICS)
     if os.path.isfile(statistics):
-        from hookscope.results.reader import open_capture
-        from hookscope.views.text.statistics import statistics_lines
+        from hookscope.results.capture_file import open_capture
+        from hookscope.views.text.extract import statistics_lines
 
         return statistics_lines(open_capture(statistics), out.width, out.ascii)
     from hookscope.views.text.extract import extraction_lines
@@ -277,9 +276,9 @@ def _lines(out: Out, done: Any) -> list[Text]:
     return extraction_lines(done.manifest, out.width, out.ascii)
 
 
-def _pace(state: State) -> str:
+def _pace(state: RunProgress) -> str:
     """Rate, bytes written, and which part of the run was waited for; empty before the first row."""
-    from hookscope.views.text.text import size as bytes_text
+    from hookscope.views.text.formats import bytes_text
 
     shares = _shares(state)
     if not state.rows or not shares:
@@ -296,7 +295,7 @@ def _pace_of_all(done: Any) -> str:
     return f"{rate}; the first: {shares}" if shares else rate
 
 
-def _shares(state: State) -> str:
+def _shares(state: RunProgress) -> str:
     times = {"decode": state.times.read, "forward": state.times.forward}
     times["write"] = state.times.write
     whole = sum(times.values())

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli import candidates, options, pictures
-from hookscope.cli.command import Example, command
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
+from hookscope.cli import completion_values, options, picture_options
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.run_context import running
 
 EXAMPLES = (
     Example(
@@ -37,16 +37,16 @@ EXAMPLES = (
         metavar="LAYER",
         required=False,
         is_eager=True,
-        callback=options.take_last_word,
-        shell_complete=candidates.layers,
+        callback=options.argument_after_model,
+        shell_complete=completion_values.layers,
         help="The layer, or one of its parameters.",
     ),
-    pictures.channels("Channels"),
-    pictures.looks,
+    picture_options.channels("Channels"),
+    picture_options.appearance,
     options.weights,
     options.seed,
-    pictures.output,
-    everywhere,
+    picture_options.output,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -56,15 +56,15 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     Of a convolution the kernels, in colour where they take three input channels; of a linear layer
     or an embedding the matrix.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from hookscope.specs import catalog
 
-    spec = catalog.check(values["model"])
-    path, replaces = pictures.settle_picture(output, force, spec.stem, "filters")
+    spec = catalog.check_model_spec(values["model"])
+    path, replaces = picture_options.resolve_picture_path(output, force, spec.stem, "filters")
     options.announce_model(ctx)
-    out.last_words = "Interrupted; nothing was written."
+    out.interrupt_message = "Interrupted; nothing was written."
     with running(out, f"Reading {values['model']} ..."):
         from hookscope.api.filters import filters as verb
 
         drawing = verb(**values)
-    pictures.deliver(out, drawing, path, replaces, dpi, "filters")
+    picture_options.write_picture(out, drawing, path, replaces, dpi, "filters")

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from hookscope.cli import options
-from hookscope.cli.command import Example, command, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
-from hookscope.cli.values import Parsed
-from hookscope.cli.values import shape as read_shape
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import ParsedValue, read_shape
+from hookscope.cli.run_context import running
 
 DIFFERS = 1
 
@@ -32,11 +31,11 @@ shapes = option(
     "--shape",
     section="Input",
     multiple=True,
-    type=Parsed("shape", read_shape),
+    type=ParsedValue("shape", read_shape),
     help="Shape of an input, such as 2x3; one for each input, in order. Filled with seeded noise.",
 )
 
-precision = together(
+precision = combine(
     option(
         "--eps",
         section="Precision",
@@ -72,7 +71,7 @@ precision = together(
     options.weights,
     options.seed,
     precision,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -83,20 +82,20 @@ def gradcheck(ctx: click.Context, **values: Any) -> None:
     mode; each entry of each input is moved by eps to either side, and each derivative is held
     against the one that backward gives. Exit status: 0 they agree, 1 they part somewhere.
     """
-    out: Out = ctx.obj
-    from hookscope.cli.request import part_of
+    out: Console = ctx.obj
+    from hookscope.cli.request_builder import build_part
     from hookscope.specs import catalog
     from hookscope.specs.command_options import GradcheckOptions
 
-    catalog.check(values["model"])
-    part_of(GradcheckOptions, values)
+    catalog.check_model_spec(values["model"])
+    build_part(GradcheckOptions, values)
     options.announce_model(ctx)
     with running(out, f"Running {values['model']} ..."):
         from hookscope.api.gradcheck import gradcheck as verb
 
         result = verb(**values)
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("gradcheck", result.to_json()))
     else:

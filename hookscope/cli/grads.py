@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hookscope.cli import changes, losses, options
-from hookscope.cli.command import Example, command, option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.recording import record
+from hookscope.cli import intervention_options, loss_options, options
+from hookscope.cli.commands import Example, command, option
+from hookscope.cli.global_options import global_options
+from hookscope.cli.recording_command import run_recording
 from hookscope.specs.choices import PENALTIES
 
 EXAMPLES = (
@@ -47,7 +47,7 @@ EXAMPLES = (
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return losses.formulas() | changes.operations("--edit", "--grad-edit")
+    return loss_options.help_notes() | intervention_options.help_notes("--edit", "--grad-edit")
 
 
 penalty = option(
@@ -62,18 +62,18 @@ penalty = option(
 @command(
     "grads",
     options.model,
-    losses.loss,
+    loss_options.loss,
     penalty,
     options.layers,
     options.what("output,param", "output", "input", "param"),
     options.ops,
     options.inputs,
-    changes.changes("grads"),
+    intervention_options.for_command("grads"),
     options.run,
-    options.spread,
+    options.device_map,
     options.checks,
     options.output,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
     notes=_notes,
@@ -89,4 +89,4 @@ def grads(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     another is given), and the gradients are those of the mean over the batch of (norm - 1)^2, where
     norm is that of the score's gradient at one sample's input (Gulrajani et al., 2017).
     """
-    record(ctx, output, force, values)
+    run_recording(ctx, output, force, values)

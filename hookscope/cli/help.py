@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli import candidates
-from hookscope.cli.command import Example, command
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
+from hookscope.cli import completion_values
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
 
 EXAMPLES = (
     Example("hookscope help", "The commands."),
@@ -21,16 +21,16 @@ EXAMPLES = (
         "name",
         metavar="[COMMAND]",
         required=False,
-        shell_complete=candidates.commands,
+        shell_complete=completion_values.commands,
         help="The command to explain.",
     ),
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
 def help(ctx: click.Context, name: str | None) -> None:
     """Explain a command, or list the commands."""
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     root = ctx.find_root()
     group = root.command
     assert isinstance(group, click.Group)

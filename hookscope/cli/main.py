@@ -14,17 +14,17 @@ from typing import Any, NoReturn
 
 import click
 
-from hookscope.cli import completion, faults
-from hookscope.cli.command import MAX_WIDTH, Commands, Group, Option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out, columns, discard_output, finish, prepare_streams
+from hookscope.cli import completion, error_report
+from hookscope.cli.commands import MAX_WIDTH, Commands, Group, Option
+from hookscope.cli.console import Console, columns, discard_output, finish, prepare_streams
+from hookscope.cli.global_options import global_options
 
 
 def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    out = ctx.ensure_object(Out)
-    found = dict(faults.versions())
+    out = ctx.ensure_object(Console)
+    found = dict(error_report.versions())
     if out.json:
         out.document({"schema": 1, "command": "version", "versions": found})
     else:
@@ -64,7 +64,7 @@ COMMANDS = {
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
 )
-@everywhere
+@global_options
 @click.option(
     "--version",
     is_flag=True,
@@ -93,19 +93,19 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     The status is 0 when done, 1 when a sound request failed, 2 when it was wrong, 130 after Ctrl-C.
     """
     prepare_streams()
-    out = Out()
+    out = Console()
     try:
         status = _run(list(sys.argv[1:] if args is None else args), out)
         finish()
     except KeyboardInterrupt:
-        status = faults.INTERRUPTED
+        status = error_report.INTERRUPTED
         out.interrupted()
     except OSError as error:
         status = _output_failed(error, out)
     sys.exit(status)
 
 
-def _run(args: list[str], out: Out) -> int:
+def _run(args: list[str], out: Console) -> int:
     command = ""
     try:
         if os.environ.get(completion.VARIABLE):
@@ -125,11 +125,11 @@ def _run(args: list[str], out: Out) -> int:
     except (KeyboardInterrupt, BrokenPipeError):
         raise
     except click.Abort:
-        return faults.INTERRUPTED
+        return error_report.INTERRUPTED
     except (Exception, SystemExit) as error:
         if _is_closed_pipe(error):
             raise
-        return faults.report(error, out, command)
+        return error_report.report_error(error, out, command)
     return 0
 
 
@@ -162,6 +162,6 @@ def _is_closed_pipe(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in codes
 
 
-def _output_failed(error: OSError, out: Out) -> int:
+def _output_failed(error: OSError, out: Console) -> int:
     discard_output()
-    return 0 if _is_closed_pipe(error) else faults.report(error, out)
+    return 0 if _is_closed_pipe(error) else error_report.report_error(error, out)

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hookscope.cli import candidates
-from hookscope.cli.command import Example, command, option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
+from hookscope.cli import completion_values
+from hookscope.cli.commands import Example, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
 
 EXAMPLES = (
     Example("hookscope models", "All of them."),
@@ -26,17 +26,17 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
         "pattern",
         metavar="[GLOB]",
         default="*",
-        shell_complete=candidates.models,
+        shell_complete=completion_values.models,
         help="Names to list, in the language of --layer; all if not given.",
     ),
     option(
         "--task", section="Options", type=click.Choice(TASKS), help="Only models for this task."
     ),
-    everywhere,
+    global_options,
     click.pass_obj,
     examples=EXAMPLES,
 )
-def models(out: Out, **values: Any) -> None:
+def models(out: Console, **values: Any) -> None:
     """List the models that can be named.
 
     With their task, number of parameters, input and pretrained weights.
@@ -45,7 +45,7 @@ def models(out: Out, **values: Any) -> None:
 
     found = catalog.models(**values)
     if out.json:
-        from hookscope.views.text.json import models_document
+        from hookscope.views.text.documents import models_document
 
         out.document(models_document(found))
     else:

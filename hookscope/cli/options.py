@@ -12,19 +12,19 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import candidates
-from hookscope.cli.command import Option, flag, option, together
-from hookscope.cli.values import (
+from hookscope.cli import completion_values
+from hookscope.cli.commands import Option, combine, flag, option
+from hookscope.cli.param_types import (
+    CommaList,
     FileName,
     InputName,
-    Parsed,
-    Several,
-    byte_count,
-    divisors,
-    numbers,
-    size,
+    ParsedValue,
+    read_byte_count,
+    read_divisors,
+    read_numbers,
+    read_shape,
+    read_size,
 )
-from hookscope.cli.values import shape as read_shape
 from hookscope.specs.choices import DEFAULT_MODEL, DEVICE_MAPS, DEVICES, DTYPES
 
 _WORD = f"{__name__}.model_word"
@@ -34,7 +34,7 @@ _LOOKED_AT = 64  # files of an input: of a million a few tell whether they are i
 # The model
 
 
-def _keep_word(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+def _store_model_argument(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.meta[_WORD] = value
 
@@ -50,7 +50,7 @@ def _choose_model(ctx: click.Context, param: click.Parameter, value: str) -> str
     return word
 
 
-def take_last_word(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+def argument_after_model(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     """Return the word of an argument behind MODEL; where one alone is given, it is this one."""
     if value is None and not ctx.resilient_parsing:
         value = ctx.meta.pop(_WORD, None)
@@ -65,7 +65,7 @@ def read_assignments(
     """Return the ``KEY=VALUE`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.specs.model import parse_assignments
+    from hookscope.specs.model_spec import parse_assignments
 
     return dict(parse_assignments(value))
 
@@ -76,7 +76,7 @@ def read_prefixes(
     """Return the ``OLD=NEW`` words of an option as a dict, None where there are none."""
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.specs.model import parse_prefixes
+    from hookscope.specs.model_spec import parse_prefixes
 
     return parse_prefixes(value)
 
@@ -94,7 +94,7 @@ def _read_memory(
             why = "is given twice" if equals else "is not DEVICE=SIZE, such as cuda:0=10GB"
             raise click.BadParameter(f"{pair!r} {why}.", ctx, param)
         try:
-            found[device] = byte_count(size)
+            found[device] = read_byte_count(size)
         except ValueError as error:
             raise click.BadParameter(str(error), ctx, param) from error
     return found
@@ -114,15 +114,15 @@ trust = flag(
     help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
 )
 
-model = together(
+model = combine(
     click.argument(
         "model_word",
         metavar="[MODEL]",
         required=False,
         is_eager=True,
         expose_value=False,
-        callback=_keep_word,
-        shell_complete=candidates.models,
+        callback=_store_model_argument,
+        shell_complete=completion_values.models,
         help="A torchvision name ('hookscope models' lists them), FILE.py:NAME,"
         " package.module:NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file.",
     ),
@@ -134,7 +134,7 @@ model = together(
         default=DEFAULT_MODEL,
         metavar="MODEL",
         callback=_choose_model,
-        shell_complete=candidates.models,
+        shell_complete=completion_values.models,
         help="The model, in place of MODEL.",
     ),
     option(
@@ -165,9 +165,9 @@ model = together(
 
 def announce_model(ctx: click.Context) -> None:
     """Note where the model's name came from, unless it was typed; refuse what cannot be run."""
-    from hookscope.cli.request import request_of
+    from hookscope.cli.request_builder import build_request
 
-    request_of(ctx.info_name or "", ctx.params)  # refused before torch is imported
+    build_request(ctx.info_name or "", ctx.params)  # refused before torch is imported
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -184,15 +184,15 @@ def _check_patterns(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> tuple[str, ...]:
     if value and not ctx.resilient_parsing:
-        from hookscope.specs.patterns import compile_pattern, split_signs
+        from hookscope.specs.patterns import compile_pattern, split_exclusions
 
-        for patterns in split_signs(value):
+        for patterns in split_exclusions(value):
             for pattern in patterns:
                 compile_pattern(pattern)
     return value
 
 
-layers = together(
+layers = combine(
     option(
         "--layer",
         "-l",
@@ -201,7 +201,7 @@ layers = together(
         multiple=True,
         metavar="GLOB",
         callback=_check_patterns,
-        shell_complete=candidates.layers,
+        shell_complete=completion_values.layers,
         help="Layers by name: * matches dots too, {a,b} is either, . is the model itself, a leading"
         " ! takes away. Repeatable; all layers if not given.",
     ),
@@ -211,7 +211,7 @@ layers = together(
         section="Layers",
         multiple=True,
         metavar="NAME",
-        shell_complete=candidates.types,
+        shell_complete=completion_values.types,
         help="Only layers of this type, such as Conv2d. Repeatable.",
     ),
     option(
@@ -227,7 +227,7 @@ layers = together(
 shape = option(
     "--shape",
     section="Input",
-    type=Parsed("shape", read_shape),
+    type=ParsedValue("shape", read_shape),
     help="Shape of the input, such as 1x3x224x224, where no --input sets it; images are resized to"
     " its last two lengths.",
 )
@@ -242,13 +242,13 @@ shapes = flag(
 # What goes in
 
 
-def look_at(specs: Iterable[str]) -> list[str]:
+def check_inputs(specs: Iterable[str]) -> list[str]:
     """Return one spec for each file behind those of ``--input``; refuse what is misnamed."""
-    from hookscope.specs.input import parse, refuse_misnamed
+    from hookscope.specs.input_spec import check_file_type, parse_inputs
 
-    parsed = parse(specs)
+    parsed = parse_inputs(specs)
     for one in parsed[:_LOOKED_AT]:
-        refuse_misnamed(one)
+        check_file_type(one)
     return [one.word for one in parsed]
 
 
@@ -257,7 +257,7 @@ def _one_batch(
 ) -> list[str] | None:
     if not value or ctx.resilient_parsing:
         return None
-    from hookscope.cli.log import listen
+    from hookscope.cli.run_context import show_logs
     from hookscope.errors import InputError
     from hookscope.specs.input_list import is_listing
 
@@ -266,8 +266,8 @@ def _one_batch(
             f"{listing!r} lists many inputs, and is for 'hookscope extract'.",
             "Use that command, or name the inputs one by one.",
         )
-    listen(ctx.obj)  # prints what was left out of folders
-    return look_at(value)
+    show_logs(ctx.obj)  # prints what was left out of folders
+    return check_inputs(value)
 
 
 input = option(
@@ -283,7 +283,7 @@ input = option(
     " Several make a batch; seeded noise if not given.",
 )
 
-images = together(
+images = combine(
     option(
         "--preprocess",
         section="Input",
@@ -293,24 +293,24 @@ images = together(
     option(
         "--size",
         section="Input",
-        type=Parsed("size", size),
+        type=ParsedValue("size", read_size),
         help="Side of the image in pixels, or HEIGHTxWIDTH, in place of the recipe's.",
     ),
     option(
         "--mean",
         section="Input",
-        type=Parsed("numbers", numbers),
+        type=ParsedValue("numbers", read_numbers),
         help="Subtracted from each channel (0 to 1), in place of the recipe's.",
     ),
     option(
         "--std",
         section="Input",
-        type=Parsed("numbers", divisors),
+        type=ParsedValue("numbers", read_divisors),
         help="Divides each channel, in place of the recipe's.",
     ),
 )
 
-inputs = together(input, shape, images)
+inputs = combine(input, shape, images)
 
 
 # How it runs
@@ -321,13 +321,13 @@ partial = flag(
     help="Take from the file of weights what fits and leave the rest as built.",
 )
 
-weights = together(
+weights = combine(
     option(
         "--weights",
         section="Run",
         default="random",
         type=FileName("weights"),
-        shell_complete=candidates.weights,
+        shell_complete=completion_values.weights,
         help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
         " a .safetensors or .pth FILE, or the FOLDER or index of a set in several files.",
     ),
@@ -371,9 +371,9 @@ device = option(
     help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
 )
 
-run = together(weights, seed, dtype, device, train)
+run = combine(weights, seed, dtype, device, train)
 
-spread = together(
+device_map = combine(
     option(
         "--device-map",
         section="Run",
@@ -392,17 +392,17 @@ spread = together(
     ),
 )
 
-limits = together(
+limits = combine(
     flag("strict", section="Checks", help="Fail (exit 1) if a chosen layer never runs."),
     option(
         "--max-bytes",
         section="Checks",
-        type=Parsed("bytes", byte_count),
+        type=ParsedValue("bytes", read_byte_count),
         help="Refuse to record more than this: 500MB, 2GB, 1GiB.",
     ),
 )
 
-checks = together(
+checks = combine(
     flag(
         "verify",
         section="Checks",
@@ -418,7 +418,7 @@ def what(default: str, *choices: str) -> Callable[[Any], Any]:
         "--what",
         section="Layers",
         default=default,
-        type=Several(*choices),
+        type=CommaList(*choices),
         help="What to record of each layer; several with commas between.",
     )
 
@@ -440,7 +440,7 @@ attention = flag(
 
 # The file
 
-output = together(
+output = combine(
     option(
         "--output",
         "-o",

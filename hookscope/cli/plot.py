@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli import pictures
-from hookscope.cli.command import Example, command, option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.specs.choices import PICTURES
+from hookscope.cli import picture_options
+from hookscope.cli.commands import Example, command, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.specs.choices import PLOT_KINDS
 
 EXAMPLES = (
     Example(
@@ -35,19 +35,19 @@ EXAMPLES = (
 
 @command(
     "plot",
-    pictures.tensors,
+    picture_options.tensors,
     option(
         "--kind",
         section="Picture",
-        type=click.Choice(PICTURES),
+        type=click.Choice(PLOT_KINDS),
         help="Feature maps, distributions, values and gradients from layer to layer, channel by"
         " position, or attention; what fits the keys if not given.",
     ),
-    pictures.channels("Channels"),
-    pictures.where("Channels"),
-    pictures.looks,
-    pictures.output,
-    everywhere,
+    picture_options.channels("Channels"),
+    picture_options.channel_details("Channels"),
+    picture_options.appearance,
+    picture_options.output,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -58,15 +58,17 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     it is its feature maps, its tokens or its attention, and for several layers how their values are
     distributed, unless --kind says otherwise. Torch is not loaded.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from pathlib import Path
 
-    path, replaces = pictures.settle_picture(output, force, Path(values["file"]).stem, "plot")
-    out.last_words = "Interrupted; nothing was written."
+    path, replaces = picture_options.resolve_picture_path(
+        output, force, Path(values["file"]).stem, "plot"
+    )
+    out.interrupt_message = "Interrupted; nothing was written."
     with out.status("Drawing ..."):
         from hookscope.api.plot import plot as verb
-        from hookscope.cli.log import listen
+        from hookscope.cli.run_context import show_logs
 
-        listen(out)
+        show_logs(out)
         drawing = verb(**values)
-    pictures.deliver(out, drawing, path, replaces, dpi, "plot")
+    picture_options.write_picture(out, drawing, path, replaces, dpi, "plot")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli.command import Example, command, flag, option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.recording import say_what_was_written
-from hookscope.cli.values import FileName
+from hookscope.cli.commands import Example, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import FileName
+from hookscope.cli.recording_command import note_written_file
 from hookscope.errors import RequestError
 
 EXAMPLES = (
@@ -41,7 +41,7 @@ EXAMPLES = (
         help="The page to write; the name of FILE with .html, here, if not given.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -54,7 +54,7 @@ def report(
     each layer's statistics, histograms and feature maps, a table that sorts, how values and
     gradients flow, warnings, and the command that made it. With two files, both side by side.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from pathlib import Path
 
     from hookscope.specs import output_path as outputs
@@ -67,18 +67,18 @@ def report(
                 "Name another file with --output.",
             )
     outputs.check_ending(path, outputs.PAGE)
-    replaces = outputs.check(path, force, suffix=outputs.PAGE)
-    out.last_words = "Interrupted; nothing was written."
+    replaces = outputs.check_output(path, force, suffix=outputs.PAGE)
+    out.interrupt_message = "Interrupted; nothing was written."
     with out.status(f"Reading {file} ..."):
         from hookscope.api.report import report as verb
 
         result = verb(file, other)
         size = result.save(path)
-        out.last_words = f"Interrupted; {path} was written."
-    from hookscope.views.text.text import plural
+        out.interrupt_message = f"Interrupted; {path} was written."
+    from hookscope.views.text.formats import plural
 
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         told = {name: value for name, value in vars(result).items() if name != "html"}
         out.document(document("report", {"file": str(path), "bytes": size, **told}))
@@ -87,6 +87,6 @@ def report(
         out.text("\n".join([shown, *result.chosen, *result.warnings]))
     for failed in result.failed:
         out.warning(f"not drawn: {failed}")
-    say_what_was_written(out, path, size, replaces)
+    note_written_file(out, path, size, replaces)
     # An address that a terminal makes a link of, and any browser takes.
     out.note(f"next: open {path.absolute().as_uri()} in a browser")

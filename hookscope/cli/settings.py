@@ -10,14 +10,14 @@ import click
 from click.core import ParameterSource
 from click.types import IntParamType
 
-from hookscope.cli.command import Command, Option
-from hookscope.cli.values import Parsed
+from hookscope.cli.commands import Command, Option
+from hookscope.cli.param_types import ParsedValue
 from hookscope.errors import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hookscope.cli.allowed_settings import Refusal
+    from hookscope.cli.allowed_settings import RefusedSetting
     from hookscope.cli.settings_files import Setting
 
 _CHOSEN = f"{__name__}.chosen"
@@ -26,7 +26,7 @@ _REFUSED = f"{__name__}.refused"
 NOT_IN_FILES = ("config", "no-config")
 
 
-class Effective(NamedTuple):
+class EffectiveSetting(NamedTuple):
     """The value an option would have, where it came from, and under which name there.
 
     ``source`` is ``refused`` for a value that a file may not set; the command then fails.
@@ -39,7 +39,7 @@ class Effective(NamedTuple):
     where: str
 
 
-def choose_files(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+def read_settings(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Callback of ``--config`` and ``--no-config``: read the files once both are known.
 
     The flags may stand before or after the command; whichever was said more directly counts.
@@ -61,7 +61,7 @@ def settings_of(ctx: click.Context) -> Any:
     return ctx.meta[_SETTINGS]
 
 
-def effective(ctx: click.Context) -> Iterator[Effective]:
+def effective_settings(ctx: click.Context) -> Iterator[EffectiveSetting]:
     """Yield every option of every command of the group, as it would be without flags."""
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
@@ -77,10 +77,12 @@ def effective(ctx: click.Context) -> Iterator[Effective]:
             value = option.type_cast_value(scope, raw)
             if source is ParameterSource.DEFAULT and option.name in refused:
                 setting = refused[option.name].setting
-                yield Effective(name, option.key, setting.value, "refused", str(setting.path))
+                yield EffectiveSetting(
+                    name, option.key, setting.value, "refused", str(setting.path)
+                )
                 continue
             word = _SOURCES[source]
-            yield Effective(name, option.key, value, word, option.origin(scope, source))
+            yield EffectiveSetting(name, option.key, value, word, option.origin(scope, source))
 
 
 def user_folder() -> Path:
@@ -133,7 +135,7 @@ def _lay_under(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, Any]
 
 
 def _vocabulary(group: click.Group) -> Any:
-    from hookscope.cli.settings_files import Vocabulary
+    from hookscope.cli.settings_files import KnownKeys
 
     common: set[str] = set()
     commands = {}
@@ -142,7 +144,7 @@ def _vocabulary(group: click.Group) -> Any:
         options = [option for option in command.options() if option.key not in NOT_IN_FILES]
         commands[name] = [option.key for option in options]
         common.update(option.key for option in options if option.shared_env)
-    return Vocabulary(sorted(common), commands)
+    return KnownKeys(sorted(common), commands)
 
 
 def _working_folder() -> Path | None:
@@ -154,18 +156,20 @@ def _working_folder() -> Path | None:
         return None
 
 
-def _default_map(ctx: click.Context, command: Command) -> tuple[dict[str, Any], dict[str, Refusal]]:
+def _default_map(
+    ctx: click.Context, command: Command
+) -> tuple[dict[str, Any], dict[str, RefusedSetting]]:
     """What the files set for a command, and what of theirs is refused, by the option's name."""
     found = settings_of(ctx).of(command.name or "")
     if not found:
         return {}, {}
-    from hookscope.cli.allowed_settings import refusal
+    from hookscope.cli.allowed_settings import check_setting
 
     values, refused = {}, {}
     for option in command.options():
         if option.key in found:
             value = _as_given(option, found[option.key])
-            why = refusal(option.key, found[option.key], user_folder())
+            why = check_setting(option.key, found[option.key], user_folder())
             if why is None:
                 values[option.name] = value
             else:
@@ -184,7 +188,7 @@ def _as_given(option: Option, setting: Setting) -> Any:
         allowed, kind, example = isinstance(value, bool | str), "true or false", "true"
     elif option.count or isinstance(option.type, IntParamType):
         allowed, kind, example = _is_whole(value) or isinstance(value, str), "a whole number", "1"
-    elif isinstance(option.type, Parsed):  # it judges numbers and lists itself
+    elif isinstance(option.type, ParsedValue):  # it judges numbers and lists itself
         allowed, kind, example = not _holds_bool(value), "a text, a number or a list", '"..."'
     elif option.multiple:
         # It may also be written as one plain value.
@@ -219,7 +223,7 @@ def _as_toml(value: Any) -> str:
 
 def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
     """Warn of a variable of ours that no option reads: most likely a slip of the pen."""
-    from hookscope.specs.suggest import near
+    from hookscope.specs.suggestions import near
 
     for name, command in group.commands.items():
         assert isinstance(command, Command)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookscope.errors import SettingsError
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 if TYPE_CHECKING:  # --help is quicker without it
     from pathlib import Path
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
         return self.file.path
 
 
-class Vocabulary(NamedTuple):
+class KnownKeys(NamedTuple):
     """What a settings file may name: keys for all commands, and the keys of each command."""
 
     common: Collection[str]
@@ -86,7 +86,7 @@ class Settings(NamedTuple):
         return self.values.get(command, {})
 
 
-def load(vocabulary: Vocabulary, user_folder: Path, start: Path | None) -> Settings:
+def load(vocabulary: KnownKeys, user_folder: Path, start: Path | None) -> Settings:
     """Read the user's file and the project's file above ``start``; the project's wins.
 
     Args:
@@ -108,7 +108,7 @@ def load(vocabulary: Vocabulary, user_folder: Path, start: Path | None) -> Setti
     return Settings(tuple(files), _merge(files, vocabulary), tuple(dict.fromkeys(ignored)))
 
 
-def load_file(vocabulary: Vocabulary, path: Path) -> Settings:
+def load_file(vocabulary: KnownKeys, path: Path) -> Settings:
     """Read ``path`` and no other file.
 
     Raises:
@@ -151,9 +151,7 @@ def _folders(start: Path) -> Iterator[Path]:
             return
 
 
-def _merge(
-    files: list[SettingsFile], vocabulary: Vocabulary
-) -> Mapping[str, Mapping[str, Setting]]:
+def _merge(files: list[SettingsFile], vocabulary: KnownKeys) -> Mapping[str, Mapping[str, Setting]]:
     merged: dict[str, dict[str, Setting]] = {}
     for file in files:
         tables = {k: v for k, v in file.table.items() if isinstance(v, dict)}
@@ -172,7 +170,7 @@ def _merge(
 
 
 def _checked(
-    table: Mapping[str, Any], vocabulary: Vocabulary, command: str, file: SettingsFile
+    table: Mapping[str, Any], vocabulary: KnownKeys, command: str, file: SettingsFile
 ) -> dict[str, Setting]:
     path = file.path
     keys = vocabulary.commands[command] if command else vocabulary.common
@@ -198,7 +196,7 @@ def _unknown(path: Path, what: str, word: str, known: Collection[str]) -> Settin
     return SettingsError(f"{path}: unknown {what}.", hint)
 
 
-def _misplaced(path: Path, written: str, key: str, vocabulary: Vocabulary) -> SettingsError:
+def _misplaced(path: Path, written: str, key: str, vocabulary: KnownKeys) -> SettingsError:
     owners = [f"[{name}]" for name, keys in vocabulary.commands.items() if key in keys]
     if not owners:
         return _unknown(path, f"key {written!r}", key, vocabulary.common)

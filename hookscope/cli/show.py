@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import pictures
-from hookscope.cli.command import Command, Example, command, flag, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
+from hookscope.cli import picture_options
+from hookscope.cli.commands import Command, Example, combine, command, flag
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.results.reader import OpenCapture
+    from hookscope.results.capture_file import CaptureFile
     from hookscope.specs.tensor_key import Index
 
 EXAMPLES = (
@@ -41,19 +41,19 @@ EXAMPLES = (
 )
 MAPS = "Maps"
 
-maps = together(
+maps = combine(
     flag("map", section=MAPS, help="Draw the feature maps of each KEY in the terminal."),
-    pictures.channels(MAPS),
-    pictures.where(MAPS),
-    pictures.scale(MAPS),
+    picture_options.channels(MAPS),
+    picture_options.channel_details(MAPS),
+    picture_options.scale(MAPS),
 )
 
 
 @command(
     "show",
-    pictures.tensors,
+    picture_options.tensors,
     maps,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -66,14 +66,14 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
     more, in ASCII shades elsewhere. Of a folder of features, what is kept of each input. Torch is
     not loaded, and no more is read than what is shown.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     draws = values.pop("map")
     if names_folder(file):
         _refuse_idle_choices(ctx, draws)
         _show_features(out, file, keys[0] if keys else "LAYER" if draws else "")
         return
     _refuse_misfits(ctx, file, keys, draws, out.json)
-    from hookscope.results.reader import open_capture
+    from hookscope.results.capture_file import open_capture
     from hookscope.specs.tensor_key import choose_keys
 
     capture = open_capture(file)
@@ -87,7 +87,7 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
         _show_summary(out, capture)
 
 
-def _show_features(out: Out, folder: str, key: str) -> None:
+def _show_features(out: Console, folder: str, key: str) -> None:
     if key:
         raise RequestError(
             f"{folder} is a folder of features, and show looks at the values in a file.",
@@ -97,11 +97,11 @@ def _show_features(out: Out, folder: str, key: str) -> None:
 
     features = Features(folder)
     if out.json:
-        from hookscope.views.text.features import features_document
+        from hookscope.views.text.extract import features_document
 
         out.document(features_document(features))
         return
-    from hookscope.views.text.features import features_lines
+    from hookscope.views.text.extract import features_lines
 
     out.result(features_lines(features, out.width, out.ascii))
     if out.verbose:
@@ -113,9 +113,9 @@ def _show_features(out: Out, folder: str, key: str) -> None:
         out.result(provenance_lines(origin, out.width, out.ascii))
 
 
-def _show_summary(out: Out, capture: OpenCapture) -> None:
+def _show_summary(out: Console, capture: CaptureFile) -> None:
     if out.json:
-        from hookscope.views.text.json import show_document
+        from hookscope.views.text.documents import show_document
 
         out.document(show_document(capture, str(capture.path)))
         return
@@ -129,31 +129,31 @@ def _show_summary(out: Out, capture: OpenCapture) -> None:
         out.result(provenance_lines(capture.metadata, out.width, out.ascii))
 
 
-def _show_values(out: Out, capture: OpenCapture, wanted: list[tuple[str, Index]]) -> None:
-    from hookscope.views.images.values import look
+def _show_values(out: Console, capture: CaptureFile, wanted: list[tuple[str, Index]]) -> None:
+    from hookscope.views.images.tensor_view import read_tensor_view
 
     if out.json:
-        from hookscope.views.text.json import show_document
+        from hookscope.views.text.documents import show_document
 
-        looks = [look(capture, key, index) for key, index in wanted]
+        looks = [read_tensor_view(capture, key, index) for key, index in wanted]
         out.document(show_document(capture, str(capture.path), looks))
         return
-    from hookscope.views.text.show import look_lines
+    from hookscope.views.text.show import tensor_lines
 
     for i, (key, index) in enumerate(wanted):
         if i:
             out.separate()
-        out.result(look_lines(look(capture, key, index), out.width, out.ascii))
+        out.result(tensor_lines(read_tensor_view(capture, key, index), out.width, out.ascii))
 
 
 def _maps(
-    out: Out, capture: OpenCapture, key: str, index: Index, values: dict[str, Any]
+    out: Console, capture: CaptureFile, key: str, index: Index, values: dict[str, Any]
 ) -> list[Text]:
-    from hookscope.views.images.maps import feature_maps
-    from hookscope.views.text.maps import map_lines
+    from hookscope.views.images.feature_maps import read_feature_maps
+    from hookscope.views.text.terminal_maps import map_lines
 
     chosen = {name: value for name, value in values.items() if name != "scale"}
-    maps = feature_maps(capture, key, index, **chosen)
+    maps = read_feature_maps(capture, key, index, **chosen)
     colored = out.colors >= 256 and not out.ascii
     return map_lines(maps, out.window, colored, values["scale"] == "each", out.ascii)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hookscope.cli import changes, losses, options
-from hookscope.cli.command import Example, command, option, together
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.recording import record
+from hookscope.cli import intervention_options, loss_options, options
+from hookscope.cli.commands import Example, combine, command, option
+from hookscope.cli.global_options import global_options
+from hookscope.cli.recording_command import run_recording
 from hookscope.specs.choices import OPTIMIZERS
 
 EXAMPLES = (
@@ -28,7 +28,7 @@ EXAMPLES = (
     ),
 )
 
-optimizer = together(
+optimizer = combine(
     option(
         "--optimizer",
         section="Optimizer",
@@ -57,21 +57,21 @@ optimizer = together(
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    return losses.formulas() | changes.operations("--edit", "--grad-edit")
+    return loss_options.help_notes() | intervention_options.help_notes("--edit", "--grad-edit")
 
 
 @command(
     "step",
     options.model,
     optimizer,
-    losses.loss,
+    loss_options.loss,
     options.layers,
     options.inputs,
-    changes.changes("step"),
+    intervention_options.for_command("step"),
     options.run,
     options.limits,
     options.output,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
     notes=_notes,
@@ -83,4 +83,4 @@ def step(ctx: click.Context, output: str | None, force: bool, **values: Any) -> 
     the gradient and the update (value after minus value before) of each parameter of the chosen
     layers to a safetensors file, and prints their norms and the update's over the weight's.
     """
-    record(ctx, output, force, values)
+    run_recording(ctx, output, force, values)

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from hookscope.cli import candidates, losses, options
-from hookscope.cli.command import Example, command, flag, option
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
-from hookscope.cli.values import FileName
+from hookscope.cli import completion_values, loss_options, options
+from hookscope.cli.commands import Example, command, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import FileName
+from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
 
 EXAMPLES = (
@@ -34,7 +34,7 @@ EXAMPLES = (
     "trace",
     options.model,
     flag("forward-only", section="Loss", help="Run no backward pass."),
-    losses.loss,
+    loss_options.loss,
     options.layers,
     options.inputs,
     options.run,
@@ -45,10 +45,10 @@ EXAMPLES = (
         help="Write a trace-event JSON file too, as Perfetto and Chrome open it.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
-    notes=losses.formulas,
+    notes=loss_options.help_notes,
 )
 def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) -> None:
     """Show what fires when a model runs, in order: forward, then backward.
@@ -58,29 +58,29 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     milliseconds, and its own without the listed layers within it. Times are those of one run by the
     wall clock; the clock stands still while the hooks work.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from pathlib import Path
 
     from hookscope.specs import catalog
     from hookscope.specs import output_path as outputs
 
-    catalog.check(values["model"])
+    catalog.check_model_spec(values["model"])
     if force and not chrome:
         raise RequestError("--force is for the file of --chrome.", "Add --chrome FILE.")
     if chrome:
         outputs.check_ending(Path(chrome), ".json")
-    replaces = outputs.check(Path(chrome), force, "--chrome", ".json") if chrome else False
+    replaces = outputs.check_output(Path(chrome), force, "--chrome", ".json") if chrome else False
     options.announce_model(ctx)
     with running(out, f"Running {values['model']} ..."):
         from hookscope.api.trace import trace as verb
 
         result = verb(**values)
         written = result.save_chrome(chrome) if chrome else 0
-    names = [(one.module, one.type) for one in result.coverage.fired]
-    names += [(one.module, one.type) for one in result.coverage.silent]
-    candidates.remember(values["model"], names, complete=False)
+    names = [(one.module, one.type) for one in result.coverage.executed]
+    names += [(one.module, one.type) for one in result.coverage.not_executed]
+    completion_values.remember_layers(values["model"], names, complete=False)
     if out.json:
-        from hookscope.views.text.json import trace_document
+        from hookscope.views.text.documents import trace_document
 
         out.document(trace_document(result))
     else:
@@ -88,7 +88,9 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
 
         out.result(trace_lines(result, out.width, out.ascii))
     if chrome:
-        from hookscope.views.text.text import size
+        from hookscope.views.text.formats import bytes_text
 
         replaced = ", replacing an earlier file" if replaces else ""
-        out.note(f"wrote {chrome} ({size(written)}{replaced}); https://ui.perfetto.dev opens it")
+        out.note(
+            f"wrote {chrome} ({bytes_text(written)}{replaced}); https://ui.perfetto.dev opens it"
+        )

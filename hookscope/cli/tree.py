@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli import candidates, options
-from hookscope.cli.command import Example, command
-from hookscope.cli.everywhere import everywhere
-from hookscope.cli.out import Out
-from hookscope.cli.running import running
+from hookscope.cli import completion_values, options
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
+from hookscope.cli.global_options import global_options
+from hookscope.cli.run_context import running
 
 EXAMPLES = (
     Example("hookscope tree resnet18", "Every module, as --layer would take its name."),
@@ -29,7 +29,7 @@ EXAMPLES = (
     options.layers,
     options.shapes,
     options.shape,
-    everywhere,
+    global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
@@ -39,10 +39,10 @@ def tree(ctx: click.Context, **values: Any) -> None:
     Each line has the name that --layer takes, the type with its arguments, its own and total
     parameters, and whether they are trainable. A shared module stands once, with its other names.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from hookscope.specs import catalog
 
-    catalog.check(values["model"])
+    catalog.check_model_spec(values["model"])
     options.announce_model(ctx)
     with running(out, f"Reading {values['model']} ..."):
         from hookscope.api.tree import tree as verb
@@ -51,11 +51,11 @@ def tree(ctx: click.Context, **values: Any) -> None:
     complete = len(result.nodes) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")
     )
-    candidates.remember(
+    completion_values.remember_layers(
         values["model"], [(node.name, node.type) for node in result.nodes], complete
     )
     if out.json:
-        from hookscope.views.text.json import tree_document
+        from hookscope.views.text.documents import tree_document
 
         out.document(tree_document(result))
     else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli.command import Example, command
-from hookscope.cli.everywhere import everywhere
+from hookscope.cli.commands import Example, command
+from hookscope.cli.console import Console
 from hookscope.cli.export import features
-from hookscope.cli.out import Out
+from hookscope.cli.global_options import global_options
 
 DAMAGED = 1
 
@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 
 
-@command("verify", features, everywhere, click.pass_context, examples=EXAMPLES)
+@command("verify", features, global_options, click.pass_context, examples=EXAMPLES)
 def verify(ctx: click.Context, features: str) -> None:
     """Check the features of a dataset against what was written.
 
@@ -25,19 +25,19 @@ def verify(ctx: click.Context, features: str) -> None:
     inputs with the shards. Exit status: 0 all is intact, 1 something is damaged, missing or not
     finished, 2 there are no features.
     """
-    out: Out = ctx.obj
+    out: Console = ctx.obj
     from hookscope.api.verify import verify as verb
 
     with out.bar("Verifying") as advance:
         found = verb(features, progress=advance)
     if out.json:
-        from hookscope.views.text.json import document
+        from hookscope.views.text.documents import document
 
         out.document(document("verify", found.to_json()))
     else:
-        from hookscope.views.text.features import verify_lines
+        from hookscope.views.text.extract import verification_lines
 
-        out.result(verify_lines(found, out.width, out.ascii))
+        out.result(verification_lines(found, out.width, out.ascii))
     if found.ok:
         return
     out.note("next: the command that wrote the folder, with --resume, which mends what is damaged")

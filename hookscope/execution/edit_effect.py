@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.execution.forward import after_first_run, grad_mode, run_bare
+from hookscope.execution.forward import grad_mode, run_without_hooks, second_run
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.provenance import top_classes
-from hookscope.execution.runs import Run
+from hookscope.execution.recorded_run import RecordedRun
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.editor import Editor
-from hookscope.hooks.edits.plan import Bound
-from hookscope.hooks.interventions import Plan
-from hookscope.results.squares import ScaledSum
+from hookscope.hooks.interventions import BoundInterventions
+from hookscope.results.stats import ScaledSum
 from hookscope.specs.choices import VALUE_HOOKS
 from hookscope.tensors.nested import walk
-from hookscope.tensors.stats import squares
+from hookscope.tensors.tensor_stats import sum_of_squares
 
 
 def describe_effect(
-    prepared: Prepared, run: Run, again: Callable[[Prepared], Run], compare: bool
+    prepared: Prepared, run: RecordedRun, again: Callable[[Prepared], RecordedRun], compare: bool
 ) -> dict[str, Any]:
     """Return what a file tells of a changed run: ``edits``, ``grad_edits`` and ``effect``.
 
@@ -47,13 +47,13 @@ def describe_effect(
     bounds = prepared.plan.values + prepared.plan.gradients
     # A layer that is edited is recorded in the one run, so it has to be in the other.
     layers = tuple(dict.fromkeys((*prepared.layers, *(bound.layer for bound in bounds))))
-    clean = replace(prepared, plan=Plan(), layers=layers)
+    clean = replace(prepared, plan=BoundInterventions(), layers=layers)
     effect: dict[str, Any] = {}
-    with after_first_run(len(run.capture)), grad_mode(run.gradients is not None):
+    with second_run(len(run.capture)), grad_mode(run.gradients is not None):
         other = again(clean).capture if compare else None
         hooked = other is not None and prepared.plan.hooks_of(VALUE_HOOKS)
         if prepared.plan.values or hooked:  # edited gradients leave the output where it is
-            output = run_bare(clean) if other is None else other.output
+            output = run_without_hooks(clean) if other is None else other.output
             effect |= _at_the_output(prepared, run.capture.output, output)
     if other is not None:
         entries = drift(run.capture, other)
@@ -63,7 +63,7 @@ def describe_effect(
     return {name: value for name, value in (told | {"effect": effect}).items() if value}
 
 
-def _told(bounds: Sequence[Bound], editor: Editor) -> list[dict[str, Any]]:
+def _told(bounds: Sequence[BoundEdit], editor: Editor) -> list[dict[str, Any]]:
     words = {bound.position: bound.edit.word for bound in bounds}
     return [{"edit": words[n], "changed": editor.changed[n]} for n in words]
 
@@ -71,7 +71,7 @@ def _told(bounds: Sequence[Bound], editor: Editor) -> list[dict[str, Any]]:
 def _at_the_output(prepared: Prepared, edited: Any, clean: Any) -> dict[str, Any]:
     old = {".".join(("output", *path)): tensor for path, tensor in walk(clean)}
     new = {".".join(("output", *path)): tensor for path, tensor in walk(edited)}
-    moved = [{"name": name, **change(old.get(name), tensor)} for name, tensor in new.items()]
+    moved = [{"name": name, **tensor_change(old.get(name), tensor)} for name, tensor in new.items()]
     before, after = (top_classes(prepared, value) for value in (clean, edited))
     top = {"top": {"unedited": before, "edited": after}} if before and after else {}
     return {"output": moved, **top}
@@ -81,13 +81,13 @@ def drift(edited: Capture, clean: Capture) -> list[dict[str, Any]]:
     """Return how far each recorded tensor moved, by ``key``, in the order of the edited run."""
     kinds = {record.kind for record in clean.records}  # not those of edits and hooks alone
     return [
-        {"key": record.key, **change(clean.get(record.key), edited[record.key])}
+        {"key": record.key, **tensor_change(clean.get(record.key), edited[record.key])}
         for record in edited.records
         if record.kind in kinds
     ]
 
 
-def change(before: Tensor | None, after: Tensor) -> Mapping[str, float | None]:
+def tensor_change(before: Tensor | None, after: Tensor) -> Mapping[str, float | None]:
     """Return how far ``after`` is from ``before``, computed in float64.
 
     ``largest`` is the largest absolute difference of two entries, ``relative`` the Euclidean norm
@@ -134,12 +134,12 @@ def _add(before: Tensor, after: Tensor, distance: ScaledSum, size: ScaledSum) ->
     a, b = (_dense(t).to(wide) for t in (before, after))
     same = (a == b) | (a.isnan() & b.isnan())
     gap = torch.where(same, 0, b - a).abs()
-    value, exponent = squares(gap)
+    value, exponent = sum_of_squares(gap)
     if not math.isfinite(value):  # two finite numbers may be farther apart than the largest float
-        value, exponent = squares(torch.where(same, 0, b / 4 - a / 4))
+        value, exponent = sum_of_squares(torch.where(same, 0, b / 4 - a / 4))
         exponent += 4
     distance.add(value, exponent)
-    size.add(*squares(a))
+    size.add(*sum_of_squares(a))
     return float(gap.max()) if gap.numel() else 0.0
 
 

@@ -12,31 +12,31 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, ForwardError, HookscopeError, LossError
-from hookscope.execution.failures.facts import failure_in
+from hookscope.execution.failures.failed_call import describe_failure
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.interventions import values_changed
-from hookscope.hooks.layers import Layer, layers_of, module_running, submodule, tensors_at
+from hookscope.hooks.interventions import forward_interventions
+from hookscope.hooks.layers import Layer, layers_of, module_running, submodule, tensors_in_traceback
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import uncompiled
-from hookscope.hooks.tensor_store import ShapeKeeper
-from hookscope.inputs.fitting import explain
+from hookscope.hooks.registry import without_compilation
+from hookscope.hooks.tensor_sink import ShapeSink
+from hookscope.inputs.input_checks import explain_layer_error
 from hookscope.results.module_tree import ROOT
-from hookscope.sources.ghosts import meta_copy
-from hookscope.sources.wrappers import dispatched_to, send_back
-from hookscope.specs.model import LIVE
-from hookscope.tensors.interrupts import Restoring, restored, restoring
+from hookscope.sources.meta import meta_copy
+from hookscope.sources.wrappers import dispatch_device, release_offloaded_weights
+from hookscope.specs.model_spec import LIVE
+from hookscope.tensors.interrupts import SignalSafeContext, signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, bits_of, map_tensors, walk
 from hookscope.tensors.seeding import seeded_throughout
-from hookscope.tensors.threads import alone
+from hookscope.tensors.threads import exclusive_run
 
 log = logging.getLogger("hookscope")
 
 LARGE = 10**9  # bytes from which a recording is announced before it is made
 
 
-@restoring
-def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[bool]:
+@signal_safe_contextmanager
+def preserve_model_state(module: nn.Module, *, train: bool, seed: int) -> Iterator[bool]:
     """Run the block in train or eval mode from a seed, uncompiled; then put everything back.
 
     Put back are every module's mode, the buffers (batch normalisation changes its own in train
@@ -47,9 +47,9 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[bool]:
         Whether some module is in another mode within the block than before.
     """
     # Seeding takes the turn: what is put back is what the model was when no other thread ran it.
-    with uncompiled(module), seeded(module, seed):
+    with without_compilation(module), seeded(module, seed):
         modes = {m: m.training for m in module.modules()}
-        buffers = [Held(m, dict(m._buffers)) for m in modes if m._buffers]
+        buffers = [BufferSnapshot(m, dict(m._buffers)) for m in modes if m._buffers]
         owned = chain.from_iterable((m._parameters.values(), m._buffers.values()) for m in modes)
         tensors = chain.from_iterable(owned)
         grads = {t: t.grad for t in tensors if t is not None and t.requires_grad}
@@ -67,10 +67,10 @@ def untouched(module: nn.Module, *, train: bool, seed: int) -> Iterator[bool]:
                 leaf.grad = grad
             for held in buffers:
                 held.put_back()
-            send_back(modes)
+            release_offloaded_weights(modes)
 
 
-class Held:
+class BufferSnapshot:
     """The buffers of one module as they are now, to be put back later."""
 
     def __init__(self, owner: nn.Module, buffers: dict[str, Tensor | None]) -> None:
@@ -96,7 +96,7 @@ class Held:
                 buffer.copy_(value)  # its version tells nothing: batch normalisation leaves it
 
 
-@restoring
+@signal_safe_contextmanager
 def frozen(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Let none of these parameters and buffers require grad within the block."""
     leaves = [tensor for tensor in tensors if tensor.requires_grad]
@@ -109,12 +109,12 @@ def frozen(tensors: Iterable[Tensor]) -> Iterator[None]:
             leaf.requires_grad_(True)
 
 
-def grad_mode(enabled: bool) -> Restoring[None]:
+def grad_mode(enabled: bool) -> SignalSafeContext[None]:
     """Let autograd follow what the block does, or not."""
-    return restored(torch.enable_grad() if enabled else torch.no_grad())
+    return signal_safe(torch.enable_grad() if enabled else torch.no_grad())
 
 
-@restoring
+@signal_safe_contextmanager
 def seeded(module: nn.Module, seed: int) -> Iterator[None]:
     """Seed the generators that a run of ``module`` may draw from, and put their states back."""
     with seeded_throughout(seed, gpus_of(module)):
@@ -125,7 +125,7 @@ def gpus_of(module: nn.Module) -> list[int]:
     """The indices of the CUDA devices that a run of ``module`` may draw on."""
     modules = list(module.modules())  # gone through once: it takes a while
     devices = {p.device for m in modules for p in m._parameters.values() if p is not None}
-    devices |= {device for device in [dispatched_to(modules)] if device is not None}
+    devices |= {device for device in [dispatch_device(modules)] if device is not None}
     return sorted(d.index for d in devices if d.type == "cuda" and d.index is not None)
 
 
@@ -146,7 +146,7 @@ def forward(
     except HookscopeError:
         raise
     except (Exception, SystemExit) as error:  # a model that ends the program is a failure too
-        raise model_failed(prepared.module, prepared.value, error, capture) from error
+        raise forward_error(prepared.module, prepared.value, error, capture) from error
 
 
 def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
@@ -168,10 +168,10 @@ def backward(prepared: Prepared, loss: Tensor, capture: Capture) -> None:
         raise
     except (Exception, SystemExit) as error:
         module, value = prepared.module, prepared.value
-        raise model_failed(module, value, error, capture, during="backward") from error
+        raise forward_error(module, value, error, capture, during="backward") from error
 
 
-def model_failed(
+def forward_error(
     module: nn.Module,
     value: Any,
     error: BaseException,
@@ -190,7 +190,9 @@ def model_failed(
     given = [tensor for _, tensor in walk(as_call(value))]
     shapes = ", ".join("x".join(map(str, t.shape)) for t in given)
     looks = {(t.shape, t.dtype) for t in given}
-    reached = [t for t in tensors_at(running, error.__traceback__) if (t.shape, t.dtype) in looks]
+    reached = [
+        t for t in tensors_in_traceback(running, error.__traceback__) if (t.shape, t.dtype) in looks
+    ]
     where = "the model itself" if layer == ROOT else f"layer {layer}"
     failed = ForwardError(
         f"The {during} pass failed in {where} ({kind}): {cause}.",
@@ -200,14 +202,14 @@ def model_failed(
     )
     failed.exception, failed.with_grad = error, torch.is_grad_enabled()
     if during == "forward":
-        failed.failure = failure_in(
-            Layer(layer, running), error, capture, explain(running, reached)
+        failed.failure = describe_failure(
+            Layer(layer, running), error, capture, explain_layer_error(running, reached)
         )
     return failed
 
 
 @contextmanager
-def after_first_run(recorded: int) -> Iterator[None]:
+def second_run(recorded: int) -> Iterator[None]:
     """Let a failure of the model in the block say that the run before it succeeded.
 
     Args:
@@ -228,7 +230,7 @@ def after_first_run(recorded: int) -> Iterator[None]:
         ) from error
 
 
-def demand_unchanged(
+def verify_output_unchanged(
     prepared: Prepared, output: Any, *, excuse_noise: bool = False, recorded: int = 0
 ) -> None:
     """Run the model again with nothing but its plan in force, and demand the very same bits.
@@ -242,17 +244,17 @@ def demand_unchanged(
         CheckFailed: some tensor of the output differs.
         ForwardError: the model raised, which it did not in the first run.
     """
-    with after_first_run(recorded):
+    with second_run(recorded):
         _compare_outputs(prepared, output, excuse_noise)
 
 
 def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> None:
-    bare = run_bare(prepared)
+    bare = run_without_hooks(prepared)
     different = first_difference(output, bare)
     if not different:
         return
-    with without_fast_path():
-        slow = run_bare(prepared)
+    with disable_mha_fast_path():
+        slow = run_without_hooks(prepared)
     if not first_difference(output, slow):
         log.info(
             "attention: run without PyTorch's fast path, which hooks and --ops turn off. A run"
@@ -260,7 +262,7 @@ def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> Non
             _by_how_much(output, bare),
         )
         return
-    if excuse_noise and first_difference(bare, run_bare(prepared)):
+    if excuse_noise and first_difference(bare, run_without_hooks(prepared)):
         log.warning(
             "two runs of the model without hooks differ, so it cannot be told whether hooks change"
             " its output"
@@ -273,13 +275,13 @@ def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> Non
     )
 
 
-@restoring
-def without_fast_path() -> Iterator[None]:
+@signal_safe_contextmanager
+def disable_mha_fast_path() -> Iterator[None]:
     """Keep attention modules from their fused kernels for eval mode without autograd.
 
     The switch is one of the whole process: another thread that runs a model so waits.
     """
-    with alone():
+    with exclusive_run():
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
@@ -288,14 +290,14 @@ def without_fast_path() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(before)
 
 
-def run_bare(prepared: Prepared) -> Any:
+def run_without_hooks(prepared: Prepared) -> Any:
     """Run the model from the same seed with nothing but its plan in force; leave it as it was."""
-    guard = untouched(prepared.module, train=prepared.train, seed=prepared.seed)
-    with guard, values_changed(prepared.plan, prepared.module, prepared.seed):
-        return settled(forward(prepared))
+    guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
+    with guard, forward_interventions(prepared.plan, prepared.module, prepared.seed):
+        return detach_clone(forward(prepared))
 
 
-def settled(output: Any) -> Any:
+def detach_clone(output: Any) -> Any:
     """The output as it is now: it may be a buffer of the model, which is about to be put back."""
     return map_tensors(output, lambda path, tensor: tensor.detach().clone())
 
@@ -306,7 +308,7 @@ def first_difference(output: Any, again: Any) -> str:
     if [path for path, _ in first] != [path for path, _ in second]:
         return "the structure of the output"
     for (path, a), (_, b) in zip(first, second, strict=True):
-        if not same_bits(a, b):
+        if not bit_identical(a, b):
             return ".".join(("output", *path))
     return ""
 
@@ -320,14 +322,14 @@ def _by_how_much(output: Any, again: Any) -> str:
     return f" by {max((float((a - b).abs().max()) for a, b in wide), default=0.0):.2g}"
 
 
-def same_bits(a: Tensor, b: Tensor) -> bool:
+def bit_identical(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors agree in shape, dtype and every bit; NaN equals the same NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(bits_of(a), bits_of(b))
 
 
-def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
+def estimate_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     """Bytes that recording ``kinds`` would take; None where that cannot be told without running.
 
     A copy of the model runs on the meta device, so that whatever the pass leaves behind in it (a
@@ -341,8 +343,8 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
         ghost = meta_copy(prepared.module)
         layers = [layer for layer in layers_of(ghost) if layer.name in names]
         args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
-        recorder = Recorder(ghost, layers, wanted - {"param"}, keeper=ShapeKeeper)
-        with seeded(ghost, prepared.seed), restored(torch.no_grad()), recorder as capture:
+        recorder = Recorder(ghost, layers, wanted - {"param"}, sink=ShapeSink)
+        with seeded(ghost, prepared.seed), signal_safe(torch.no_grad()), recorder as capture:
             ghost(*args, **kwargs)
     except (Exception, SystemExit):  # the true run will show the model's own errors
         return None
@@ -351,14 +353,14 @@ def estimated_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
     return capture.nbytes + weights
 
 
-def announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
+def check_recording_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
     """Tell a large recording before it is made, and refuse one over ``max_bytes``.
 
     A live module's code is run the extra time only if a limit was given.
     """
     if max_bytes is None and prepared.loaded.source == LIVE:
         return
-    expected = estimated_bytes(prepared, kinds)
+    expected = estimate_bytes(prepared, kinds)
     if expected is None:
         return
     if max_bytes is not None and expected > max_bytes:
@@ -370,7 +372,7 @@ def announce_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | Non
         log.info("size: about %.1f GB will be recorded and written", expected / 1e9)
 
 
-def check_called_here_alone(recorder: Recorder, why: str) -> None:
+def check_single_thread(recorder: Recorder, why: str) -> None:
     """Check that no other thread called the model during a run that changed it for a while.
 
     Args:
@@ -389,17 +391,17 @@ def check_called_here_alone(recorder: Recorder, why: str) -> None:
         )
 
 
-def demand_all_ran(capture: Capture) -> None:
+def check_all_ran(capture: Capture) -> None:
     """Demand that every matched layer ran.
 
     Raises:
         CheckFailed: names the first that did not, and the likely cause.
     """
-    silent, matched = capture.coverage.silent, capture.coverage.matched
-    if silent:
-        first = silent[0]
+    not_executed, matched = capture.coverage.not_executed, capture.coverage.matched
+    if not_executed:
+        first = not_executed[0]
         raise CheckFailed(
-            f"{len(silent)} of {matched} matched layers never ran, first {first.module}"
+            f"{len(not_executed)} of {matched} matched layers never ran, first {first.module}"
             f" ({first.type}): {first.reason}.",
             "Nothing was written. Leave them out with --layer '!NAME', or drop --strict.",
         )

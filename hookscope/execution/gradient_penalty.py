@@ -15,15 +15,15 @@ from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
 from hookscope.results.module_tree import ROOT
-from hookscope.tensors.nested import Path
-from hookscope.tensors.norms import euclidean_norm
+from hookscope.tensors.nested import TensorPath
+from hookscope.tensors.tensor_stats import euclidean_norm
 
 FORMULA = "mean over the batch of (|gradient of the score at the input| - 1)^2"
 _REFUSALS = ("is not implemented", "once_differentiable", "differentiate twice")
 
 
 @dataclass(frozen=True)
-class Penalty:
+class GradientPenalty:
     """A gradient penalty and what it came from.
 
     Attributes:
@@ -34,10 +34,10 @@ class Penalty:
 
     value: Tensor
     norms: tuple[float, ...]
-    gradients: tuple[tuple[Path, Tensor], ...]
+    gradients: tuple[tuple[TensorPath, Tensor], ...]
 
 
-def gradient_penalty(score: Tensor, inputs: Sequence[tuple[Path, Tensor]]) -> Penalty:
+def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]]) -> GradientPenalty:
     """Return the penalty of ``score`` at ``inputs``; its graph leads on to the parameters.
 
     Args:
@@ -59,7 +59,7 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[Path, Tensor]]) -> Pe
             "The score does not depend on the model's input, so there is no gradient to penalise.",
             "A model whose input is of a floating-point type and reaches its output is needed.",
         )
-    with explained():
+    with explain_double_backward():
         # The one that goes in requires grad too: without it a function whose backward is marked
         # once_differentiable, last in the model, would drop out of the second order in silence.
         one = torch.ones_like(score).requires_grad_()
@@ -77,10 +77,10 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[Path, Tensor]]) -> Pe
     gradients = tuple(
         (path, grad.detach().clone()) for (path, _), grad in zip(inputs, found, strict=True)
     )
-    return Penalty(((norms - 1) ** 2).mean(), tuple(norms.tolist()), gradients)
+    return GradientPenalty(((norms - 1) ** 2).mean(), tuple(norms.tolist()), gradients)
 
 
-def demand_dependence(tensors: Iterable[Tensor]) -> None:
+def check_dependence(tensors: Iterable[Tensor]) -> None:
     """Raise LossError if a penalty's backward reached none of its parameters and inputs."""
     if all(tensor.grad is None for tensor in tensors):
         raise LossError(
@@ -91,7 +91,7 @@ def demand_dependence(tensors: Iterable[Tensor]) -> None:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_double_backward() -> Iterator[None]:
     """Turn autograd's refusal to differentiate twice into a sentence; change nothing else."""
     try:
         yield

@@ -12,24 +12,24 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, HookscopeError, RequestError
-from hookscope.execution.backward import Measure, differentiate
+from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import submodule
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import HookSet
-from hookscope.hooks.user_hooks.running import attached
+from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
 from hookscope.results.records import Record
 from hookscope.sources import arguments
 from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS
-from hookscope.specs.model import ended
+from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.record_kinds import PARAM_GRAD, PARAM_UPDATE
-from hookscope.specs.suggest import did_you_mean
-from hookscope.tensors.interrupts import restoring
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptimizerSpec:
     """An optimizer by name, with its arguments settled."""
 
     name: str
@@ -45,21 +45,23 @@ class Rule:
         try:
             return self.kind(parameters, **self.arguments)
         except (TypeError, ValueError, RuntimeError) as error:
-            shown = arguments.show(self.arguments)
+            shown = arguments.format_arguments(self.arguments)
             raise RequestError(
-                f"{self.kind.__name__} refuses {shown}: {ended(str(error))}",
+                f"{self.kind.__name__} refuses {shown}: {end_sentence(str(error))}",
                 "Give another --lr or --opt-arg.",
             ) from error
 
 
-def settle_rule(name: str, lr: float | None, opt_args: Mapping[str, Any] | None) -> Rule:
+def resolve_optimizer(
+    name: str, lr: float | None, opt_args: Mapping[str, Any] | None
+) -> OptimizerSpec:
     """Return the optimizer that ``name`` means, its arguments read by their annotations.
 
     Raises:
         RequestError: there is no such optimizer or argument, or a value cannot be read.
 
     Example:
-        >>> settle_rule("sgd", 0.1, {"momentum": 0.9}).arguments
+        >>> resolve_optimizer("sgd", 0.1, {"momentum": 0.9}).arguments
         {'momentum': 0.9, 'lr': 0.1}
     """
     if name not in OPTIMIZERS:
@@ -77,12 +79,12 @@ def settle_rule(name: str, lr: float | None, opt_args: Mapping[str, Any] | None)
         raise RequestError(f"{lr} is no learning rate.", "Give a finite number as --lr.")
     if lr is not None and "lr" in given:
         raise RequestError("The learning rate is given twice.", "Leave out --opt-arg lr.")
-    settled = arguments.settle(kind, given)
-    return Rule(name, kind, settled if lr is None else settled | {"lr": lr})
+    settled = arguments.convert_arguments(kind, given)
+    return OptimizerSpec(name, kind, settled if lr is None else settled | {"lr": lr})
 
 
 def take_step(
-    prepared: Prepared, recorder: Recorder, measure: Measure, rule: Rule
+    prepared: Prepared, recorder: Recorder, measure: Objective, rule: OptimizerSpec
 ) -> dict[str, Any]:
     """Run forward, backward and one step of the optimizer, within an open recording.
 
@@ -120,7 +122,7 @@ def take_step(
     with _put_back(values), HookSet(prepared.module) as outer:
         outer.around_step(optimizer, before)
         own = prepared.plan.hooks_of(STEP_HOOKS)
-        with attached(prepared.module, own, recorder, optimizer):
+        with attach_user_hooks(prepared.module, own, recorder, optimizer):
             outer.around_step(optimizer, None, after)  # the update is what user hooks leave
             _step(optimizer, rule)
     for record, update in updates:
@@ -131,7 +133,7 @@ def take_step(
     return described
 
 
-@restoring
+@signal_safe_contextmanager
 def _put_back(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     """Give parameters their values back after the block, in which ``values`` is filled."""
     try:
@@ -142,16 +144,16 @@ def _put_back(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
                 parameter.copy_(value)
 
 
-def _step(optimizer: torch.optim.Optimizer, rule: Rule) -> None:
+def _step(optimizer: torch.optim.Optimizer, rule: OptimizerSpec) -> None:
     try:
         optimizer.step()
     except HookscopeError:
         raise
     except Exception as error:
-        shown = arguments.show(rule.arguments)
+        shown = arguments.format_arguments(rule.arguments)
         said = str(error) or type(error).__name__
         raise RequestError(
-            f"{rule.kind.__name__} with {shown} cannot step this model: {ended(said)}",
+            f"{rule.kind.__name__} with {shown} cannot step this model: {end_sentence(said)}",
             "Give another --optimizer or --opt-arg.",
         ) from error
 
@@ -176,7 +178,7 @@ def _put_update(capture: Capture, record: Record, update: Tensor) -> None:
 
 
 def _demand_room(recorder: Recorder) -> None:
-    limit = recorder.keeper.max_bytes
+    limit = recorder.sink.max_bytes
     if limit is not None and recorder.capture.nbytes > limit:
         raise CheckFailed(
             f"The gradients and updates take {recorder.capture.nbytes:,} bytes, and the limit is"

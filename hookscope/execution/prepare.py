@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, RequestError
-from hookscope.execution.generation import demand_generation, generate
-from hookscope.hooks.edits.plan import bind as bind_edits
-from hookscope.hooks.interventions import Plan
-from hookscope.hooks.layers import Layer, refuse_lazy
+from hookscope.hooks.edits.bound_edit import bind_edits
+from hookscope.hooks.interventions import BoundInterventions
+from hookscope.hooks.layers import Layer, check_not_lazy
 from hookscope.hooks.selection import select
-from hookscope.hooks.user_hooks.binding import bind as bind_hooks
-from hookscope.hooks.user_hooks.binding import find as find_hooks
-from hookscope.inputs.batch import Batch, build
-from hookscope.sources.live import demand_model
+from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks as bind_hooks
+from hookscope.hooks.user_hooks.hook_loader import load_user_hooks as find_hooks
+from hookscope.inputs.batch import Batch, build_batch
+from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel, Recipe
-from hookscope.sources.loading import load, wrap
-from hookscope.sources.wrappers import copied, dispatched_to
-from hookscope.specs.model import LIVE
+from hookscope.sources.model_loader import load, wrap
+from hookscope.sources.wrappers import copy_model, dispatch_device
+from hookscope.specs.model_spec import LIVE
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.tensors.nested import as_call, map_tensors
 
@@ -48,7 +49,7 @@ class Prepared:
     device: torch.device
     dtype: str
     train: bool
-    plan: Plan = Plan()  # noqa: RUF009 - it is frozen
+    plan: BoundInterventions = BoundInterventions()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
     generate: int | None = None
 
@@ -66,7 +67,7 @@ class Prepared:
 
 def find_model(model: ModelRequest, seed: int) -> LoadedModel:
     """Load the model that is named, or take the one that is given."""
-    demand_model(model.model, str, os.PathLike)
+    check_model(model.model, str, os.PathLike)
     if not model.named:
         return wrap(model.model)
     return load(
@@ -100,9 +101,9 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     hooks = find_hooks(changes.hooks, changes.kinds, changes.hook_args or {}, verb=request.command)
     loaded = loaded or find_model(request.model, run.seed)
     live = loaded.source == LIVE
-    refuse_lazy(loaded.module)
+    check_not_lazy(loaded.module)
     if run.generate is not None:
-        demand_generation(loaded.module, loaded.word, run.generate, request.model.method)
+        check_generation(loaded.module, loaded.word, run.generate, request.model.method)
     layers = select_layers(request.layers, loaded.module, loaded.word)  # before the costly part
     batch = _batch(request.input, loaded, run.seed)
     dtype: torch.dtype | None = getattr(torch, run.dtype) if run.dtype is not None else None
@@ -110,7 +111,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         device = _choose_device(run.device, loaded.module, live=live)
         module = _moved(loaded.module, device, dtype, live=live)
     else:
-        from hookscope.execution.device_map import dispatch
+        from hookscope.execution.device_dispatch import dispatch
 
         module = loaded.module.to(dtype=dtype)  # first, so that it is known what fits
         device = dispatch(module, run.device_map, run.max_memory)
@@ -127,7 +128,7 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         device,
         str(dtype or torch.float32).removeprefix("torch."),
         run.train,
-        plan=Plan(
+        plan=BoundInterventions(
             bind_edits(module, changes.value_edits, loaded.word),
             bind_edits(module, changes.gradient_edits, loaded.word),
             bind_hooks(hooks, module, layers, loaded.word),
@@ -152,7 +153,7 @@ def select_layers(selection: LayerSelection, module: nn.Module, word: str) -> tu
 def _batch(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch:
     if isinstance(request.input, Batch):
         return request.input
-    batch = build(
+    batch = build_batch(
         loaded,
         request.input,
         shape=None if request.shape is None else tuple(request.shape),
@@ -167,7 +168,7 @@ def _batch(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch:
 
 
 def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:
-    if place := dispatched_to(module.modules()):
+    if place := dispatch_device(module.modules()):
         if word is not None:
             raise RequestError(
                 "The model is spread over devices by accelerate, and cannot be moved.",
@@ -201,7 +202,7 @@ def _moved(
     module: nn.Module, device: torch.device, dtype: torch.dtype | None, *, live: bool
 ) -> nn.Module:
     """The model on ``device`` in ``dtype``; somebody's own module is copied before it is moved."""
-    if dispatched_to(module.modules()):
+    if dispatch_device(module.modules()):
         if dtype is not None:
             raise RequestError(
                 "The model is spread over devices by accelerate, and its dtype cannot be changed.",
@@ -217,9 +218,43 @@ def _moved(
         return module
     if live:
         repair = "Move it yourself before you hand it over: model.to(...)."
-        module = copied(module, "to be moved", repair)
+        module = copy_model(module, "to be moved", repair)
     return module.to(device=device, dtype=dtype)
 
 
 def _like_model(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
     return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+
+def check_generation(module: nn.Module, word: str, steps: int, method: str | None) -> None:
+    """Refuse to generate where that cannot be.
+
+    Raises:
+        RequestError: the model has no ``generate``, ``steps`` is no positive number, or another
+            method is to run.
+    """
+    if steps < 1:
+        raise RequestError(f"{steps!r} is no number of tokens.", "Generate 1 or more.")
+    if not callable(getattr(module, "generate", None)):
+        raise RequestError(
+            f"{word} has no generate, so it cannot be run token by token.",
+            "Leave out --generate, or name a model with a language model's head.",
+        )
+    if method not in (None, "forward"):
+        raise RequestError(
+            "--generate and --method both say which method of the model runs.", "Leave out one."
+        )
+
+
+def generate(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], steps: int
+) -> Any:
+    """Return what ``module.generate`` returns for ``steps`` new tokens, the likeliest each time.
+
+    Its calls of the module and of the modules in it run hooks, each under a number of its own.
+    """
+    function: Any = module.generate
+    parameters = inspect.signature(function).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    greedy = {"do_sample": False} if open_ended or "do_sample" in parameters else {}
+    return function(*args, **kwargs, max_new_tokens=steps, **greedy)

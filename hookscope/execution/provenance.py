@@ -11,7 +11,7 @@ from typing import Any
 from hookscope.errors import HookError
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.user_hooks.binding import describe_hooks
+from hookscope.hooks.user_hooks.hook_loader import describe_hooks
 from hookscope.tensors.nested import as_call, walk
 from hookscope.version import __version__
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookscope.results.dimensions import channel_dim
 from hookscope.specs.reduction import SPACE, TOKENS
-from hookscope.tensors.image_grid import find_grid
+from hookscope.tensors.image_grid import find_image_grid
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Axes:
         if self.channel is None:
             return tensor.reshape(len(tensor), 1, 1)
         channels = tensor.shape[self.channel]
-        positions = row_numbers(tensor) // channels if channels else 1
+        positions = row_size(tensor) // channels if channels else 1
         return tensor.movedim(self.channel, 1).reshape(len(tensor), channels, positions)
 
 
-def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = None) -> Axes:
+def infer_axes(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = None) -> Axes:
     """Infer the dimensions of a layer's tensor.
 
     Maps are (N, C, H, W) or, where only that has the image's aspect, (N, H, W, C). A class whose
@@ -54,17 +54,17 @@ def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = N
         image: height and width of the model's input, where it is an image.
 
     Example:
-        >>> axes_of("Conv2d", (512, 7, 7)).positions, axes_of("Linear", (7, 7, 768), (224, 224))
+        >>> infer_axes("Conv2d", (512, 7, 7)).positions, infer_axes("Linear", (7, 7, 768), (224, 224))
         ((2, 3), Axes(channel=3, positions=(1, 2), kind='space', prefix=None))
-        >>> axes_of("LayerNorm", (197, 768), (224, 224))
+        >>> infer_axes("LayerNorm", (197, 768), (224, 224))
         Axes(channel=2, positions=(1,), kind='tokens', prefix=1)
-        >>> axes_of("Conv1d", (64, 100))
+        >>> infer_axes("Conv1d", (64, 100))
         Axes(channel=1, positions=(2,), kind='space', prefix=None)
     """
     ndim = len(shape) + 1
     if ndim == 1:
         return Axes(None)
-    grid = find_grid((1, *shape), 1, image) if image else None
+    grid = find_image_grid((1, *shape), 1, image) if image else None
     channel = 3 if grid and grid.layout == "NHWC" else channel_dim(type, ndim)
     positions = tuple(dim for dim in range(1, ndim) if dim != channel)
     if not positions:
@@ -74,11 +74,11 @@ def axes_of(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = N
     return Axes(channel, positions, SPACE)
 
 
-def row_numbers(rows: Tensor) -> int:
+def row_size(rows: Tensor) -> int:
     """How many numbers a row has; -1 in a shape cannot tell where there is no row."""
     return rows.shape[1:].numel()
 
 
-def exact(tensor: Tensor) -> torch.dtype:
+def accumulation_dtype(tensor: Tensor) -> torch.dtype:
     """The dtype in which sums of ``tensor`` are taken: float64, where its device has that."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64

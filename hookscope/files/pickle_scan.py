@@ -45,7 +45,7 @@ class LongPickle(DamagedPickle):
     """A pickle has more instructions than are looked at; reading it would take minutes."""
 
 
-def globals_in(file: IO[bytes]) -> list[str]:
+def list_globals(file: IO[bytes]) -> list[str]:
     """Return the dotted names that a pickle looks up, each once, in the order of their first use.
 
     ``file`` holds a pickle, or what ``torch.save`` wrote (in its old format the pickle of the
@@ -57,7 +57,7 @@ def globals_in(file: IO[bytes]) -> list[str]:
 
     Example:
         >>> import collections, pickle
-        >>> globals_in(io.BytesIO(pickle.dumps(collections.OrderedDict())))
+        >>> list_globals(io.BytesIO(pickle.dumps(collections.OrderedDict())))
         ['collections.OrderedDict']
     """
     try:
@@ -76,7 +76,7 @@ def globals_in(file: IO[bytes]) -> list[str]:
         raise DamagedPickle(str(exc)) from exc
 
 
-def foreign(names: list[str]) -> list[str]:
+def foreign_globals(names: list[str]) -> list[str]:
     """Return those of the names that are not there to build tensors, arrays and plain containers.
 
     >>> foreign(["torch._utils._rebuild_tensor_v2", "mynet.Net"])

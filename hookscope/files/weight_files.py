@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from blake3 import blake3
 
 from hookscope.errors import RequestError, WeightsFileError
-from hookscope.files.detect import AGAIN
-from hookscope.files.escaping import encodable
+from hookscope.files.escapes import encodable
+from hookscope.files.file_types import WRITE_AGAIN
 
 # What is looked for in a folder, the first that is there: an index before the files it lists.
 _IN_FOLDER = (
@@ -80,7 +80,7 @@ def blake3_of(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def find(word: str) -> WeightFiles:
+def find_weight_files(word: str) -> WeightFiles:
     """Return the files that ``word`` means: an existing file, an index, or a folder.
 
     Raises:
@@ -157,7 +157,7 @@ def _weight_map(index: str) -> dict[str, str]:
         raise WeightsFileError(
             f"{index!r} is no index of weights: it has no weight_map that names a file for each"
             " tensor.",
-            AGAIN,
+            WRITE_AGAIN,
         )
     return found
 

@@ -14,7 +14,7 @@ from hookscope.results.records import Record, Recording, key_of
 from hookscope.results.stats import Stats
 from hookscope.specs.output_path import SUFFIX, recording_ending
 from hookscope.tensors import save as store
-from hookscope.tensors.stats import summarize
+from hookscope.tensors.tensor_stats import summarize
 
 
 class Capture(Recording, Mapping[str, Tensor]):
@@ -119,7 +119,7 @@ class Capture(Recording, Mapping[str, Tensor]):
         ending = recording_ending(Path(path))
         if ending != SUFFIX:
             return store.write_numpy(path, self._tensors, ending)
-        return store.write(path, self._tensors, self.to_info())
+        return store.write_tensors(path, self._tensors, self.to_info())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Capture:
@@ -128,7 +128,7 @@ class Capture(Recording, Mapping[str, Tensor]):
         Raises:
             ResultsFileError: the file is missing, damaged, or not hookscope's.
         """
-        tensors, info = store.read(path)
+        tensors, info = store.read_tensors(path)
         capture = cls()
         capture.take_info(info, {key: tensor.shape for key, tensor in tensors.items()}, path)
         capture._tensors = {key: tensors[key] for key in capture._records}

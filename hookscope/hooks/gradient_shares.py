@@ -24,16 +24,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from hookscope.hooks.registry import HookSet, backward_pass
-from hookscope.tensors.clones import Lent, alike
-from hookscope.tensors.nested import escapes, map_tensors, whole_tensors
+from hookscope.hooks.registry import HookSet, backward_pass_id
+from hookscope.tensors.clones import InputClone, clone_preserving_strides
+from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_tensors
 
 Edge = tuple[Node, int]
 Report = Callable[[Tensor], None]
 
 
 @dataclass(eq=False)
-class Share:
+class GradientShare:
     """The part of the gradient at a tensor that belongs to one call of a module.
 
     Attributes:
@@ -53,11 +53,11 @@ class Share:
     _sum: Tensor | None = None
     _pass: int = -1
 
-    def is_whole(self, uses: list[Use]) -> bool:
+    def is_whole(self, uses: list[TensorUse]) -> bool:
         """Whether all of the tensor's uses belong to it, those to come included."""
         return self.last == math.inf and all(use.number >= self.first for use in uses)
 
-    def resolve(self, uses: list[Use]) -> list[Use]:
+    def resolve(self, uses: list[TensorUse]) -> list[TensorUse]:
         """Return those of the tensor's ``uses`` that it adds up; none if it is the total."""
         self._whole = self.is_whole(uses)
         mine = [use for use in uses if not self._whole and self.first <= use.number < self.last]
@@ -66,8 +66,10 @@ class Share:
 
     def add(self, part: Tensor | None) -> None:
         """Add one part; the last one completes the sum."""
-        if self._pass != backward_pass():  # an earlier pass may have ended before it was complete
-            self._sum, self._parts, self._pass = None, 0, backward_pass()
+        if (
+            self._pass != backward_pass_id()
+        ):  # an earlier pass may have ended before it was complete
+            self._sum, self._parts, self._pass = None, 0, backward_pass_id()
         if part is not None:
             self._sum = part if self._sum is None else self._sum + part
         self._parts += 1
@@ -76,7 +78,7 @@ class Share:
 
     def arrived(self, total: Tensor | None) -> None:
         """The gradient at the tensor is complete, from all of its uses together."""
-        part = self._sum if self._pass == backward_pass() else None
+        part = self._sum if self._pass == backward_pass_id() else None
         self._finish(total if self._whole else part)
 
     def _finish(self, grad: Tensor | None) -> None:
@@ -86,7 +88,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Use:
+class TensorUse:
     """A node that takes a tensor as its argument ``index``."""
 
     number: int
@@ -101,10 +103,10 @@ class _Thread(threading.local):
     depth: int = 0
     start: int = 0
     own: int = 0  # nodes that this file created, which lead nowhere
-    shares: list[tuple[Edge, Share]] = field(default_factory=list)
+    shares: list[tuple[Edge, GradientShare]] = field(default_factory=list)
 
 
-class Shares:
+class GradientShares:
     """Collects the shares of a recording. One outermost call after the other is searched.
 
     Args:
@@ -119,9 +121,9 @@ class Shares:
         """A call begins; returns the number of the first node that it may create."""
         here = self._here
         if here.depth == 0:
-            here.start, here.own = next_number(), 0
+            here.start, here.own = next_node_number(), 0
         here.depth += 1
-        return next_number()
+        return next_node_number()
 
     def forget(self) -> None:
         """No call is under way on this thread any more: an interrupt has ended them."""
@@ -132,14 +134,14 @@ class Shares:
         """The place of a tensor in the graph."""
         node = tensor.grad_fn
         if node is None:  # a leaf: only a node that uses it leads to the one that accumulates
-            before = next_number()
+            before = next_node_number()
             with torch.enable_grad():
                 node = _any_use(tensor).next_functions[0][0]
-            self._here.own += next_number() - before
+            self._here.own += next_node_number() - before
         assert node is not None
         return node, tensor.output_nr
 
-    def add(self, edge: Edge, share: Share) -> None:
+    def add(self, edge: Edge, share: GradientShare) -> None:
         """Look for the uses of the tensor at ``edge`` when the outermost call ends."""
         self._here.shares.append((edge, share))
 
@@ -155,8 +157,8 @@ class Shares:
         if here.depth > 0 or not here.shares:
             return output
         shares, here.shares = here.shares, []
-        created = next_number() - here.start - here.own
-        leaving = [x for x in whole_tensors(output).values() if x.requires_grad]
+        created = next_node_number() - here.start - here.own
+        leaving = [x for x in distinct_tensors(output).values() if x.requires_grad]
         uses = _Search({edge for edge, _ in shares}, here.start).run(leaving, created)
         clones: dict[int, Tensor] = {}
         for tensor in leaving:
@@ -171,10 +173,12 @@ class Shares:
                     if share.give_up is not None:
                         share.give_up()
                 continue
-            clone = clones[id(tensor)] = Lent.of(tensor, alike(tensor)).clone
+            clone = clones[id(tensor)] = InputClone.of(
+                tensor, clone_preserving_strides(tensor)
+            ).clone
             assert clone.grad_fn is not None
             uses[edge] += _uses_of(edge, clone.grad_fn)
-        reports: dict[Node, list[tuple[int, Share]]] = {}
+        reports: dict[Node, list[tuple[int, GradientShare]]] = {}
         for edge, share in shares:  # the inner one of two calls comes first
             for use in share.resolve(uses[edge]):
                 reports.setdefault(use.node, []).append((use.index, share))
@@ -183,19 +187,21 @@ class Shares:
         return map_tensors(output, lambda path, tensor: clones.get(id(tensor), tensor))
 
 
-def _uses_of(edge: Edge, node: Node) -> Iterator[Use]:
+def _uses_of(edge: Edge, node: Node) -> Iterator[TensorUse]:
     for index, other in enumerate(node.next_functions):
         if other == edge:
-            yield Use(node._sequence_nr(), node, index)
+            yield TensorUse(node._sequence_nr(), node, index)
 
 
-def next_number() -> int:
+def next_node_number() -> int:
     """The number of the node that this thread creates next."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
 def _spread(
-    parts: list[tuple[int, Share]], grad_inputs: tuple[Tensor | None, ...], grad_outputs: object
+    parts: list[tuple[int, GradientShare]],
+    grad_inputs: tuple[Tensor | None, ...],
+    grad_outputs: object,
 ) -> None:
     for index, share in parts:
         share.add(grad_inputs[index])
@@ -211,13 +217,13 @@ class _Search:
     """Finds the uses of tensors among the nodes that bear at least the number ``start``."""
 
     def __init__(self, edges: Iterable[Edge], start: int) -> None:
-        self.uses: dict[Edge, list[Use]] = {edge: [] for edge in edges}
+        self.uses: dict[Edge, list[TensorUse]] = {edge: [] for edge in edges}
         self.start = start
         self._seen: set[Node] = set()
-        self._end = next_number()
+        self._end = next_node_number()
         self._found = 0
 
-    def run(self, outputs: Iterable[Tensor], created: int) -> dict[Edge, list[Use]]:
+    def run(self, outputs: Iterable[Tensor], created: int) -> dict[Edge, list[TensorUse]]:
         """Search from ``outputs``, and from every tensor if that finds fewer than ``created``."""
         self._from(outputs)
         if self._found < created:
@@ -239,7 +245,7 @@ class _Search:
             self._found += number < self._end
             for index, edge in enumerate(node.next_functions):
                 if edge in self.uses:
-                    self.uses[edge].append(Use(number, node, index))
+                    self.uses[edge].append(TensorUse(number, node, index))
                 waiting.append(edge[0])
 
 
@@ -250,5 +256,5 @@ def _living() -> Iterator[Tensor]:
         kind = type(thing)
         if kind not in kinds:
             kinds[kind] = Tensor in kind.__mro__
-        if kinds[kind] and not escapes(thing) and thing.requires_grad:
+        if kinds[kind] and not is_functorch_tensor(thing) and thing.requires_grad:
             yield thing

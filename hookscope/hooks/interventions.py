@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.editor import Editor
-from hookscope.hooks.edits.plan import Bound
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.user_hooks.binding import OwnHook
-from hookscope.hooks.user_hooks.running import attached
+from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
+from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
-from hookscope.tensors.interrupts import restoring
+from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)
-class Plan:
+class BoundInterventions:
     """All that is to be done to a run.
 
     Attributes:
@@ -30,9 +30,9 @@ class Plan:
         hooks: the user's own, of every kind.
     """
 
-    values: tuple[Bound, ...] = ()
-    gradients: tuple[Bound, ...] = ()
-    hooks: tuple[OwnHook, ...] = ()
+    values: tuple[BoundEdit, ...] = ()
+    gradients: tuple[BoundEdit, ...] = ()
+    hooks: tuple[UserHook, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.values or self.gradients or self.hooks)
@@ -42,14 +42,19 @@ class Plan:
         """Whether what is done to gradients hands clones through the model, which it may notice."""
         return bool(self.gradients or self.hooks_of(GRADIENT_HOOKS))
 
-    def hooks_of(self, kinds: tuple[str, ...]) -> list[OwnHook]:
+    def hooks_of(self, kinds: tuple[str, ...]) -> list[UserHook]:
         """The hooks of these kinds, in the order given."""
         return [hook for hook in self.hooks if hook.kind in kinds]
 
 
-@restoring
-def values_changed(
-    plan: Plan, model: nn.Module, seed: int, recorder: Recorder | None = None, *, keep: bool = False
+@signal_safe_contextmanager
+def forward_interventions(
+    plan: BoundInterventions,
+    model: nn.Module,
+    seed: int,
+    recorder: Recorder | None = None,
+    *,
+    keep: bool = False,
 ) -> Iterator[Editor]:
     """Change what goes forward; enter it before the recorder.
 
@@ -63,14 +68,14 @@ def values_changed(
     hooks = plan.hooks_of(VALUE_HOOKS)
     with (
         Editor(model, plan.values, seed, recorder if keep else None) as editor,
-        attached(model, hooks, recorder),
+        attach_user_hooks(model, hooks, recorder),
     ):
         yield editor
 
 
-@restoring
-def gradients_changed(
-    plan: Plan, model: nn.Module, seed: int, recorder: Recorder
+@signal_safe_contextmanager
+def backward_interventions(
+    plan: BoundInterventions, model: nn.Module, seed: int, recorder: Recorder
 ) -> Iterator[Editor]:
     """Change the gradients that come back; enter it after the recorder.
 
@@ -78,7 +83,7 @@ def gradients_changed(
     """
     hooks = plan.hooks_of(GRADIENT_HOOKS)
     with (
-        attached(model, hooks, recorder),
+        attach_user_hooks(model, hooks, recorder),
         Editor(model, plan.gradients, seed, recorder) as editor,
     ):
         yield editor

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from hookscope.errors import RequestError
 from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree
-from hookscope.sources.wrappers import inner_name, types_of, unwrapped
+from hookscope.sources.wrappers import inner_name, type_names, unwrapped
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Layer:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Class names that the module is chosen by; see ``types_of``."""
-        return types_of(self.module)
+        """Class names that the module is chosen by; see ``type_names``."""
+        return type_names(self.module)
 
     @property
     def depth(self) -> int:
@@ -90,7 +90,7 @@ def submodule(model: nn.Module, name: str) -> nn.Module | None:
     return found
 
 
-def refuse_lazy(model: nn.Module) -> None:
+def check_not_lazy(model: nn.Module) -> None:
     """Raise RequestError if a parameter or buffer has no shape before the first run."""
     for layer in layers_of(model):
         own = chain(layer.module.parameters(recurse=False), layer.module.buffers(recurse=False))
@@ -114,7 +114,7 @@ def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
     return found
 
 
-def tensors_at(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
+def tensors_in_traceback(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
     """Return the tensors among the variables of the innermost method of ``module`` that ran."""
     found: list[Tensor] = []
     while traceback is not None:
@@ -126,7 +126,7 @@ def tensors_at(module: nn.Module, traceback: TracebackType | None) -> list[Tenso
     return found
 
 
-def describe(model: nn.Module, word: str) -> ModuleTree:
+def describe_model(model: nn.Module, word: str) -> ModuleTree:
     """Return the module tree of ``model``, which the user called ``word``.
 
     Costs no copy of any parameter and works on the meta device.

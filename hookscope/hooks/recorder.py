@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.coverage import summarize_coverage
-from hookscope.hooks.gradient_shares import Edge, Share, Shares, next_number
+from hookscope.hooks.gradient_shares import Edge, GradientShare, GradientShares, next_node_number
+from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.registry import HookSet, inside_backward, what_of
-from hookscope.hooks.tensor_store import VIEW_CHANGED, Keeper, Slot
+from hookscope.hooks.tensor_sink import VIEW_CHANGED, CaptureSink, RecordKey
 from hookscope.results.module_tree import ROOT
 from hookscope.specs.record_kinds import (
     INPUT,
@@ -41,9 +41,16 @@ from hookscope.specs.record_kinds import (
     PARAM_GRAD,
     UNEDITED,
 )
-from hookscope.tensors.clones import Lent, alike, dressed, give_back, memory_of, shared_memory
-from hookscope.tensors.interrupts import Restoring
-from hookscope.tensors.nested import Path, closed_types, map_tensors, walk, whole_tensors
+from hookscope.tensors.clones import (
+    InputClone,
+    clone_preserving_strides,
+    shared_storages,
+    storage_id,
+    with_type_and_attributes,
+    write_back,
+)
+from hookscope.tensors.interrupts import SignalSafeContext
+from hookscope.tensors.nested import TensorPath, distinct_tensors, map_tensors, opaque_types, walk
 
 log = logging.getLogger("hookscope")
 
@@ -55,25 +62,25 @@ OFFLOADED = "offloaded: it holds no values but while its module runs"
 
 
 @dataclass
-class Call:
+class OpenCall:
     """One call of a module that is under way. ``number`` is 0 for one that is not recorded."""
 
     number: int
-    lent: list[Lent] = field(default_factory=list)
+    lent: list[InputClone] = field(default_factory=list)
     handled: BaseException | None = None  # that which was being handled when it began
     first: int = 0  # number of the first node that it creates in the graph
-    inputs: list[Taken] = field(default_factory=list)
+    inputs: list[WatchedInput] = field(default_factory=list)
 
 
 @dataclass
-class Taken:
+class WatchedInput:
     """A tensor that a call was given, and the call's share of its gradient."""
 
     tensor: Tensor
     version: int
-    slot: Slot
+    slot: RecordKey
     edge: Edge
-    share: Share
+    share: GradientShare
 
     @property
     def changed(self) -> bool:
@@ -85,10 +92,10 @@ class _Running(threading.local):
     """The calls of each module that are under way on this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.calls: dict[nn.Module, list[Call]] = {}
+        self.calls: dict[nn.Module, list[OpenCall]] = {}
 
 
-class Recorder(Restoring[Capture]):
+class Recorder(SignalSafeContext[Capture]):
     """Records the chosen layers of a model while the ``with`` block runs.
 
     Args:
@@ -116,7 +123,7 @@ class Recorder(Restoring[Capture]):
         model_input: bool = False,
         max_bytes: int | None = None,
         clones: bool = False,
-        keeper: Callable[[HookSet, int | None], Keeper] = Keeper,
+        sink: Callable[[HookSet, int | None], CaptureSink] = CaptureSink,
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
@@ -124,12 +131,12 @@ class Recorder(Restoring[Capture]):
         self.model_input = model_input
         self.clones = clones
         self._hooks = HookSet(model)
-        self.keeper = keeper(self._hooks, max_bytes)
-        self.capture = self.keeper.capture
+        self.sink = sink(self._hooks, max_bytes)
+        self.capture = self.sink.capture
         self._calls: dict[nn.Module, int] = {}
         self._running = _Running()
         self._counting = threading.Lock()  # replicas of one model run on a thread each
-        self._shares = Shares(self._hooks)
+        self._shares = GradientShares(self._hooks)
         self.ran_backward = False
         self.outside = "outside the loss"  # why no gradient came after a backward pass
         self._noticed: list[str] = []
@@ -145,7 +152,7 @@ class Recorder(Restoring[Capture]):
             if PARAM_GRAD in self.kinds:
                 self._attach_parameters()
             hooks.on_registration(self._add_module, self._add_parameter)
-            self.keeper.open = True
+            self.sink.open = True
         return self.capture
 
     def _leave(
@@ -154,30 +161,30 @@ class Recorder(Restoring[Capture]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.keeper.open = False
+        self.sink.open = False
         self._hooks.__exit__(kind, error, traceback)
         arrived = any(record.kind.endswith(".grad") for record in self.capture.records)
         ran = self.ran_backward or arrived
         reason = self.outside if ran else "backward() did not run"
         reason = reason if error is None else UNFINISHED
-        for slot in self.keeper.waiting:
+        for slot in self.sink.waiting:
             # What is changed in place goes on as the tensor that it is a view of, and so do views
             # of that made before: their own place in the graph leads nowhere.
             shared = (
                 ", but for tensors that share its memory"
-                if slot in self.keeper.views and reason == self.outside
+                if slot in self.sink.views and reason == self.outside
                 else ""
             )
-            self.keeper.miss(
+            self.sink.mark_absent(
                 slot, reason + shared if self._calls.get(slot.layer.module) else "never ran"
             )
-        self.capture.absent = tuple(self.keeper.absent)
+        self.capture.absent = tuple(self.sink.absent)
         coverage = summarize_coverage(
             self.model, self.layers, self._calls, self._hooks.called_elsewhere
         )
         if error is not None:
-            silent = tuple(replace(one, reason=UNFINISHED) for one in coverage.silent)
-            coverage = replace(coverage, silent=silent)
+            not_executed = tuple(replace(one, reason=UNFINISHED) for one in coverage.not_executed)
+            coverage = replace(coverage, not_executed=not_executed)
         self.capture.coverage = coverage
 
     @property
@@ -186,18 +193,18 @@ class Recorder(Restoring[Capture]):
         return bool(self._hooks.called_elsewhere)
 
     @property
-    def doubts(self) -> list[str]:
+    def modified_inputs(self) -> list[str]:
         """Modules that changed their own clone of an input, which shared memory with another."""
         return list(dict.fromkeys(self._noticed))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing within the block: its backward passes belong to something else."""
-        self.keeper.open = False
+        self.sink.open = False
         try:
             yield
         finally:
-            self.keeper.open = True
+            self.sink.open = True
 
     def _wanted(self) -> dict[Layer, frozenset[str]]:
         """The layers to hook and what to keep of each."""
@@ -232,14 +239,14 @@ class Recorder(Restoring[Capture]):
         self, layer: Layer, name: str, parameter: Tensor, others: Iterable[tuple[Layer, str]] = ()
     ) -> None:
         """Listen to a parameter of a chosen layer, which ``others`` hold too."""
-        slot = Slot(layer, 1, f"{name}.grad", PARAM_GRAD)
+        slot = RecordKey(layer, 1, f"{name}.grad", PARAM_GRAD)
         if not parameter.requires_grad or parameter.is_meta:
-            self.keeper.miss(slot, OFFLOADED if parameter.is_meta else "frozen")
+            self.sink.mark_absent(slot, OFFLOADED if parameter.is_meta else "frozen")
             return
         names = [(alias, name) for alias in layer.aliases]
         names += [(one, n) for x, n in others for one in (x.name, *x.aliases)]
         aliases = tuple(f"{module}/{n}" for module, n in names)
-        self.keeper.listen_to_parameter(slot, parameter, aliases)
+        self.sink.listen_to_parameter(slot, parameter, aliases)
 
     def _add_module(self, owner: nn.Module, name: str, module: nn.Module | None) -> None:
         """Record a module that ``forward`` adds to a chosen layer as the layer itself."""
@@ -268,7 +275,7 @@ class Recorder(Restoring[Capture]):
             self._listen_to_parameter(layer, name, parameter)
 
     def _is_running(self) -> bool:
-        return self.keeper.open and self.keeper.under_way > 0
+        return self.sink.open and self.sink.under_way > 0
 
     def _before(
         self,
@@ -278,19 +285,19 @@ class Recorder(Restoring[Capture]):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not self.keeper.open:
+        if not self.sink.open:
             return None
         if module is self.model and any(self._running.calls.values()):
             self._forget_interrupted()
         module = layer.module  # which it is not in a replica of the model
         running = self._running.calls.setdefault(module, [])
         if inside_backward():  # activation checkpointing runs a forward pass again: not a new call
-            running.append(Call(0))
+            running.append(OpenCall(0))
             return None
         with self._counting:
             number = self._calls[module] = self._calls.get(module, 0) + 1
-            self.keeper.under_way += 1
-        call = Call(number, handled=sys.exc_info()[1])
+            self.sink.under_way += 1
+        call = OpenCall(number, handled=sys.exc_info()[1])
         running.append(call)
         with torch._C.DisableTorchFunctionSubclass():  # what a subclass does is the model's doing
             return self._begin(layer, kinds, call, (args, kwargs))
@@ -314,7 +321,7 @@ class Recorder(Restoring[Capture]):
         if not outermost:
             return
         with self._counting:
-            self.keeper.under_way -= sum(bool(call.number) for x in calls.values() for call in x)
+            self.sink.under_way -= sum(bool(call.number) for x in calls.values() for call in x)
         calls.clear()
         self._shares.forget()
 
@@ -322,7 +329,7 @@ class Recorder(Restoring[Capture]):
         self,
         layer: Layer,
         kinds: frozenset[str],
-        call: Call,
+        call: OpenCall,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Record what a call is given; return what to give it in place of that, if anything."""
@@ -346,14 +353,14 @@ class Recorder(Restoring[Capture]):
         kwargs: dict[str, Any],
         output: Any,
     ) -> Any:
-        if not self.keeper.open:
+        if not self.sink.open:
             return None
         running = self._running.calls.get(layer.module)
-        call = running.pop() if running else Call(0)
+        call = running.pop() if running else OpenCall(0)
         if not call.number:
             return None
         with self._counting:
-            self.keeper.under_way -= 1
+            self.sink.under_way -= 1
         failed = sys.exc_info()[1] is not call.handled  # PyTorch calls this hook for a failure too
         with torch._C.DisableTorchFunctionSubclass():
             own = {id(lent.clone) for lent in call.lent}
@@ -364,23 +371,25 @@ class Recorder(Restoring[Capture]):
         self,
         layer: Layer,
         kinds: frozenset[str],
-        call: Call,
+        call: OpenCall,
         given: Iterable[Tensor],
         output: Any,
         failed: bool,
     ) -> Any:
         """Record what a call returns, and listen for gradients."""
-        shared = shared_memory([lent.original for lent in call.lent])
+        shared = shared_storages([lent.original for lent in call.lent])
         for lent in call.lent:
-            if not give_back(lent) or (lent.changed and memory_of(lent.original) in shared):
+            if not write_back(lent) or (lent.changed and storage_id(lent.original) in shared):
                 self._noticed.append(layer.name)
         if failed and kinds:
-            self.keeper.miss(Slot(layer, call.number, OUTPUT, OUTPUT), "an error ended its call")
+            self.sink.mark_absent(
+                RecordKey(layer, call.number, OUTPUT, OUTPUT), "an error ended its call"
+            )
         elif OUTPUT in kinds:
             self._keep(layer, call.number, OUTPUT, output)
         if not self._follows_gradients:
             return output
-        returned = whole_tensors(output)
+        returned = distinct_tensors(output)
         self._close_inputs(call, returned.values())
         if OUTPUT_GRAD in kinds and not failed:
             if OUTPUT not in kinds:
@@ -392,7 +401,7 @@ class Recorder(Restoring[Capture]):
     def _keep(self, layer: Layer, call: int, kind: str, value: Any) -> None:
         """Record a clone of every tensor in ``value``."""
         for path, tensor in walk(value):
-            self.keeper.keep(Slot(layer, call, what_of(kind, path), kind), tensor)
+            self.sink.keep(RecordKey(layer, call, what_of(kind, path), kind), tensor)
         self._tell_closed(layer, call, kind, kind, value)
 
     def keep_edited(
@@ -403,70 +412,74 @@ class Recorder(Restoring[Capture]):
         if kind not in self._kept_of.get(layer, ()):
             kept.append(("", after))
         for mark, tensor in kept:
-            self.keeper.keep(Slot(layer, call, what + mark, kind + mark), tensor)
+            self.sink.keep(RecordKey(layer, call, what + mark, kind + mark), tensor)
 
     def _tell_closed(self, layer: Layer, call: int, what: str, kind: str, value: Any) -> None:
         """Name what holds tensors out of reach, and an output without any tensor."""
-        closed = closed_types(value)
+        closed = opaque_types(value)
         for name in closed:
             reason = f"a {name} object, which hookscope does not open"
-            self.keeper.miss(Slot(layer, call, what, kind), reason)
+            self.sink.mark_absent(RecordKey(layer, call, what, kind), reason)
         if what == OUTPUT and not closed and next(walk(value), None) is None:
-            self.keeper.miss(Slot(layer, call, what, kind), "no tensor came out")
+            self.sink.mark_absent(RecordKey(layer, call, what, kind), "no tensor came out")
 
-    def _take(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
+    def _take(self, layer: Layer, call: OpenCall, path: TensorPath, tensor: Tensor) -> Tensor:
         """Listen for a module's share of the gradient at an input; returns what it is given."""
         what = f"{what_of(INPUT, path)}.grad"
-        slot = Slot(layer, call.number, what, INPUT_GRAD)
+        slot = RecordKey(layer, call.number, what, INPUT_GRAD)
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
             own = tensor.detach()  # the caller's tensor stays as it is
-            clone = alike((own.clone() if own.is_inference() else own).requires_grad_())
-            call.lent.append(Lent.of(tensor, clone))
+            clone = clone_preserving_strides(
+                (own.clone() if own.is_inference() else own).requires_grad_()
+            )
+            call.lent.append(InputClone.of(tensor, clone))
             tensor = call.lent[-1].clone
-        if self.keeper.can_listen(slot, tensor):
+        if self.sink.can_listen(slot, tensor):
             if self.clones:
-                call.lent.append(Lent.of(tensor, alike(tensor)))
-                self.keeper.listen(slot, call.lent[-1].clone)
+                call.lent.append(InputClone.of(tensor, clone_preserving_strides(tensor)))
+                self.sink.listen(slot, call.lent[-1].clone)
                 return call.lent[-1].clone
             edge = self._shares.edge(tensor)
-            share = Share(self.keeper.expect(slot, tensor), call.first)
-            self.keeper.on_gradient(tensor, share.arrived)
-            call.inputs.append(Taken(tensor, tensor._version, slot, edge, share))
+            share = GradientShare(self.sink.expect(slot, tensor), call.first)
+            self.sink.on_gradient(tensor, share.arrived)
+            call.inputs.append(WatchedInput(tensor, tensor._version, slot, edge, share))
         return tensor
 
-    def _close_inputs(self, call: Call, returned: Iterable[Tensor]) -> None:
+    def _close_inputs(self, call: OpenCall, returned: Iterable[Tensor]) -> None:
         """Count what uses a call's inputs from here on as its share no more."""
         same = {id(tensor) for tensor in returned}
-        views = {memory_of(tensor) for tensor in returned if tensor._is_view()}
+        views = {storage_id(tensor) for tensor in returned if tensor._is_view()}
         for taken in call.inputs:
             if taken.changed and taken.tensor._is_view():
-                self.keeper.give_up(taken.slot, VIEW_CHANGED)
+                self.sink.give_up(taken.slot, VIEW_CHANGED)
                 continue
             if id(taken.tensor) in same and not taken.changed:
-                taken.share.give_up = partial(self.keeper.give_up, taken.slot, USED_WITHIN)
+                taken.share.give_up = partial(self.sink.give_up, taken.slot, USED_WITHIN)
             else:
-                taken.share.last = next_number()
-                if memory_of(taken.tensor) in views:
+                taken.share.last = next_node_number()
+                if storage_id(taken.tensor) in views:
                     slot, tensor = taken.slot, taken.tensor
-                    taken.share.report = self.keeper.expect(slot, tensor, has_view=True)
+                    taken.share.report = self.sink.expect(slot, tensor, has_view=True)
             self._shares.add(taken.edge, taken.share)
 
-    def _listen_to_output(self, layer: Layer, call: Call, path: Path, tensor: Tensor) -> Tensor:
+    def _listen_to_output(
+        self, layer: Layer, call: OpenCall, path: TensorPath, tensor: Tensor
+    ) -> Tensor:
         """Listen for the gradient at an output, as it comes from what uses it from here on.
 
         Returns what is handed on.
         """
         what = f"{what_of(OUTPUT, path)}.grad"
-        slot = Slot(layer, call.number, what, OUTPUT_GRAD)
-        if not self.keeper.can_listen(slot, tensor):
+        slot = RecordKey(layer, call.number, what, OUTPUT_GRAD)
+        if not self.sink.can_listen(slot, tensor):
             return tensor
         if self.clones:
-            clone = dressed(alike(tensor), tensor)
-            self.keeper.listen(slot, clone)
+            clone = with_type_and_attributes(clone_preserving_strides(tensor), tensor)
+            self.sink.listen(slot, clone)
             return clone
-        share = Share(self.keeper.expect(slot, tensor), next_number())
-        share.give_up = partial(self.keeper.give_up, slot, USED_WITHIN)
-        self.keeper.on_gradient(tensor, share.arrived)
+        share = GradientShare(self.sink.expect(slot, tensor), next_node_number())
+        share.give_up = partial(self.sink.give_up, slot, USED_WITHIN)
+        self.sink.on_gradient(tensor, share.arrived)
         self._shares.add(self._shares.edge(tensor), share)
         return tensor
 
@@ -481,7 +494,9 @@ class Recorder(Restoring[Capture]):
             what = what_of(kind, path)
             if first.setdefault(id(tensor), what) != what:
                 reason = f"the same tensor as {first[id(tensor)]}"
-                self.keeper.miss(Slot(layer, call, f"{what}.grad", f"{kind}.grad"), reason)
+                self.sink.mark_absent(
+                    RecordKey(layer, call, f"{what}.grad", f"{kind}.grad"), reason
+                )
 
 
 def _can_carry_gradient(tensor: Tensor) -> bool:

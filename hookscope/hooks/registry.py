@@ -26,18 +26,18 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from hookscope.specs.record_kinds import INPUT
-from hookscope.tensors.interrupts import Restoring, restoring
-from hookscope.tensors.nested import Path
-from hookscope.tensors.threads import OwnThreads, Shared, lock_that_survives_fork
+from hookscope.tensors.interrupts import SignalSafeContext, signal_safe_contextmanager
+from hookscope.tensors.nested import TensorPath
+from hookscope.tensors.threads import RecordingThreads, SharedSetting, fork_safe_lock
 
 # The stance of the compiler is one of the whole process, and so is the counter that gives hooks
 # their ids; a tensor gets its dict of hooks with the first one. Threads take turns at them.
-_eager = Shared(lambda: torch.compiler.set_stance("force_eager"))
-_registering = lock_that_survives_fork()
+_eager = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
+_registering = fork_safe_lock()
 
 
-@restoring
-def uncompiled(model: nn.Module) -> Iterator[bool]:
+@signal_safe_contextmanager
+def without_compilation(model: nn.Module) -> Iterator[bool]:
     """Run compiled modules of ``model`` as they were written; gives whether there are any."""
     compiled = any(map(_is_compiled, model.modules()))
     if compiled:
@@ -62,7 +62,7 @@ class Hook:
     def __init__(
         self,
         function: Callable[..., Any],
-        threads: OwnThreads,
+        threads: RecordingThreads,
         elsewhere: set[nn.Module],
         module: nn.Module | None = None,
     ) -> None:
@@ -73,14 +73,14 @@ class Hook:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, or do nothing."""
-        if self._threads.include_this():
+        if self._threads.includes_current_thread():
             return as_hook(self._function, *args)
         if self._module is not None:
             self._elsewhere.add(self._module)
         return None
 
 
-class HookSet(Restoring["HookSet"]):
+class HookSet(SignalSafeContext["HookSet"]):
     """Hooks in and around a model, which the end of a ``with`` block takes off, however it ends.
 
     They are called for what the thread that entered the block does; see
@@ -97,11 +97,11 @@ class HookSet(Restoring["HookSet"]):
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.threads = OwnThreads()
+        self.threads = RecordingThreads()
         self.called_elsewhere: set[nn.Module] = set()
         self.stands_in_for_compiled = False
         self._handles: list[RemovableHandle] = []
-        self._left_out: dict[int, tuple[Members, ...]] = {}
+        self._left_out: dict[int, tuple[HookDict, ...]] = {}
 
     def _enter(self) -> HookSet:
         self.stands_in_for_compiled = any(map(_is_compiled, self.model.modules()))
@@ -213,7 +213,7 @@ class HookSet(Restoring["HookSet"]):
     def _hook(self, function: Callable[..., Any], module: nn.Module | None = None) -> Hook:
         return Hook(function, self.threads, self.called_elsewhere, module)
 
-    def _leave_out_of_copies(self, hooks: Members, *marks: Members) -> None:
+    def _leave_out_of_copies(self, hooks: HookDict, *marks: HookDict) -> None:
         """Leave our entries out of copies and pickles of a module's dict of hooks, and of others.
 
         ``marks`` are the dicts that say of each hook how it is called. ``copy`` and ``pickle`` ask
@@ -227,11 +227,11 @@ class HookSet(Restoring["HookSet"]):
                 members.__reduce__ = reduced  # type: ignore[method-assign]
 
 
-Members = dict[int, Any]  # an OrderedDict, which can have attributes
+HookDict = dict[int, Any]  # an OrderedDict, which can have attributes
 
 
 def _without_ours(
-    members: weakref.ref[Members], hooks: weakref.ref[Members]
+    members: weakref.ref[HookDict], hooks: weakref.ref[HookDict]
 ) -> tuple[type, tuple[()], None, None, Iterator[tuple[int, Any]]]:
     ours: Mapping[int, Any] = hooks() or {}
     items = [
@@ -242,7 +242,7 @@ def _without_ours(
     return OrderedDict, (), None, None, iter(items)
 
 
-def _keep_in_copies(hooks: Members, *marks: Members) -> None:
+def _keep_in_copies(hooks: HookDict, *marks: HookDict) -> None:
     """Let the dicts be copied as a whole again, once none of our hooks is left."""
     if not any(isinstance(hook, Hook) for hook in hooks.values()):
         for members in (hooks, *marks):
@@ -265,7 +265,7 @@ def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _depth.hooks -= 1
 
 
-class FunctionMode(Restoring[None]):
+class FunctionMode(SignalSafeContext[None]):
     """A function mode of PyTorch's in force; afterwards its stack of modes is as deep as before.
 
     PyTorch takes a mode off its stack while the mode handles a call. An interrupt may keep it from
@@ -290,7 +290,7 @@ def hook_depth() -> int:
     return _depth.hooks
 
 
-def show_to_fast_paths(module: nn.Module) -> None:
+def disable_module_fast_path(module: nn.Module) -> None:
     """Register a hook that does nothing, and stays.
 
     PyTorch's transformer layers skip their children's ``forward`` unless one of them has a hook.
@@ -304,15 +304,15 @@ def _nothing(*_: object) -> None:
 
 def inside_backward() -> bool:
     """Whether a backward pass is under way: a module that runs now is being run again for it."""
-    return backward_pass() != -1
+    return backward_pass_id() != -1
 
 
-def backward_pass() -> int:
+def backward_pass_id() -> int:
     """The number of the backward pass that is under way on this thread; -1 outside any."""
     return torch._C._current_graph_task_id()
 
 
-def what_of(kind: str, path: Path) -> str:
+def what_of(kind: str, path: TensorPath) -> str:
     """Name a tensor in the output or input of a call: ``output.1.0``, ``input.mask``."""
     # An input's path begins with 0 for positional and 1 for keyword arguments.
     return ".".join((kind, *(path[1:] if kind == INPUT else path)))

@@ -13,7 +13,7 @@ from torch import nn
 from hookscope.errors import LayerError
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.specs import patterns
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 
 def select(
@@ -45,7 +45,7 @@ def select(
         ['0', '2']
     """
     every = layers_of(model)
-    adding, taking = patterns.split_signs(layers)
+    adding, taking = patterns.split_exclusions(layers)
     chosen = [_matched(every, pattern, word) for pattern in adding] or [set(every)]
     kept = set.union(*chosen).difference(*(_matched(every, p, word) for p in taking))
     wanted = list(types)

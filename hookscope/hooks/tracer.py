@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookscope.hooks.coverage import summarize_coverage
+from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.registry import HookSet, inside_backward
-from hookscope.results.trace import BACKWARD, FORWARD, Event, Shape, Trace
-from hookscope.tensors.gradient_gate import Grads, WayBack
-from hookscope.tensors.interrupts import Restoring
+from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent
+from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
+from hookscope.tensors.interrupts import SignalSafeContext
 from hookscope.tensors.nested import map_tensors, walk
 
 
@@ -52,7 +52,7 @@ class _Clock:
 class _Span:
     """One call of a module in one direction, not necessarily over yet.
 
-    ``within`` is the call that it ran in; ``call_of`` for one on the way back the call forward.
+    ``within`` is the call that it ran in; ``layer_call`` for one on the way back the call forward.
     """
 
     direction: str
@@ -67,16 +67,16 @@ class _Span:
     inputs: tuple[Shape, ...] = ()
     outputs: tuple[Shape, ...] = ()
     bytes: int = 0
-    way: WayBack | None = field(default=None, repr=False)
+    way: BackwardHookPair | None = field(default=None, repr=False)
 
     def lies_in(self, other: _Span | None) -> bool:
         """Whether it is ``other`` or ran within it."""
         return self is other or (self.within is not None and self.within.lies_in(other))
 
-    def event(self) -> Event:
+    def event(self) -> TraceEvent:
         """The span as plain data, once it is over."""
         took = self.end - self.start
-        return Event(
+        return TraceEvent(
             self.direction,
             self.layer.name,
             self.layer.type,
@@ -98,7 +98,7 @@ class _Running(threading.local):
         self.spans: list[_Span | None] = []
 
 
-class Tracer(Restoring["Tracer"]):
+class Tracer(SignalSafeContext["Tracer"]):
     """Notes every call of the chosen layers of a model while the ``with`` block runs.
 
     Args:
@@ -176,7 +176,7 @@ class Tracer(Restoring["Tracer"]):
             running.append(span)
             if not self.backward:
                 return None
-            span.way = WayBack(partial(self._left, span), partial(self._arrived, span))
+            span.way = BackwardHookPair(partial(self._left, span), partial(self._arrived, span))
             given: tuple[tuple[Any, ...], dict[str, Any]] = span.way.enter((args, kwargs))
             return given
 
@@ -196,7 +196,7 @@ class Tracer(Restoring["Tracer"]):
     def _arrived(self, forward: _Span, grads: Grads) -> None:
         """Gradients have come to the outputs of a call: its way back begins."""
         with self._clock.stopped() as now:
-            if not self._open or not self._hooks.threads.include_this():
+            if not self._open or not self._hooks.threads.includes_current_thread():
                 return
             while self._returning and not forward.lies_in(self._returning[-1].call_of):
                 self._close(now)
@@ -209,7 +209,7 @@ class Tracer(Restoring["Tracer"]):
 
     def _left(self, forward: _Span, into: Grads, out: Grads) -> Grads:
         """Gradients leave a call through its inputs: its way back is over."""
-        if not self._hooks.threads.include_this():
+        if not self._hooks.threads.includes_current_thread():
             return into
         with self._clock.stopped() as now:
             known = any(span.call_of is forward for span in self._returning)

@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import RequestError
-from hookscope.hooks.registry import show_to_fast_paths
-from hookscope.sources.functions import name_of
-from hookscope.sources.live import demand_model, opened
-from hookscope.tensors.gradient_gate import Grads, WayBack
+from hookscope.hooks.registry import disable_module_fast_path
+from hookscope.sources.live import as_hookable, check_model
+from hookscope.sources.user_code import function_name
+from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
 from hookscope.tensors.nested import outline
 
 Function = Callable[..., Any]
@@ -26,7 +26,7 @@ _AROUND, _FORWARD = "_hookscope_around", "_hookscope_forward"
 
 
 @dataclass(frozen=True)
-class Around:
+class WrapFunctions:
     """Functions around the forward of a module."""
 
     before: Function | None
@@ -68,13 +68,13 @@ def wrap(
         >>> list(net.state_dict()), type(net[1]).__name__
         (['0.weight', '0.bias'], 'ReLU')
     """
-    demand_model(module)
+    check_model(module)
     for name, function in (("before", before), ("after", after), ("backward", backward)):
         if function is not None and not callable(function):
             raise RequestError(
                 f"{name} is of type {type(function).__name__}.", "Give a function, or None."
             )
-    inner = opened(module)
+    inner = as_hookable(module)
     made = inner.__new__(type(inner))  # not copy.copy: parametrized modules refuse that
     members = vars(made)
     members.update(vars(inner))
@@ -83,8 +83,8 @@ def wrap(
     if _AROUND not in members:
         members[_FORWARD] = members.pop("forward", None)
         made.__class__ = _class_of(type(made))  # type: ignore[arg-type] # a class has a hash
-        show_to_fast_paths(made)
-    members[_AROUND] = (*members.get(_AROUND, ()), Around(before, after, backward))
+        disable_module_fast_path(made)
+    members[_AROUND] = (*members.get(_AROUND, ()), WrapFunctions(before, after, backward))
     return made
 
 
@@ -117,7 +117,7 @@ def _blank(base: type[nn.Module]) -> nn.Module:
 def _run(
     base: type[nn.Module],
     module: nn.Module,
-    around: tuple[Around, ...],
+    around: tuple[WrapFunctions, ...],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -139,7 +139,7 @@ def _run(
     return output if way is None else way.leave(output)
 
 
-def _way_back(module: nn.Module, function: Function) -> WayBack:
+def _way_back(module: nn.Module, function: Function) -> BackwardHookPair:
     """Two gates, which show the gradients at the module's outputs and inputs."""
 
     def on_grads(grad_input: Grads, grad_output: Grads) -> Grads:
@@ -150,13 +150,13 @@ def _way_back(module: nn.Module, function: Function) -> WayBack:
         _same(function, grad_input, new)
         return new
 
-    return WayBack(on_grads)
+    return BackwardHookPair(on_grads)
 
 
 def _same(function: Function, old: Any, new: Any) -> Any:
     if outline(old) != outline(new):
         raise RequestError(
-            f"{name_of(function)} returned {outline(new)} in place of {outline(old)}.",
+            f"{function_name(function)} returned {outline(new)} in place of {outline(old)}.",
             "Return a value of the same structure and shapes, or None to leave it as it is.",
         )
     return new

@@ -11,43 +11,49 @@ from itertools import groupby
 from typing import Any, TypeGuard, cast
 
 from hookscope.errors import InputError
-from hookscope.inputs.fitting import refuse_misfits
-from hookscope.inputs.photos import warn_if_small
-from hookscope.inputs.places import assemble
-from hookscope.inputs.reading import (
-    Asked,
+from hookscope.inputs.call_arguments import assemble_call
+from hookscope.inputs.image_input import warn_if_small
+from hookscope.inputs.input_checks import check_input
+from hookscope.inputs.input_reader import (
     Numbers,
-    Piece,
-    described,
-    hash_of,
-    joined,
-    lone_call,
-    shapes,
+    ReadContext,
+    ReadResult,
+    format_shapes,
+    read_joined,
+    single_argument,
+    tensor_entry,
+    tensor_sha256,
 )
-from hookscope.sources.layouts import seeded
+from hookscope.sources.layouts import seeded_generator
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
-from hookscope.specs import input as kinds
-from hookscope.specs.input import NO_IMAGE, InputWord, may_hold_images, parse, refuse_unused
+from hookscope.specs import input_spec as kinds
+from hookscope.specs.input_spec import (
+    NO_IMAGE,
+    InputSpec,
+    may_hold_images,
+    parse_inputs,
+    reject_image_options,
+)
 from hookscope.tensors.nested import as_call, walk
 
 Word = str | os.PathLike[str]
 
-# Each of the first has read(asked, words) -> Piece; each of the others open_one(asked, word), which
+# Each of the first has read(asked, words) -> ReadResult; each of the others read_python(asked, word), which
 # gives a value and the hash of its file. A reader is imported only when its kind is named.
 _BY_RECIPE = {
-    kinds.IMAGE: "photos",
-    kinds.VIDEO: "video",
-    kinds.SOUND: "sound",
-    kinds.TEXT: "text",
+    kinds.IMAGE: "image_input:read_images",
+    kinds.VIDEO: "video_input:read_video",
+    kinds.AUDIO: "audio_input:read_audio",
+    kinds.TEXT: "text_input:read_texts",
 }
 _TENSORS = {
-    kinds.NUMPY: "arrays",
-    kinds.SAFETENSORS: "stored",
-    kinds.TORCH: "pickled",
-    kinds.TABLE: "table",
-    kinds.JSON: "nested",
-    kinds.MADE: "made",
-    kinds.OFFERED: "offered",
+    kinds.NUMPY: "tensor_input:read_numpy",
+    kinds.SAFETENSORS: "tensor_input:read_safetensors",
+    kinds.TORCH: "tensor_input:read_torch",
+    kinds.TABLE: "csv_input:read_csv",
+    kinds.JSON: "json_input:read_json_input",
+    kinds.GENERATED: "tensor_input:generate_tensor",
+    kinds.PYTHON: "python_input:read_python",
 }
 
 
@@ -72,7 +78,7 @@ class Batch:
     recipe: Recipe | None = None
 
 
-def build(
+def build_batch(
     loaded: LoadedModel,
     words: Any = (),
     *,
@@ -103,7 +109,7 @@ def build(
 
     Example:
         >>> import torch
-        >>> from hookscope.sources.loading import wrap
+        >>> from hookscope.sources.model_loader import wrap
         >>> build(wrap(torch.nn.Linear(4, 2)), shape=(1, 4)).value.shape
         torch.Size([1, 4])
         >>> build(wrap(torch.nn.Linear(4, 2)), "ones:3x4").value.shape
@@ -111,14 +117,16 @@ def build(
     """
     choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
     if words is None or (isinstance(words, list | tuple) and not words):
-        refuse_unused(choices, NO_IMAGE)
+        reject_image_options(choices, NO_IMAGE)
         return _noise(loaded, shape, seed)
     if isinstance(words, str | os.PathLike):
         words = [words]
     if _are_words(words):
-        asked = Asked(loaded, shape, preprocess, size, mean, std, seed, seeded(seed))
-        return _from_words(asked, parse(words))
-    refuse_unused(choices, "a tensor is taken as it is")
+        asked = ReadContext(
+            loaded, shape, preprocess, size, mean, std, seed, seeded_generator(seed)
+        )
+        return _from_words(asked, parse_inputs(words))
+    reject_image_options(choices, "a tensor is taken as it is")
     if shape is not None:
         raise InputError("A tensor has its own shape.", "Leave out --shape.")
     return Batch(words, _tensors(words, "tensor", hashed=True), "input: as given")
@@ -134,18 +142,18 @@ def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Bat
     if shape is None and loaded.own_example is not None:
         value = loaded.example(seed)
         made = _tensors(value, loaded.example_word)
-        return Batch(value, made, f"input: {loaded.example_text}, {shapes(made)}")
+        return Batch(value, made, f"input: {loaded.example_text}, {format_shapes(made)}")
     value = loaded.example(seed) if shape is None else loaded.layout.noise(shape, seed)
     made = _tensors(value, "noise")
     warn_if_small(loaded, made)
-    note = f"input: {loaded.layout.distribution} of {shapes(made)} from seed {seed}"
+    note = f"input: {loaded.layout.distribution} of {format_shapes(made)} from seed {seed}"
     return Batch(value, made, note)
 
 
-def _from_words(asked: Asked, words: Sequence[InputWord]) -> Batch:
+def _from_words(asked: ReadContext, words: Sequence[InputSpec]) -> Batch:
     if not may_hold_images(words):
-        choices = {name: getattr(asked, name) for name in kinds.IMAGE_CHOICES}
-        refuse_unused(choices, NO_IMAGE)
+        choices = {name: getattr(asked, name) for name in kinds.IMAGE_OPTIONS}
+        reject_image_options(choices, NO_IMAGE)
         if asked.shape is not None:
             raise InputError("What is given as input has its own shape.", "Leave out --shape.")
     places = dict.fromkeys(word.place for word in words)
@@ -155,49 +163,51 @@ def _from_words(asked: Asked, words: Sequence[InputWord]) -> Batch:
     if len(pieces) == 1 and pieces[0][0] is None and words[0].kind in _BY_RECIPE:
         value = pieces[0][1].value  # arranged as the model's source says
     else:
-        value = assemble(asked.loaded, pieces)
+        value = assemble_call(asked.loaded, pieces)
     if any(word.kind in _TENSORS for word in words):
-        refuse_misfits(asked.loaded, value)
+        check_input(asked.loaded, value)
     note = f"input: {'; '.join(piece.note for _, piece in pieces)}"
     recipe = next((piece.recipe for _, piece in pieces if piece.recipe), None)
     sources = tuple(entry for _, piece in pieces for entry in piece.sources)
     return Batch(value, sources, note, recipe)
 
 
-def _read(asked: Asked, words: Sequence[InputWord]) -> Piece:
+def _read(asked: ReadContext, words: Sequence[InputSpec]) -> ReadResult:
     """Read the words for one place."""
     found = [kind for kind, _ in groupby(words, key=lambda word: word.kind)]
     if all(kind in _TENSORS for kind in found):
-        return joined(asked, words, _opener)
+        return read_joined(asked, words, _opener)
     if len(found) > 1:
         raise InputError(
             f"{words[0].word} and others with it are {' and '.join(found)}, and make no batch.",
             "Say which argument each is for: --input NAME=FILE or --input 0=FILE.",
         )
-    reader = import_module(f"hookscope.inputs.{_BY_RECIPE[found[0]]}")
-    piece = cast(Piece, reader.read(asked, words))
+    module, _, function = _BY_RECIPE[found[0]].partition(":")
+    read = getattr(import_module(f"hookscope.inputs.{module}"), function)
+    piece = cast(ReadResult, read(asked, words))
     if words[0].place is None:
         return piece
     return _for_one_argument(piece, words[0])
 
 
-def _opener(kind: str) -> Callable[[Asked, InputWord], tuple[Any, str | None]]:
-    open_one = import_module(f"hookscope.inputs.{_TENSORS[kind]}").open_one
+def _opener(kind: str) -> Callable[[ReadContext, InputSpec], tuple[Any, str | None]]:
+    module, _, function = _TENSORS[kind].partition(":")
+    open_one = getattr(import_module(f"hookscope.inputs.{module}"), function)
     if kind == kinds.JSON:
         open_one = partial(open_one, open_kind=_opener)
-    return cast("Callable[[Asked, InputWord], tuple[Any, str | None]]", open_one)
+    return cast("Callable[[ReadContext, InputSpec], tuple[Any, str | None]]", open_one)
 
 
-def _for_one_argument(piece: Piece, word: InputWord) -> Piece:
-    alone = lone_call(piece.value)
+def _for_one_argument(piece: ReadResult, word: InputSpec) -> ReadResult:
+    alone = single_argument(piece.value)
     if alone is None:
         raise InputError(
             f"{word.word} becomes several arguments, and {word.place!r} is one.",
             "Leave out the name: the model's own recipe says which is which.",
         )
-    return Piece(alone, piece.sources, piece.note, piece.recipe)
+    return ReadResult(alone, piece.sources, piece.note, piece.recipe)
 
 
 def _tensors(value: Any, word: str, hashed: bool = False) -> tuple[dict[str, Any], ...]:
     found = [tensor for _, tensor in walk(as_call(value))]
-    return tuple(described(t, word, hash_of(t) if hashed else None) for t in found)
+    return tuple(tensor_entry(t, word, tensor_sha256(t) if hashed else None) for t in found)

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.files import strict_json
-from hookscope.files.atomic import write_text
-from hookscope.files.typed_json import misfit_fields
+from hookscope.files.atomic_files import write_text
+from hookscope.files.strict_json import fields_type_error
 from hookscope.results.records import Coverage
-from hookscope.specs.output_path import MARK, check_ending, is_ours
+from hookscope.specs.output_path import MARK, check_ending, is_hookscope_file
 from hookscope.version import __version__
 
 SCHEMA = 1
-Place = tuple[str, int | None]
+AblatedPart = tuple[str, int | None]
 
 
 @dataclass(frozen=True)
-class Knockout:
+class LayerAblation:
     """One layer, or one channel of it, knocked out in all of its calls. None: not defined.
 
     Attributes:
@@ -47,7 +47,7 @@ class Knockout:
     failed: str = ""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> AblatedPart:
         """What was knocked out: the layer's name and the channel."""
         return self.layer, self.channel
 
@@ -62,7 +62,7 @@ class Knockout:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedLayer:
     """A layer that ran and was not knocked out, or not in every channel, and why."""
 
     layer: str
@@ -71,7 +71,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Clean:
+class BaselineMetrics:
     """The run with nothing knocked out, whose figures the others are changes of.
 
     Attributes:
@@ -111,9 +111,9 @@ class Ablation:
     edit: str
     rank: str
     total: int
-    clean: Clean
-    knockouts: tuple[Knockout, ...]
-    left_out: tuple[LeftOut, ...]
+    clean: BaselineMetrics
+    knockouts: tuple[LayerAblation, ...]
+    left_out: tuple[SkippedLayer, ...]
     coverage: Coverage
     metadata: dict[str, Any]
     resumed: int = 0
@@ -128,7 +128,11 @@ class Ablation:
             "finished": len(self.knockouts) == self.total,
             "knockouts": [asdict(knockout) for knockout in self.knockouts],
             "left_out": [asdict(layer) for layer in self.left_out],
-            "coverage": {"matched": self.coverage.matched, **asdict(self.coverage)},
+            "coverage": {
+                "matched": self.coverage.matched,
+                "fired": [asdict(module) for module in self.coverage.executed],
+                "silent": [asdict(module) for module in self.coverage.not_executed],
+            },
         }
 
     def save(self, path: str | os.PathLike[str]) -> int:
@@ -141,15 +145,15 @@ class Ablation:
         check_ending(Path(path), ".json")
         return write_text(path, strict_json.dumps(self._document()))
 
-    def unfinished(self, path: str | os.PathLike[str]) -> list[Knockout]:
+    def unfinished(self, path: str | os.PathLike[str]) -> list[LayerAblation]:
         """Return what a file holds of this very ablation, if it was interrupted; else nothing."""
-        if not is_ours(Path(path), ".json"):
+        if not is_hookscope_file(Path(path), ".json"):
             return []
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8"))
             wanted = json.loads(strict_json.dumps(self._document()))
-            made = [Knockout(**_numbers(entry)) for entry in found["knockouts"]]
-            unsound = any(misfit_fields(vars(one), Knockout) for one in made)
+            made = [LayerAblation(**_numbers(entry)) for entry in found["knockouts"]]
+            unsound = any(fields_type_error(vars(one), LayerAblation) for one in made)
             same = [_without_results(one) for one in (found, wanted)]
             known = wanted.get("fingerprint", "") is not None  # some values are out of reach
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -161,7 +165,7 @@ class Ablation:
         return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
 
 
-def ranked(knockouts: Iterable[Knockout], figure: str) -> tuple[Knockout, ...]:
+def rank_ablations(knockouts: Iterable[LayerAblation], figure: str) -> tuple[LayerAblation, ...]:
     """Return the knock-outs by the size of a figure: NaN first, then the largest, undefined last.
 
     Equal ones stay in the order given.
@@ -172,7 +176,7 @@ def ranked(knockouts: Iterable[Knockout], figure: str) -> tuple[Knockout, ...]:
         ['b', 'a']
     """
 
-    def weight(knockout: Knockout) -> tuple[int, float]:
+    def weight(knockout: LayerAblation) -> tuple[int, float]:
         value: float | None = getattr(knockout, figure)
         if value is None:
             return 2, 0.0
@@ -188,4 +192,4 @@ def _without_results(document: Mapping[str, Any]) -> dict[str, Any]:
 def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a file with its NaN and infinities read back."""
     figures = ("score", "loss", "output")
-    return {k: strict_json.number(v) if k in figures else v for k, v in entry.items()}
+    return {k: strict_json.parse_number(v) if k in figures else v for k, v in entry.items()}

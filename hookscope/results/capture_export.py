@@ -12,8 +12,8 @@ import numpy as np
 
 from hookscope.errors import RequestError
 from hookscope.files import strict_json
+from hookscope.results.capture_file import CaptureFile
 from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
-from hookscope.results.reader import OpenCapture
 from hookscope.specs.output_path import MARK, SUFFIX, TABLES, header_of
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
 
@@ -21,7 +21,7 @@ _BLOCK = 1 << 24  # bytes that are copied at a time
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorSlice:
     """A tensor of a file, or a slice of one.
 
     ``key`` has the slice behind it; ``source`` is the tensor's own key. ``dtype`` is that in the
@@ -35,7 +35,9 @@ class Part:
     index: Index
 
 
-def choose_parts(capture: OpenCapture, words: Sequence[str], ending: str) -> tuple[Part, ...]:
+def choose_slices(
+    capture: CaptureFile, words: Sequence[str], ending: str
+) -> tuple[TensorSlice, ...]:
     """Return what ``words`` mean in a file, in its order of keys where they mean all of it.
 
     Args:
@@ -63,17 +65,17 @@ def choose_parts(capture: OpenCapture, words: Sequence[str], ending: str) -> tup
     return tuple(_part(capture, key, index, ending) for key, index in chosen)
 
 
-def _part(capture: OpenCapture, key: str, index: Index, ending: str) -> Part:
+def _part(capture: CaptureFile, key: str, index: Index, ending: str) -> TensorSlice:
     if ending == SUFFIX:
         record = capture.record(key)
-        return Part(key, record.dtype, tuple(record.shape), key, index)
+        return TensorSlice(key, record.dtype, tuple(record.shape), key, index)
     shape = capture.shape(key, index)
-    return Part(key + slice_text(index), capture.dtype(key), shape, key, index)
+    return TensorSlice(key + slice_text(index), capture.dtype(key), shape, key, index)
 
 
-def write_parts(
-    capture: OpenCapture,
-    parts: Sequence[Part],
+def write_slices(
+    capture: CaptureFile,
+    parts: Sequence[TensorSlice],
     path: Path,
     ending: str,
     progress: Callable[[int, int], None],
@@ -92,7 +94,7 @@ def write_parts(
     write_arrays(path, ending, entries())
 
 
-def _write_safetensors(capture: OpenCapture, keys: Sequence[str], path: Path) -> None:
+def _write_safetensors(capture: CaptureFile, keys: Sequence[str], path: Path) -> None:
     """Copy tensors as they are stored, with what is known of them and of the run."""
     table, start = header_of(capture.path)
     info = json.loads(table["__metadata__"][MARK])

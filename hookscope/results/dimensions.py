@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 
-Sides = tuple[int, int]  # height and width
+ImageSize = tuple[int, int]  # height and width
 
 # These work along the last dimension, whatever stands before it.
 _ALONG_THE_LAST = {"Linear", "NonDynamicallyQuantizableLinear", "Bilinear", "Embedding"}
@@ -38,7 +38,7 @@ def channel_dim(type: str, ndim: int) -> int:
     return min(1, max(ndim - 1, 0))
 
 
-def find_channels(type: str, kind: str, shape: tuple[int, ...], image: Sides | None) -> int:
+def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageSize | None) -> int:
     """Return the dimension along which the channels of a recorded tensor lie.
 
     It is ``channel_dim``, but the last one where a shape tells so and no class name says otherwise:
@@ -51,7 +51,7 @@ def find_channels(type: str, kind: str, shape: tuple[int, ...], image: Sides | N
         image: of the images that went into the model, None where none did.
 
     Example:
-        >>> find_channels("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
+        >>> find_channel_dim("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
         3
     """
     settled = type.endswith(("1d", "2d", "3d")) or kind in (ATTENTION, PARAM_GRAD, PARAM_UPDATE)
@@ -60,7 +60,7 @@ def find_channels(type: str, kind: str, shape: tuple[int, ...], image: Sides | N
     return channel_dim(type, len(shape))
 
 
-def channels_last(shape: tuple[int, ...], image: Sides) -> bool:
+def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
     """Whether maps are ``(N, H, W, C)``, or ``(N, D, H, W, C)``.
 
     They are where the two dimensions before the last have the aspect of the image, and the last two
@@ -75,7 +75,7 @@ def channels_last(shape: tuple[int, ...], image: Sides) -> bool:
     return has_aspect(shape[-3:-1], image) and not has_aspect(shape[-2:], image)
 
 
-def has_aspect(sides: tuple[int, ...], image: Sides, exact: bool = False) -> bool:
+def has_aspect(sides: tuple[int, ...], image: ImageSize, exact: bool = False) -> bool:
     """Whether a map has the image's aspect, up to about one row or column of rounding."""
     (height, width), slack = sides, 0 if exact else max(image)
     return (
@@ -85,14 +85,14 @@ def has_aspect(sides: tuple[int, ...], image: Sides, exact: bool = False) -> boo
     )
 
 
-def layout(type: str, kind: str, shape: tuple[int, ...], image: Sides | None) -> str:
+def layout(type: str, kind: str, shape: tuple[int, ...], image: ImageSize | None) -> str:
     """Return a letter for each dimension of a tensor that is drawn as maps.
 
     ``C`` is the channels, a map each, ``S`` a side of the maps; of the dimensions ``0`` and ``M``
     the first and the middle entry is drawn. Empty where a tensor makes no maps.
 
     Args:
-        type, kind, shape, image: see ``find_channels``.
+        type, kind, shape, image: see ``find_channel_dim``.
 
     Example:
         >>> layout("Conv2d", "output", (2, 64, 7, 7), None)
@@ -101,7 +101,7 @@ def layout(type: str, kind: str, shape: tuple[int, ...], image: Sides | None) ->
     ndim = len(shape)
     if kind in (PARAM_GRAD, PARAM_UPDATE):
         letters = ("", "S", "SS", "CSS", "C0SS", "C0MSS")
-    elif (dim := find_channels(type, kind, shape, image)) == ndim - 1:
+    elif (dim := find_channel_dim(type, kind, shape, image)) == ndim - 1:
         letters = ("", "S", "SS", "0SS", "0SSC", "0MSSC")
     else:
         letters = ("", "S", "SS", "0SS" if dim else "CSS", "0CSS", "0CMSS")

@@ -23,7 +23,7 @@ SPREAD = {OUTPUT_GRAD: 1.0, INPUT_GRAD: 1.0, PARAM_GRAD: 100.0}
 
 
 @dataclass(frozen=True)
-class Limits:
+class GradientLimits:
     """From where on a gradient stands out.
 
     Attributes:
@@ -40,10 +40,12 @@ class Limits:
     ceiling: float = 65504.0
 
 
-USUAL = Limits()
+DEFAULT_LIMITS = GradientLimits()
 
 
-def gradient_marks(records: Sequence[Record], limits: Limits = USUAL) -> dict[str, str]:
+def gradient_marks(
+    records: Sequence[Record], limits: GradientLimits = DEFAULT_LIMITS
+) -> dict[str, str]:
     """Return the word for each record (by key) whose gradient stands out.
 
     Args:
@@ -65,7 +67,7 @@ def first_norms(records: Sequence[Record]) -> dict[str, float]:
     return first
 
 
-def _judge(stats: Stats, first: float, kind: str, limits: Limits) -> str:
+def _judge(stats: Stats, first: float, kind: str, limits: GradientLimits) -> str:
     if stats.absmax is None or stats.norm is None or kind not in SPREAD:
         return ""
     if stats.norm < max(limits.floor, first * limits.vanishing / SPREAD[kind]):

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any, TypedDict
 
-from hookscope.files.strict_json import Number
-from hookscope.files.typed_json import misfit
+from hookscope.files.strict_json import Number, type_error
 
 
 class Model(TypedDict, total=False):
@@ -147,7 +146,7 @@ class Metadata(TypedDict, total=False):
     optimizer: Optimizer
 
 
-def damage(told: dict[str, Any], keys: Container[str]) -> str:
+def find_damage(told: dict[str, Any], keys: Container[str]) -> str:
     """Return what is wrong with a file's metadata: a type, or parts that belong to no other part.
 
     Args:
@@ -157,7 +156,7 @@ def damage(told: dict[str, Any], keys: Container[str]) -> str:
     Returns:
         The first thing found; empty if there is none.
     """
-    if wrong := misfit(told, Metadata, "metadata"):
+    if wrong := type_error(told, Metadata, "metadata"):
         return wrong
     if any(
         "difference" in entry and not entry.get("tolerance") for entry in told.get("attention", ())

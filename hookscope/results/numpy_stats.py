@@ -1,4 +1,4 @@
-"""Statistics of one of numpy's arrays, as ``tensors/stats.py`` gives those of torch's tensors."""
+"""Statistics of one of numpy's arrays, as ``tensors/tensor_stats.py`` gives those of torch's tensors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.results.squares import exponent_of, fits
-from hookscope.results.stats import BLOCK, Moments, Stats
+from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_in_range
 
 
 def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
@@ -40,7 +39,7 @@ def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
         bounds = piece if exact else kept
         low, high = bounds.min().item(), bounds.max().item()
         sums, exponent = _sums(kept), 0
-        if not fits(sums[-1]) and (low or high):
+        if not square_in_range(sums[-1]) and (low or high):
             exponent = exponent_of(max(abs(low), abs(high)))
             sums = _sums(scale(kept, -exponent))
         moments.merge(kept.size, *sums, low, high, exponent)
@@ -54,7 +53,7 @@ def _sums(kept: NDArray[np.float64]) -> tuple[float, float, float]:
         return mean, float(np.sum((kept - mean) ** 2)), float(np.dot(kept, kept))
 
 
-def squares(values: NDArray[Any]) -> tuple[float, int]:
+def sum_of_squares(values: NDArray[Any]) -> tuple[float, int]:
     """Return the sum of the squares of finite numbers as ``value * 2**exponent``.
 
     Args:
@@ -66,23 +65,23 @@ def squares(values: NDArray[Any]) -> tuple[float, int]:
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         plain = float(np.sum(np.square(np.abs(values))))
-        if fits(plain) or not values.any():
+        if square_in_range(plain) or not values.any():
             return plain, 0
         exponent = exponent_of(float(np.abs(_parts(values)).max()))
         return float(np.sum(np.square(np.abs(scale(values, -exponent))))), 2 * exponent
 
 
-def distance_squares(
+def squared_distance(
     a: NDArray[Any], b: NDArray[Any], gap: NDArray[np.float64]
 ) -> tuple[float, int]:
     """Return the sum of the squares of ``gap``, which is |a - b|, as ``value * 2**exponent``.
 
     ``a`` and ``b`` are finite; where their distance is beyond the largest float, it is taken anew.
     """
-    value, exponent = squares(gap)
+    value, exponent = sum_of_squares(gap)
     if math.isfinite(value):
         return value, exponent
-    value, exponent = squares(a / 4 - b / 4)
+    value, exponent = sum_of_squares(a / 4 - b / 4)
     return value, exponent + 4
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files import strict_json
-from hookscope.files.escaping import encodable
-from hookscope.files.typed_json import misfit_fields
-from hookscope.results.metadata import damage
+from hookscope.files.escapes import encodable
+from hookscope.files.strict_json import fields_type_error
+from hookscope.results.metadata import find_damage
 from hookscope.results.stats import Stats
 
 
@@ -84,17 +84,17 @@ class Record:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Record:
         """Return the record that ``to_json`` described."""
-        stats: dict[str, Any] = {k: strict_json.number(v) for k, v in data["stats"].items()}
+        stats: dict[str, Any] = {k: strict_json.parse_number(v) for k, v in data["stats"].items()}
         known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
         known.update(shape=tuple(data["shape"]), aliases=tuple(data["aliases"]))
-        known.update(weight_norm=strict_json.number(data["weight_norm"]))
+        known.update(weight_norm=strict_json.parse_number(data["weight_norm"]))
         return cls(**known, summary=partial(Stats, **stats))
 
     def misfit(self) -> str:
         """Return which field is not of its type, as one of a damaged file; empty if all are."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "summary"}
         stats = self.stats
-        wrong = misfit_fields(plain, Record, self.key) or misfit_fields(
+        wrong = fields_type_error(plain, Record, self.key) or fields_type_error(
             vars(stats), Stats, self.key
         )
         if not wrong and not stats.are_possible():
@@ -115,7 +115,7 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Fired:
+class ExecutedModule:
     """A matched module that ran, and how often."""
 
     module: str
@@ -124,7 +124,7 @@ class Fired:
 
 
 @dataclass(frozen=True)
-class Silent:
+class UnexecutedModule:
     """A matched module that never ran, and the likely cause."""
 
     module: str
@@ -136,13 +136,13 @@ class Silent:
 class Coverage:
     """Which of the matched modules ran (in order of their first call) and which did not."""
 
-    fired: tuple[Fired, ...] = ()
-    silent: tuple[Silent, ...] = ()
+    executed: tuple[ExecutedModule, ...] = ()
+    not_executed: tuple[UnexecutedModule, ...] = ()
 
     @property
     def matched(self) -> int:
         """How many modules the patterns chose."""
-        return len(self.fired) + len(self.silent)
+        return len(self.executed) + len(self.not_executed)
 
 
 class Recording:
@@ -182,8 +182,8 @@ class Recording:
             **self.metadata,
             "records": [r.to_json() for r in self.records],
             "absent": [vars(a) for a in self.absent],
-            "fired": [vars(f) for f in self.coverage.fired],
-            "silent": [vars(s) for s in self.coverage.silent],
+            "fired": [vars(f) for f in self.coverage.executed],
+            "silent": [vars(s) for s in self.coverage.not_executed],
         }
 
     def take_info(
@@ -203,9 +203,11 @@ class Recording:
         try:
             self._records = {r.key: r for r in map(Record.from_json, told.pop("records"))}
             self.absent = tuple(Absent(**data) for data in told.pop("absent"))
-            fired = tuple(Fired(**data) for data in told.pop("fired"))
-            self.coverage = Coverage(fired, tuple(Silent(**d) for d in told.pop("silent")))
-            wrong = self._misfit(shapes) or damage(told, self._records)
+            executed = tuple(ExecutedModule(**data) for data in told.pop("fired"))
+            self.coverage = Coverage(
+                executed, tuple(UnexecutedModule(**d) for d in told.pop("silent"))
+            )
+            wrong = self._misfit(shapes) or find_damage(told, self._records)
         except KeyError as error:
             wrong = f"there is no {error.args[0]!r}"
         except (TypeError, ValueError, AttributeError) as error:
@@ -219,10 +221,10 @@ class Recording:
 
     def _misfit(self, shapes: Mapping[str, Sequence[int]]) -> str:
         """What is wrong with the records: a type, or that a tensor is another than described."""
-        every: tuple[Absent | Fired | Silent, ...]
-        every = (*self.absent, *self.coverage.fired, *self.coverage.silent)
+        every: tuple[Absent | ExecutedModule | UnexecutedModule, ...]
+        every = (*self.absent, *self.coverage.executed, *self.coverage.not_executed)
         for entry in every:
-            if wrong := misfit_fields(vars(entry), type(entry), entry.module):
+            if wrong := fields_type_error(vars(entry), type(entry), entry.module):
                 return wrong
         for key, record in self._records.items():
             if wrong := record.misfit():

@@ -2,7 +2,7 @@
 
 A tensor is read once, in blocks that fit a processor's cache. Every block is widened to float64 and
 merged into running moments, so half precision neither overflows nor loses its mean, and a tensor of
-any size needs only one block of extra memory. ``tensors/stats.py`` reads torch's tensors so,
+any size needs only one block of extra memory. ``tensors/tensor_stats.py`` reads torch's tensors so,
 ``numpy_stats.py`` numpy's. Squares of the largest and smallest floats are taken as ``squares.py``
 says.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from hookscope.results.squares import ScaledSum, exponent_of, fits, scaled
 
 BLOCK = 1 << 17  # elements widened at a time: 1 MiB of float64
 
@@ -101,7 +99,7 @@ class Moments:
                 2**exponent; ``low`` and ``high`` are not divided.
         """
         self._low, self._high = min(self._low, low), max(self._high, high)
-        mean, total = self._bounded(scaled(mean, exponent)), self._count + n
+        mean, total = self._bounded(ldexp(mean, exponent)), self._count + n
         delta = mean - self._mean
         self._spread.add(spread, 2 * exponent)
         if self._count:
@@ -132,10 +130,90 @@ def _between(mean: float, other: float, n: int, m: int) -> tuple[float, int]:
     """What the distance of the means of ``n`` and of ``m`` entries adds to the spread of both."""
     delta = mean - other
     plain = delta * delta * n * m / (n + m)
-    if fits(plain) or not delta:
+    if square_in_range(plain) or not delta:
         return plain, 0
     halved = int(math.isinf(delta))
     delta = mean / 2 - other / 2 if halved else delta
     exponent = exponent_of(delta)
-    delta = scaled(delta, -exponent)
+    delta = ldexp(delta, -exponent)
     return delta * delta * n * m / (n + m), 2 * (exponent + halved)
+
+
+_LEAST, _MOST = 2.0**-800, 2.0**1000
+
+
+def square_in_range(square: float) -> bool:
+    """Whether a plain sum of squares is exact up to rounding: no square that counts was lost.
+
+    >>> fits(25.0), fits(1e-300), fits(float("inf"))
+    (True, False, False)
+    """
+    return _LEAST < square < _MOST
+
+
+def exponent_of(largest: float) -> int:
+    """Return ``e`` such that numbers up to ``largest`` are below 1 once divided by 2**e.
+
+    >>> exponent_of(6.0), exponent_of(0.0)
+    (3, 0)
+    """
+    return math.frexp(largest)[1]
+
+
+def ldexp(value: float, exponent: int) -> float:
+    """Return ``value * 2**exponent``; infinite where that is beyond float64.
+
+    >>> scaled(0.75, 3), scaled(1.0, 1024)
+    (6.0, inf)
+    """
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+class ScaledSum:
+    """A sum of numbers of any size, kept as ``value * 2**exponent``.
+
+    As long as only numbers with the exponent 0 are added, ``value`` is their plain sum.
+
+    Example:
+        >>> total = ScaledSum()
+        >>> total.add(9.0)
+        >>> total.add(1.0, 4)
+        >>> total.sqrt()
+        5.0
+    """
+
+    def __init__(self) -> None:
+        self.value, self.exponent = 0.0, 0
+
+    def add(self, value: float, exponent: int = 0) -> None:
+        """Add ``value * 2**exponent``."""
+        if not value:
+            return
+        if not self.value:
+            self.value, self.exponent = value, exponent
+            return
+        high = max(exponent, self.exponent)
+        # What this rounds to zero is smaller than the rounding of the sum.
+        self.value = ldexp(self.value, self.exponent - high) + ldexp(value, exponent - high)
+        self.exponent = high
+
+    def sqrt(self, count: int = 1) -> float:
+        """Return the square root of the sum divided by ``count``."""
+        odd = self.exponent % 2
+        root = math.sqrt(ldexp(self.value, odd) / count)
+        return ldexp(root, (self.exponent - odd) // 2)
+
+    def log10(self) -> float:
+        """Return the decimal logarithm of a positive sum."""
+        return math.log10(self.value) + self.exponent * math.log10(2)
+
+    def root_of_share(self, whole: ScaledSum) -> float:
+        """Return the square root of this sum over ``whole``, both of them positive."""
+        mantissa, exponent = math.frexp(self.value)
+        other, less = math.frexp(whole.value)
+        share = ScaledSum()
+        share.add(mantissa / other, exponent + self.exponent - less - whole.exponent)
+        return share.sqrt()

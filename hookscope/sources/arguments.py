@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union
 
 from hookscope.errors import RequestError
-from hookscope.specs.model import Typed
+from hookscope.specs.model_spec import CommandLineText
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _CONTAINERS = {list: "[1,2]", tuple: "[1,2]", set: "[1,2]", dict: '{"a":1}'}
 
 
-def settle(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def convert_arguments(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``given`` with the values typed on a command line made into what ``target`` expects.
 
     A value follows the annotation of its parameter. Where that tells nothing, it is read as JSON
@@ -33,12 +33,12 @@ def settle(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, An
     """
     hints = _hints(target)
     return {
-        key: _read(key, str(value), hints.get(key)) if isinstance(value, Typed) else value
+        key: _read(key, str(value), hints.get(key)) if isinstance(value, CommandLineText) else value
         for key, value in given.items()
     }
 
 
-def show(given: Mapping[str, Any]) -> str:
+def format_arguments(given: Mapping[str, Any]) -> str:
     """Write arguments as a call would: ``width=8, act='relu'``."""
     return ", ".join(f"{key}={value!r}" for key, value in given.items()) or "no arguments"
 

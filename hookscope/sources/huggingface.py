@@ -15,15 +15,15 @@ from huggingface_hub.utils.tqdm import (
 )
 
 from hookscope.errors import WeightsError
-from hookscope.sources.network import trouble_with
-from hookscope.specs.model import ended
+from hookscope.sources.network import describe_network_error
+from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
 
 _BY_HAND = "Fetch it elsewhere (hf download {0}) and copy the cache, whose place is HF_HUB_CACHE"
 
 
-def cached(repository: str, names: Sequence[str]) -> str | None:
+def cached_file(repository: str, names: Sequence[str]) -> str | None:
     """Return the path of the first of the files ``names`` that the cache has of a repository."""
     for name in names:
         found = try_to_load_from_cache(repository, name)
@@ -38,7 +38,7 @@ def fetch_file(repository: str, names: Sequence[str]) -> str:
     Raises:
         WeightsError: none is cached, and none can be fetched.
     """
-    found = cached(repository, names)
+    found = cached_file(repository, names)
     if found:
         return found
     with _asking(repository):
@@ -69,7 +69,7 @@ def _asking(repository: str) -> Iterator[None]:
     repair = f"{_BY_HAND.format(repository)}, give --weights FILE, or random. Address: {address}"
     here = f"{repository} is not in the cache ({constants.HF_HUB_CACHE})"
     offline = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else ""
-    trouble = offline or trouble_with(address)
+    trouble = offline or describe_network_error(address)
     if trouble:
         raise WeightsError(f"{here}, and {trouble}.", repair)
     log.info("weights: downloading from %s to %s", address, constants.HF_HUB_CACHE)
@@ -81,7 +81,7 @@ def _asking(repository: str) -> Iterator[None]:
         raise
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as exc:
         why = str(exc).strip().partition("\n")[0]
-        raise WeightsError(f"{here}, and cannot be fetched: {ended(why)}", repair) from exc
+        raise WeightsError(f"{here}, and cannot be fetched: {end_sentence(why)}", repair) from exc
     finally:
         if shown:
             enable_progress_bars()

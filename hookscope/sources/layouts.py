@@ -35,12 +35,12 @@ class Layout:
     frames: int | None = None
 
 
-def seeded(seed: int) -> torch.Generator:
+def seeded_generator(seed: int) -> torch.Generator:
     """Return a random source of its own, so that the global one stays untouched."""
     return torch.Generator().manual_seed(seed)
 
 
-def stack(images: Sequence[Tensor]) -> Tensor:
+def stack_images(images: Sequence[Tensor]) -> Tensor:
     """Stack images of one shape to N, C, H, W."""
     shapes = list(dict.fromkeys("x".join(map(str, image.shape)) for image in images))
     if len(shapes) > 1:
@@ -51,7 +51,7 @@ def stack(images: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(images))
 
 
-def stack_sounds(waves: Sequence[Tensor]) -> Tensor:
+def stack_waveforms(waves: Sequence[Tensor]) -> Tensor:
     """Stack waveforms of one length to N by samples."""
     lengths = list(dict.fromkeys(len(wave) for wave in waves))
     if len(lengths) > 1:
@@ -63,7 +63,7 @@ def stack_sounds(waves: Sequence[Tensor]) -> Tensor:
 
 
 def _normal(shape: tuple[int, ...], seed: int) -> Tensor:
-    return torch.randn(shape, generator=seeded(seed))
+    return torch.randn(shape, generator=seeded_generator(seed))
 
 
 def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
@@ -73,7 +73,7 @@ def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
             f"A detector takes images, and {len(shape)} lengths make none.",
             "Give --shape CxHxW for one image, or NxCxHxW for several.",
         )
-    noise = torch.rand(shape, generator=seeded(seed))
+    noise = torch.rand(shape, generator=seeded_generator(seed))
     return list(noise) if len(shape) == 4 else [noise]
 
 
@@ -87,11 +87,11 @@ def _pair(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             f"Optical flow takes images in pairs, and {len(images)} are none.",
             "Give the frame before and the frame after, or one image to stand for both.",
         )
-    return stack(images[0::2]), stack(images[1::2])
+    return stack_images(images[0::2]), stack_images(images[1::2])
 
 
 def _pair_noise(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
-    source = seeded(seed)
+    source = seeded_generator(seed)
     first, second = (torch.rand(shape, generator=source) * 2 - 1 for _ in range(2))
     return first, second
 
@@ -106,15 +106,15 @@ def _clip(images: Sequence[Tensor], frames: int) -> Tensor:
             f"The model takes clips of {frames} frames, and {len(images)} images fill none.",
             f"Give {frames} frames in order, or one image to be held for the whole clip.",
         )
-    batch = stack(images)
+    batch = stack_images(images)
     return batch.reshape(-1, frames, *batch.shape[1:]).transpose(1, 2).contiguous()
 
 
-BATCH = Layout("batch", stack, _normal)
+BATCH = Layout("batch", stack_images, _normal)
 LIST = Layout("list of images", list, _list_noise, "noise, uniform from 0 to 1,")
 PAIR = Layout("pair of frames", _pair, _pair_noise, "noise, uniform from -1 to 1,")
 
 
-def clip(frames: int) -> Layout:
+def clip_layout(frames: int) -> Layout:
     """Return the layout of video clips of ``frames`` frames."""
     return Layout("clip", partial(_clip, frames=frames), _normal, frames=frames)

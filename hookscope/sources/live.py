@@ -17,7 +17,7 @@ from torch import nn
 
 from hookscope.errors import RequestError
 from hookscope.sources.torchscript.private import is_scripted
-from hookscope.tensors.interrupts import restoring
+from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 _STAND_IN = "_hookscope_stand_in"  # in a live model, while something is recorded of it
 
@@ -28,7 +28,7 @@ def _is_exported(model: object) -> bool:
     return home is not None and isinstance(model, home.ExportedProgram)
 
 
-def demand_model(model: object, *others: type) -> None:
+def check_model(model: object, *others: type) -> None:
     """Raise RequestError unless ``model`` is one, or of one of the other types."""
     if not isinstance(model, (nn.Module, *others)) and not _is_exported(model):
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
@@ -37,14 +37,14 @@ def demand_model(model: object, *others: type) -> None:
         )
 
 
-def opened(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:
+def as_hookable(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:
     """Return ``model`` as one that takes hooks everywhere; itself where it does already.
 
     An ordinary model with scripted parts is copied as far as needed: the modules above those parts,
     with the same parameters and buffers.
     """
     if not isinstance(model, nn.Module):
-        from hookscope.sources.exported.source import adopt as adopt_program
+        from hookscope.sources.exported.exported_source import to_module as adopt_program
 
         return adopt_program(model)
     return _open(model, {})
@@ -55,9 +55,9 @@ def _open(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
         return known[model]
     known[model] = model
     if is_scripted(model):
-        from hookscope.sources.torchscript.twin import Twin
+        from hookscope.sources.torchscript.scripted_twin import ScriptedTwin
 
-        known[model] = Twin(cast("torch.jit.ScriptModule", model)).module
+        known[model] = ScriptedTwin(cast("torch.jit.ScriptModule", model)).module
         return known[model]
     children = {name: child and _open(child, known) for name, child in model._modules.items()}
     if any(child is not model._modules[name] for name, child in children.items()):
@@ -66,7 +66,7 @@ def _open(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
     return known[model]
 
 
-@restoring
+@signal_safe_contextmanager
 def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Module]:
     """Give a module that takes hooks everywhere, and that runs where ``model`` is called meanwhile.
 
@@ -75,7 +75,7 @@ def hookable(model: nn.Module | torch.export.ExportedProgram) -> Iterator[nn.Mod
     """
     with ExitStack() as stack:
         if not isinstance(model, nn.Module):
-            made = vars(model).get(_STAND_IN) or opened(model)
+            made = vars(model).get(_STAND_IN) or as_hookable(model)
             _lend(stack, vars(model), _STAND_IN, made)
             _lend(stack, vars(model), "module", lambda check_guards=True: made)
             yield made
@@ -93,9 +93,9 @@ def _stand_in(stack: ExitStack, live: nn.Module) -> nn.Module:
     """Let the stand-in of a scripted module run in its place; one that does already goes on."""
     twin = vars(live).get(_STAND_IN)
     if twin is None:
-        from hookscope.sources.torchscript.twin import Twin
+        from hookscope.sources.torchscript.scripted_twin import ScriptedTwin
 
-        twin = Twin(cast("torch.jit.ScriptModule", live))
+        twin = ScriptedTwin(cast("torch.jit.ScriptModule", live))
         stack.callback(twin.reconcile)
         _lend(stack, vars(live), _STAND_IN, twin)
         for part, made in twin.parts():

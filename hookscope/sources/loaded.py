@@ -68,7 +68,7 @@ class SoundRecipe:
 
 
 @dataclass(frozen=True)
-class WeightsWord:
+class WeightsRequest:
     """Which weights a model is to get.
 
     Attributes:

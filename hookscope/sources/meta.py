@@ -7,6 +7,7 @@ that layers make parameters and buffers with are sent there.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.tensors.clones import shared_memory
-from hookscope.tensors.interrupts import restored
+from hookscope.tensors.clones import shared_storages
+from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_torch
 
@@ -76,7 +77,7 @@ class ParametersOnMeta(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def build(
+def build_model(
     make: Callable[[], nn.Module],
     *,
     seed: int,
@@ -86,13 +87,13 @@ def build(
 
     Its weights are drawn from ``seed``; the global random state is left as it was.
     """
-    with seeded_torch(seed), restored(warnings.catch_warnings()):
+    with seeded_torch(seed), signal_safe(warnings.catch_warnings()):
         warnings.simplefilter("ignore")  # remarks of a library about its own parts
         with context or nullcontext():
             return make().eval()
 
 
-def give_memory(model: nn.Module) -> None:
+def allocate_parameters(model: nn.Module) -> None:
     """Put a tensor with memory, and whatever values, in the place of each that is on meta."""
     given: dict[int, Tensor] = {}
     for module in model.modules():
@@ -111,7 +112,7 @@ def give_memory(model: nn.Module) -> None:
                 members[name] = given[id(ghost)]
 
 
-def lacks_memory_elsewhere(model: nn.Module) -> bool:
+def has_other_meta_tensors(model: nn.Module) -> bool:
     """Whether tensors on meta are to be found in a model beside its parameters and buffers.
 
     Those that share memory count too: they would be given some each for itself.
@@ -119,6 +120,29 @@ def lacks_memory_elsewhere(model: nn.Module) -> bool:
     own = [t for t in chain(model.parameters(), model.buffers()) if t.is_meta]
     known = {id(held) for m in model.modules() for held in (m._parameters, m._buffers, m._modules)}
     others = (v for m in model.modules() for v in vars(m).values() if id(v) not in known)
-    return bool(shared_memory(own)) or any(
+    return bool(shared_storages(own)) or any(
         tensor.is_meta for value in others for _, tensor in walk(value)
     )
+
+
+def meta_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of ``model`` on the meta device: shapes without values, and no memory for them.
+
+    Everything else is copied deeply, so that a pass through the copy leaves nothing in the model.
+    Accelerate's hooks are left out: they would copy the weights they hold, and then bring them.
+    """
+    ghosts: dict[int, object] = {}
+    for tensor in chain(model.parameters(), model.buffers()):
+        ghost = torch.empty_like(tensor, device="meta")
+        if isinstance(tensor, nn.Parameter):
+            ghost = nn.Parameter(ghost, requires_grad=tensor.requires_grad)
+        ghosts[id(tensor)] = ghost
+    for module in model.modules():
+        if hook := getattr(module, "_hf_hook", None):
+            ghosts[id(hook)] = hook
+    copied = copy.deepcopy(model, ghosts)
+    for module in copied.modules():
+        members = vars(module)
+        if members.pop("_hf_hook", None) is not None:
+            members["forward"] = members.pop("_old_forward")
+    return copied

@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 import torch
 
 from hookscope.errors import WeightsError
-from hookscope.specs.model import ended
+from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
 
@@ -42,7 +42,7 @@ def fetch(url: str) -> str:
         f"Put the file there by hand, set TORCH_HOME to a cache that has it, "
         f"give --weights FILE, or use --weights random. Address: {url}"
     )
-    trouble = trouble_with(url)
+    trouble = describe_network_error(url)
     if trouble:
         raise WeightsError(f"The weights are not in the cache ({path}), and {trouble}.", repair)
     log.info("weights: downloading %s to %s", url, path)
@@ -53,12 +53,12 @@ def fetch(url: str) -> str:
             )
     except (OSError, RuntimeError, http.client.HTTPException) as exc:
         raise WeightsError(
-            f"The weights could not be downloaded: {ended(str(exc))}", repair
+            f"The weights could not be downloaded: {end_sentence(str(exc))}", repair
         ) from exc
     return str(path)
 
 
-def trouble_with(url: str) -> str:
+def describe_network_error(url: str) -> str:
     """Why the server cannot be reached, or an empty string.
 
     A name server that is not there can hold a lookup for half a minute whatever time-out is set,

@@ -19,7 +19,7 @@ Numbers = Sequence[float] | None
 _FLOW_STEP, _FLOW_LEAST = 8, 128  # what RAFT's pyramid can be built from
 
 
-def recipe_of(
+def preset_recipe(
     entry: Any, size: Size | None = None, mean: Numbers = None, std: Numbers = None
 ) -> Recipe:
     """Return the recipe of the weights ``entry``, with what is given in place of its own values.
@@ -33,7 +33,7 @@ def recipe_of(
     if build is None:
         return Recipe(preset, f"{entry!r}: {kind}", None)
     run, text = build(preset, _pair(size), mean, std)
-    return Recipe(run, f"{entry!r}: {text}", lambda *changed: recipe_of(entry, *changed))
+    return Recipe(run, f"{entry!r}: {text}", lambda *changed: preset_recipe(entry, *changed))
 
 
 def _pair(size: Size | None) -> tuple[int, int] | None:

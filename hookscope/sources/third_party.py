@@ -12,24 +12,23 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, HookscopeError, ModelError
 from hookscope.sources import arguments
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.weights import load_file_into
-from hookscope.specs.model import ModelSpec, ended, is_weights_file
-from hookscope.specs.plugins import registered
+from hookscope.specs.model_spec import ModelSpec, end_sentence, is_weights_file, plugin_entry_points
 from hookscope.tensors.seeding import seeded_torch
 
 
 def load(
-    spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
+    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Ask the source that is registered for the word's prefix; see ``hookscope.sources.loading``.
+    """Ask the source that is registered for the word's prefix; see ``hookscope.sources.model_loader``.
 
     A file of weights is read here, so that no source needs to; it is then asked for random ones.
     """
-    entry = registered()[spec.path]
+    entry = plugin_entry_points()[spec.path]
     word = spec.word.partition(":")[2]
     from_file = is_weights_file(weights.word) and not meta
-    given = arguments.settle(dict, model_args)  # nothing is known of what they are for
+    given = arguments.convert_arguments(dict, model_args)  # nothing is known of what they are for
     with seeded_torch(seed), redirect_stdout(sys.stderr):
         function = _function(entry)
         asked = "random" if from_file else weights.word
@@ -39,7 +38,7 @@ def load(
             raise
         except (Exception, SystemExit) as exc:
             raise ModelError(
-                f"{_who(entry)} could not load {word!r}: {type(exc).__name__}: {ended(str(exc))}",
+                f"{_who(entry)} could not load {word!r}: {type(exc).__name__}: {end_sentence(str(exc))}",
                 "HOOKSCOPE_DEBUG=1 shows the whole traceback.",
             ) from exc
     if isinstance(made, nn.Module):
@@ -60,7 +59,7 @@ def _function(entry: EntryPoint) -> Any:
         return entry.load()
     except Exception as exc:  # whatever a broken package raises as it is imported
         raise EnvironmentFault(
-            f"{_who(entry)} cannot be imported: {type(exc).__name__}: {ended(str(exc))}",
+            f"{_who(entry)} cannot be imported: {type(exc).__name__}: {end_sentence(str(exc))}",
             "Mend that package, or uninstall it.",
         ) from exc
 

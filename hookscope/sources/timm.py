@@ -14,11 +14,11 @@ from torch import nn
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, network, weights
-from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsWord
-from hookscope.sources.meta import ParametersOnMeta, build
-from hookscope.sources.pretrained import only_tensors
-from hookscope.specs.catalog import ModelInfo, check_name
-from hookscope.specs.model import TIMM, ModelSpec, is_weights_file
+from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
+from hookscope.sources.meta import ParametersOnMeta, build_model
+from hookscope.sources.torchvision_weights import weights_only_load
+from hookscope.specs.catalog import ModelInfo, check_model_name
+from hookscope.specs.model_spec import TIMM, ModelSpec, is_weights_file
 
 try:
     import timm
@@ -40,15 +40,15 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def load(
-    spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
+    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Build the timm model that ``spec`` names; see ``hookscope.sources.loading.load``."""
+    """Build the timm model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
     name = spec.name
     if not timm.is_model(name.partition(".")[0]):
-        check_name(name, timm.list_models(), "hookscope models 'timm:*' lists all names.")
+        check_model_name(name, timm.list_models(), "hookscope models 'timm:*' lists all names.")
     elif "." in name:
-        check_name(name, timm.list_pretrained(), "Without a tag, the default one is taken.")
-    given = arguments.settle(timm.create_model, model_args)
+        check_model_name(name, timm.list_pretrained(), "Without a tag, the default one is taken.")
+    given = arguments.convert_arguments(timm.create_model, model_args)
     for reserved in given.keys() & _WEIGHTS:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
     module, info = _build(name, weights, given, seed, meta)
@@ -85,7 +85,7 @@ def _describe(name: str, tags: list[str]) -> ModelInfo:
 
 
 def _build(
-    name: str, wanted: WeightsWord, given: dict[str, Any], seed: int, meta: bool
+    name: str, wanted: WeightsRequest, given: dict[str, Any], seed: int, meta: bool
 ) -> tuple[nn.Module, WeightsInfo]:
     if meta:
         return _create(name, given, seed, ParametersOnMeta()).to("meta"), WeightsInfo("none")
@@ -111,7 +111,7 @@ def _pretrained(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module,
         path = network.fetch(str(known.url))
     # What is read by a model's own loader is the file at the other address.
     custom = known.custom_load and not known.hf_hub_id
-    with only_tensors(path):
+    with weights_only_load(path):
         overlay = {"file": path, "custom_load": custom}
         module = _create(name, given, seed, pretrained=True, pretrained_cfg_overlay=overlay)
     return module, WeightsInfo(known.tag or "default", blake3_of(path))
@@ -125,11 +125,13 @@ def _create(
     **more: Any,
 ) -> nn.Module:
     try:
-        return build(lambda: timm.create_model(name, **given, **more), seed=seed, context=context)
+        return build_model(
+            lambda: timm.create_model(name, **given, **more), seed=seed, context=context
+        )
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as exc:
         if given and not more:
             raise ModelError(
-                f"{name} cannot be built with {arguments.show(given)}: {exc}",
+                f"{name} cannot be built with {arguments.format_arguments(given)}: {exc}",
                 "Correct --model-arg.",
             ) from exc
         raise

@@ -14,14 +14,14 @@ from torch import nn
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.files.weight_files import blake3_of
-from hookscope.sources import arguments, network, pretrained, weights
-from hookscope.sources.installed import models
-from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip
-from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsWord
-from hookscope.sources.meta import ParametersOnMeta, build
-from hookscope.sources.presets import recipe_of
-from hookscope.specs.catalog import ModelInfo, check_name
-from hookscope.specs.model import TORCHVISION, ModelSpec
+from hookscope.sources import arguments, network, torchvision_weights, weights
+from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip_layout
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.meta import ParametersOnMeta, build_model
+from hookscope.sources.presets import preset_recipe
+from hookscope.sources.torchvision_weights import models
+from hookscope.specs.catalog import ModelInfo, check_model_name
+from hookscope.specs.model_spec import TORCHVISION, ModelSpec
 
 log = logging.getLogger("hookscope")
 
@@ -39,14 +39,14 @@ _FRAMES = 16  # what the published video weights were trained on, or close to it
 
 
 def load(
-    spec: ModelSpec, *, weights: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
+    spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Build the torchvision model that ``spec`` names; see ``hookscope.sources.loading.load``."""
+    """Build the torchvision model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
     name = spec.name
-    check_name(name, models.list_models())
+    check_model_name(name, models.list_models())
     chosen = models.get_model_weights(name).DEFAULT
     if not meta:
-        chosen = pretrained.choose(name, weights.word) or chosen
+        chosen = torchvision_weights.choose_weights(name, weights.word) or chosen
     module, info = _build(name, weights, model_args, seed, meta)
     task = _task(name)
     if task == "quantized":
@@ -59,7 +59,7 @@ def load(
         task=task,
         categories=() if "num_classes" in model_args else _categories(chosen),
         weights=info,
-        own_recipe=recipe_of(chosen),
+        own_recipe=preset_recipe(chosen),
         layout=_layout(task),
         min_size=max(chosen.meta.get("min_size", (1, 1))),
     )
@@ -77,7 +77,7 @@ def live() -> tuple[ModelInfo, ...]:
 def _describe(name: str) -> ModelInfo:
     loaded = load(
         ModelSpec(TORCHVISION, name, "", name),
-        weights=WeightsWord(),
+        weights=WeightsRequest(),
         model_args={},
         seed=0,
         meta=True,
@@ -87,23 +87,23 @@ def _describe(name: str) -> ModelInfo:
         name=name,
         task=loaded.task,
         parameters=sum(p.numel() for p in loaded.module.parameters()),
-        weights=tuple(member.name for member in pretrained.members(name)),
+        weights=tuple(member.name for member in torchvision_weights.pretrained_weights(name)),
         input="x".join(map(str, loaded.shape)),
     )
 
 
 def _build(
-    name: str, wanted: WeightsWord, model_args: dict[str, Any], seed: int, meta: bool
+    name: str, wanted: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> tuple[nn.Module, WeightsInfo]:
     builder = models.get_model_builder(name)
     options = _plain_options(builder, name)
-    given = arguments.settle(builder, model_args)
+    given = arguments.convert_arguments(builder, model_args)
     for reserved in given.keys() & _NO_ARGUMENTS:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
     create = partial(_call, name, builder, {**options, **given}, given, seed)
     if meta:
         return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
-    entry = pretrained.choose(name, wanted.word)
+    entry = torchvision_weights.choose_weights(name, wanted.word)
     if entry is None:
         if wanted.word != "random":
             return weights.build_from_file(create, wanted)
@@ -113,7 +113,7 @@ def _build(
         return create(nullcontext()), WeightsInfo("random")
     path = network.fetch(entry.url)
     options.pop("image_size", None)  # torchvision takes it from the weights
-    with pretrained.only_tensors(path):
+    with torchvision_weights.weights_only_load(path):
         module = _call(
             name, builder, {**options, **given, "weights": entry}, given, seed, nullcontext()
         )
@@ -130,11 +130,11 @@ def _call(
 ) -> nn.Module:
     """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
     try:
-        return build(lambda: builder(**options), seed=seed, context=context)
+        return build_model(lambda: builder(**options), seed=seed, context=context)
     except (TypeError, ValueError, RuntimeError) as exc:
         if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
             raise ModelError(
-                f"{name} cannot be built with {arguments.show(given)}: {exc}",
+                f"{name} cannot be built with {arguments.format_arguments(given)}: {exc}",
                 "Correct --model-arg.",
             ) from exc
         raise
@@ -156,7 +156,7 @@ def _task(name: str) -> str:
 
 
 def _layout(task: str) -> Layout:
-    return {"detection": LIST, "optical flow": PAIR, "video": clip(_FRAMES)}.get(task, BATCH)
+    return {"detection": LIST, "optical flow": PAIR, "video": clip_layout(_FRAMES)}.get(task, BATCH)
 
 
 def _categories(entry: Any) -> tuple[str, ...]:

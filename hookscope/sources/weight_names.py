@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from hookscope.errors import WeightsFileError
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 _WRAPPERS = re.compile(
     r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
@@ -30,7 +30,7 @@ _FAMILIES = {
 Names = dict[str, str]  # from the name in the file to that in the model
 
 
-def settle_names(
+def resolve_names(
     stored: Iterable[str], own: Collection[str], rename: Iterable[tuple[str, str]], path: str
 ) -> tuple[Names, tuple[str, ...]]:
     """Return what each name in the file is called in the model, and the wrappers' prefixes found.
@@ -68,17 +68,17 @@ def settle_names(
     for old in pairs:
         if not any(_begins(name, old) for pair in plain.items() for name in pair):
             raise WeightsFileError(
-                f"No name in {path!r} begins with {old!r}: it holds {some(plain)}.",
+                f"No name in {path!r} begins with {old!r}: it holds {join_first(plain)}.",
                 did_you_mean(old, {short.partition(".")[0] for short in plain.values()})
                 or "Whole parts of names count, as in --rename backbone=features.",
             )
     return names, stripped
 
 
-def looks_like(names: Iterable[str]) -> str:
+def model_family(names: Iterable[str]) -> str:
     """Return which family of models has tensors of these names; empty where none is known.
 
-    >>> looks_like(["conv1.weight", "layer4.0.conv1.weight"]), looks_like(["0.weight"])
+    >>> model_family(["conv1.weight", "layer4.0.conv1.weight"]), model_family(["0.weight"])
     ('a ResNet of torchvision or timm', '')
     """
     plain = [_WRAPPERS.sub("", name).removeprefix("module.") for name in names]
@@ -88,7 +88,7 @@ def looks_like(names: Iterable[str]) -> str:
     )
 
 
-def some(names: Iterable[str], count: int = 3) -> str:
+def join_first(names: Iterable[str], count: int = 3) -> str:
     """The first few of many names, and how many more there are."""
     names = list(names)
     more = f" and {len(names) - count} more" if len(names) > count else ""

@@ -15,12 +15,12 @@ from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.files.weight_files import WeightFiles
-from hookscope.sources.loaded import WeightsInfo, WeightsWord
-from hookscope.sources.meta import ParametersOnMeta, give_memory, lacks_memory_elsewhere
-from hookscope.sources.stored import tensors_in
-from hookscope.sources.weight_names import looks_like, settle_names, some
-from hookscope.specs import model as spec
-from hookscope.specs.model import ended
+from hookscope.sources.checkpoint import lazy_tensors
+from hookscope.sources.loaded import WeightsInfo, WeightsRequest
+from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
+from hookscope.sources.weight_names import join_first, model_family, resolve_names
+from hookscope.specs import model_spec as spec
+from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
 
@@ -40,7 +40,7 @@ class _Fit:
     misfits: dict[str, str]
 
 
-def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
+def load_file_into(module: nn.Module, wanted: WeightsRequest) -> WeightsInfo:
     """Load a file of weights, or a set with its index, into ``module``; say what did not fit.
 
     Prefixes of wrappers are taken off the names, and those of ``wanted.rename`` are replaced.
@@ -50,11 +50,11 @@ def load_file_into(module: nn.Module, wanted: WeightsWord) -> WeightsInfo:
         WeightsFileError: a file cannot be read, holds no weights, or does not fit the model.
     """
     files = spec.check_weights_file(wanted.word)
-    fit = _fit(tensors_in(files), module, wanted)
+    fit = _fit(lazy_tensors(files), module, wanted)
     return _told(wanted.word, files, fit, _put(module, fit, wanted))
 
 
-def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, WeightsInfo]:
+def build_from_file(build: Build, wanted: WeightsRequest) -> tuple[nn.Module, WeightsInfo]:
     """Build a model and fill it from a file, without making values first that the file replaces.
 
     The model is built without values, and truly only if the file would leave some of them out:
@@ -69,7 +69,7 @@ def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, Weigh
         WeightsFileError: a file cannot be read, holds no weights, or does not fit the model.
     """
     files = spec.check_weights_file(wanted.word)
-    tensors = tensors_in(files)
+    tensors = lazy_tensors(files)
     without_values = ParametersOnMeta()
     try:
         module = build(without_values)
@@ -77,8 +77,8 @@ def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, Weigh
         without_values.drew = True
     if not without_values.drew:
         fit = _fit(tensors, module, wanted)
-        if _fills(module, fit.tensors) and not lacks_memory_elsewhere(module):
-            give_memory(module)
+        if _fills(module, fit.tensors) and not has_other_meta_tensors(module):
+            allocate_parameters(module)
             lists = _put(module, fit, wanted)
             if not lists[0]:
                 return module, _told(wanted.word, files, fit, lists)
@@ -87,21 +87,21 @@ def build_from_file(build: Build, wanted: WeightsWord) -> tuple[nn.Module, Weigh
     return module, _told(wanted.word, files, fit, _put(module, fit, wanted))
 
 
-def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -> _Fit:
+def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsRequest) -> _Fit:
     """Find out what of a file goes into a model.
 
     Raises:
         WeightsFileError: nothing does.
     """
     path, own = wanted.word, _own(module)
-    names, stripped = settle_names(stored, own, wanted.rename, path)
+    names, stripped = resolve_names(stored, own, wanted.rename, path)
     tensors = {names[name]: tensor for name, tensor in stored.items()}
     if not own.keys() & tensors.keys():
-        family = looks_like(stored)
+        family = model_family(stored)
         raise WeightsFileError(
-            f"0 of the model's {_tensors(len(own))} are in {path!r}: it holds {some(stored)}"
+            f"0 of the model's {_tensors(len(own))} are in {path!r}: it holds {join_first(stored)}"
             + (f", as {family} does" if family else "")
-            + f", and the model has {some(own)}.",
+            + f", and the model has {join_first(own)}.",
             "Give the weights of this very model, or --rename OLD=NEW for other names.",
         )
     misfits = _misfits(tensors, own)
@@ -111,7 +111,7 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, wanted: WeightsWord) -
     if not own.keys() & rest.keys():
         raise WeightsFileError(
             f"0 of the model's {_tensors(len(own))} are in {path!r} in the same shape:"
-            f" {some(misfits.values())}.",
+            f" {join_first(misfits.values())}.",
             "Was the model built with other arguments?",
         )
     return _Fit(rest, stripped, misfits)
@@ -145,7 +145,7 @@ def _fills(module: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _put(
-    module: nn.Module, fit: _Fit, wanted: WeightsWord
+    module: nn.Module, fit: _Fit, wanted: WeightsRequest
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Copy tensors into a model; return what of the model is missing, and what it does not have.
 
@@ -165,16 +165,16 @@ def _put(
         if misfits := _misfits(tensors, own):
             fitting = {id(own[n]) for n in tensors if n in own and n not in misfits}
             absent = [n for n in own if n not in misfits and id(own[n]) not in fitting]
-            lacking = f", and it lacks {some(absent)}" if absent else ""
+            lacking = f", and it lacks {join_first(absent)}" if absent else ""
             count = len(own) - len(misfits) - len(absent)
             raise WeightsFileError(
                 f"{count} of the model's {_tensors(len(own))} are in {path!r} in the same shape;"
-                f" of another shape: {some(misfits.values())}{lacking}.",
+                f" of another shape: {join_first(misfits.values())}{lacking}.",
                 "Was the model built with other arguments? --partial takes those that fit.",
             ) from exc
         said = " ".join(line.strip() for line in str(exc).splitlines()[:4])
         raise WeightsFileError(
-            f"The weights in {path!r} do not fit the model: {ended(said)}",
+            f"The weights in {path!r} do not fit the model: {end_sentence(said)}",
             "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
         ) from exc
     except Exception as exc:  # a model may load in its own way
@@ -186,19 +186,21 @@ def _put(
     # Those that are tied to one that was read have their values.
     missing = [name for name in missing if name not in own or id(own[name]) not in loaded]
     if missing and not wanted.partial:
-        raise incomplete(path, len(own), missing, unexpected, "--partial leaves them as built.")
+        raise incomplete_error(
+            path, len(own), missing, unexpected, "--partial leaves them as built."
+        )
     return tuple(missing), tuple(unexpected)
 
 
-def incomplete(
+def incomplete_error(
     path: str, count: int, missing: Sequence[str], unexpected: Sequence[str], repair: str
 ) -> WeightsFileError:
     """The error for a file of weights that lacks some of a model's ``count`` tensors."""
     message = f"{count - len(missing)} of the model's {_tensors(count)} are in {path!r}"
-    message += f", which lacks {some(missing)}"
+    message += f", which lacks {join_first(missing)}"
     hint = "Give the weights of this very model"
     if unexpected:
-        message += f" and holds {some(unexpected)} besides"
+        message += f" and holds {join_first(unexpected)} besides"
         hint += ", or --rename OLD=NEW for other names"
     return WeightsFileError(f"{message}.", f"{hint}; {repair}")
 
@@ -211,13 +213,13 @@ def _told(
     if fit.stripped:
         log.info("weights: took %s off the names in %s", " and ".join(fit.stripped), path)
     if fit.misfits:
-        misfits = some(fit.misfits.values())
+        misfits = join_first(fit.misfits.values())
         log.warning("weights: left out for their shape (in %s): %s", path, misfits)
-    report(path, [name for name in missing if name not in fit.misfits], unexpected)
+    warn_mismatches(path, [name for name in missing if name not in fit.misfits], unexpected)
     return WeightsInfo(path, files.blake3(), missing, unexpected, fit.stripped)
 
 
-def report(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
+def warn_mismatches(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
     """Warn of tensors of the model that ``path`` does not hold, and of those it has besides."""
     if absent:
         log.warning(
@@ -226,14 +228,14 @@ def report(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:
             "is" if len(absent) == 1 else "are",
             path,
             "stays" if len(absent) == 1 else "stay",
-            some(absent),
+            join_first(absent),
         )
     if unexpected:
         log.warning(
             "weights: %s not the model's (in %s): %s",
             f"{_tensors(len(unexpected))} {'is' if len(unexpected) == 1 else 'are'}",
             path,
-            some(unexpected),
+            join_first(unexpected),
         )
 
 

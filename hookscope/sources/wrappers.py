@@ -41,7 +41,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def copied(module: nn.Module, purpose: str, repair: str) -> nn.Module:
+def copy_model(module: nn.Module, purpose: str, repair: str) -> nn.Module:
     """Return a copy of ``module`` that shares nothing with it.
 
     Args:
@@ -59,10 +59,10 @@ def copied(module: nn.Module, purpose: str, repair: str) -> nn.Module:
         raise RequestError(f"The model cannot be copied {purpose}: {why}.", repair) from error
 
 
-def types_of(module: nn.Module) -> tuple[str, ...]:
+def type_names(module: nn.Module) -> tuple[str, ...]:
     """Return the names of a module's class: its own, and the one it had before it was parametrized.
 
-    >>> types_of(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+    >>> type_names(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     ('ParametrizedLinear', 'Linear')
     """
     own = type(module).__name__
@@ -71,7 +71,7 @@ def types_of(module: nn.Module) -> tuple[str, ...]:
     return own, parametrize.type_before_parametrizations(module).__name__
 
 
-def dispatched_to(modules: Iterable[nn.Module]) -> torch.device | None:
+def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:
     """Return where a model of these modules takes its input if accelerate brings its weights.
 
     None for a model that holds its weights itself.
@@ -84,7 +84,7 @@ def dispatched_to(modules: Iterable[nn.Module]) -> torch.device | None:
     return None
 
 
-def send_back(modules: Iterable[nn.Module]) -> None:
+def release_offloaded_weights(modules: Iterable[nn.Module]) -> None:
     """Let go of the weights that accelerate brought for modules whose calls did not come to an end.
 
     They stay otherwise, and are taken for other weights that come to lie at the same address.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.specs.model import (
+from hookscope.specs.model_spec import (
     PLUGIN,
     TIMM,
     TORCHVISION,
@@ -24,10 +24,10 @@ from hookscope.specs.model import (
     check_weights_file,
     is_weights_file,
     parse_model,
-    refuse_path,
+    reject_path,
 )
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 FILE = Path(__file__).with_name("catalog.json")
 
@@ -56,14 +56,14 @@ class ModelInfo:
 
 
 @cache
-def bundled() -> tuple[ModelInfo, ...]:
+def bundled_models() -> tuple[ModelInfo, ...]:
     """Return the models of the release that the list was made for, whatever is installed."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))["models"]
     return tuple(ModelInfo(**{**row, "weights": tuple(row["weights"])}) for row in rows)
 
 
 @cache
-def current() -> bool:
+def list_is_current() -> bool:
     """Whether the installed torchvision is of the release (0.29, say) the list was made for."""
     from importlib import metadata  # 30 ms that completion need not wait for
 
@@ -75,14 +75,14 @@ def current() -> bool:
     return bool(installed.split(".")[:2] == made_for.split(".")[:2])
 
 
-def entries(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
+def known_models(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
     """Return the models that the installed torchvision, or timm, can build, in order of name.
 
     Raises:
         EnvironmentFault: the package is missing or does not match torch.
     """
-    if source == TORCHVISION and current():
-        return bundled()
+    if source == TORCHVISION and list_is_current():
+        return bundled_models()
     # By name, since this file is torch-free and that one is not.
     live = import_module(f"hookscope.sources.{source}").live
     return cast("tuple[ModelInfo, ...]", live())
@@ -106,7 +106,7 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
         ['resnet18', 'resnet34']
     """
     matches = compile_pattern(pattern)
-    every = entries(TIMM if pattern.startswith(f"{TIMM}:") else TORCHVISION)
+    every = known_models(TIMM if pattern.startswith(f"{TIMM}:") else TORCHVISION)
     found = [m for m in every if matches(m.name) and task in (None, m.task)]
     if not found:
         tasks = ", ".join(sorted({m.task for m in every}))
@@ -117,7 +117,7 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     return found
 
 
-def check(word: str) -> ModelSpec:
+def check_model_spec(word: str) -> ModelSpec:
     """Take a model's word apart and refuse, without torch, one that cannot be right.
 
     Raises:
@@ -125,8 +125,8 @@ def check(word: str) -> ModelSpec:
             bundled list is for the installed torchvision; otherwise loading judges it.
     """
     spec = parse_model(word)
-    if spec.source == TORCHVISION and current():
-        check_name(spec.name, [info.name for info in bundled()])
+    if spec.source == TORCHVISION and list_is_current():
+        check_model_name(spec.name, [info.name for info in bundled_models()])
     return spec
 
 
@@ -151,7 +151,11 @@ def check_weights(spec: ModelSpec, word: str) -> None:
         elif spec.source != PLUGIN:
             raise no_weights_by_name(word)
         return
-    known = next((m.weights for m in bundled() if m.name == spec.name), ()) if current() else ()
+    known = (
+        next((m.weights for m in bundled_models() if m.name == spec.name), ())
+        if list_is_current()
+        else ()
+    )
     if word.lower() == "default" or word in known:
         return
     if is_weights_file(word):
@@ -189,12 +193,12 @@ def no_such_weights(name: str, word: str, known: Iterable[str]) -> RequestError:
     return RequestError(f"There are no weights called {word!r}.", f"{near} {choices}".strip())
 
 
-def check_name(
+def check_model_name(
     name: str, known: list[str], listing: str = "hookscope models lists all names."
 ) -> None:
     """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
     if name not in known:
-        refuse_path(name)
+        reject_path(name)
         raise ModelError(
             f"There is no model called {name!r}.", f"{did_you_mean(name, known)} {listing}".strip()
         )

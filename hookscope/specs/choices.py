@@ -11,9 +11,9 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 PENALTIES = ("gp",)
 
 # How ``ablate`` knocks something out: by the word for it, the operation of ``--edit``.
-KNOCKOUTS = {"zero": "zero", "mean": "mean:channel", "noise": "noise:1std"}
+ABLATION_EDITS = {"zero": "zero", "mean": "mean:channel", "noise": "noise:1std"}
 # What each knock-out is told by, and can be ranked by.
-FIGURES = ("score", "loss", "output")
+ABLATION_METRICS = ("score", "loss", "output")
 
 # By the word for it, the class in torch.optim. Left out are those that need more than one gradient
 # (LBFGS), sparse ones (SparseAdam) or matrices alone (Muon).
@@ -50,8 +50,8 @@ HOOK_KINDS_OF = {
 }
 
 # Which channels of a tensor are drawn, and whether their maps share one scale of colours.
-WAYS = ("index", "strength", "random")
-SCALES = ("grid", "each")
+CHANNEL_ORDERS = ("index", "strength", "random")
+COLOR_SCALES = ("grid", "each")
 # What a capture is drawn as, and how a picture's file may end.
-PICTURES = ("maps", "hist", "flow", "heat", "attention")
-ENDINGS = (".png", ".svg", ".pdf")
+PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention")
+PICTURE_SUFFIXES = (".png", ".svg", ".pdf")

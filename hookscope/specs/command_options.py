@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.specs.cam import DEFAULT_METHOD, UPSAMPLINGS, check_choices
-from hookscope.specs.choices import AUTOCASTS, DECODINGS, FIGURES, KNOCKOUTS
-from hookscope.specs.device_map import demand_word
-from hookscope.specs.health_checks import DEFAULTS, Thresholds, choose
+from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS, check_cam_options
+from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS, AUTOCASTS, DECODINGS
+from hookscope.specs.health_checks import DEFAULT_THRESHOLDS, Thresholds, select_checks
 from hookscope.specs.losses import check_target
-from hookscope.specs.record_kinds import GRADIENTS, VALUES, resolve_kinds
-from hookscope.specs.reduction import Storing, read_storing
+from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
+from hookscope.specs.reduction import StorageOptions, parse_storage
+from hookscope.specs.run_options import check_choice
 
 
 def _hold(options: object, name: str) -> None:
@@ -55,7 +55,7 @@ class CaptureOptions:
     @property
     def kinds(self) -> set[str]:
         """The kinds of records that are asked for."""
-        return resolve_kinds(self.what, VALUES)
+        return resolve_kinds(self.what, VALUE_KINDS)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class GradsOptions:
     @property
     def kinds(self) -> set[str]:
         """The kinds of records that are asked for."""
-        return resolve_kinds(self.what, GRADIENTS)
+        return resolve_kinds(self.what, GRADIENT_KINDS)
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,13 @@ class CheckOptions:
 
     only: str | Iterable[str] | None = None
     skip: str | Iterable[str] | None = None
-    dead: float = DEFAULTS.dead
-    saturated: float = DEFAULTS.saturated
-    margin: float = DEFAULTS.margin
-    vanishing: float = DEFAULTS.vanishing
-    exploding: float = DEFAULTS.exploding
-    floor: float = DEFAULTS.floor
-    ceiling: float = DEFAULTS.ceiling
+    dead: float = DEFAULT_THRESHOLDS.dead
+    saturated: float = DEFAULT_THRESHOLDS.saturated
+    margin: float = DEFAULT_THRESHOLDS.margin
+    vanishing: float = DEFAULT_THRESHOLDS.vanishing
+    exploding: float = DEFAULT_THRESHOLDS.exploding
+    floor: float = DEFAULT_THRESHOLDS.floor
+    ceiling: float = DEFAULT_THRESHOLDS.ceiling
 
     def __post_init__(self) -> None:
         _hold(self, "only")
@@ -152,7 +152,7 @@ class CheckOptions:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the checks to make."""
-        return choose(self.only, self.skip)
+        return select_checks(self.only, self.skip)
 
     @property
     def thresholds(self) -> Thresholds:
@@ -183,8 +183,8 @@ class AblateOptions:
     rank: str | None = None
 
     def __post_init__(self) -> None:
-        demand_word("by", self.by, KNOCKOUTS)
-        demand_word("rank", self.rank or FIGURES[0], FIGURES)
+        check_choice("by", self.by, ABLATION_EDITS)
+        check_choice("rank", self.rank or ABLATION_METRICS[0], ABLATION_METRICS)
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class CamOptions:
     baseline: Any = None
 
     def __post_init__(self) -> None:
-        check_choices(self.by, self.layer, self.steps, self.baseline, self.upsample)
+        check_cam_options(self.by, self.layer, self.steps, self.baseline, self.upsample)
         check_target(self.target)
 
 
@@ -256,8 +256,8 @@ class ExtractOptions:
     autocast: str | None = None
 
     def __post_init__(self) -> None:
-        demand_word("decode", self.decode, DECODINGS)
-        demand_word("autocast", self.autocast or AUTOCASTS[0], AUTOCASTS)
+        check_choice("decode", self.decode, DECODINGS)
+        check_choice("autocast", self.autocast or AUTOCASTS[0], AUTOCASTS)
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -268,12 +268,12 @@ class ExtractOptions:
     @property
     def kinds(self) -> set[str]:
         """The kinds of records that are asked for."""
-        return resolve_kinds(self.what, VALUES)
+        return resolve_kinds(self.what, VALUE_KINDS)
 
     @property
-    def storing(self) -> Storing:
+    def storing(self) -> StorageOptions:
         """What is stored of each row."""
-        return read_storing(self.reduce, self.store_dtype, self.stats_only)
+        return parse_storage(self.reduce, self.store_dtype, self.stats_only)
 
 
 _LEAST = {"batch": 1, "memory": 1, "workers": 0, "shard_size": 1, "every": 1}

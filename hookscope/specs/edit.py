@@ -5,21 +5,24 @@ Torch-free, so that a wrong word is reported before anything heavy is imported.
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hookscope.errors import EditError
-from hookscope.specs.choices import GRADIENT_HOOKS
-from hookscope.specs.edit_operations import GRADIENTS, VALUES, Formula
+from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 # What stands before the equals sign: a glob, then a call, then channels. A last bracket of nothing
 # but numbers is channels; to match one character of a set of digits, write {1,2}.
 _PLACE = re.compile(r"(.+?)(?::(\d+))?(?:\[([\d,\s-]*)\])?", re.DOTALL)
+
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
+
 _MOST = 1 << 20  # channels that one range may name
 
 
@@ -50,7 +53,7 @@ class Edit(NamedTuple):
         return self.word.partition("=")[2]
 
 
-def read_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
+def parse_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
     """Read edits, in the order given; a lone word need not stand in a list.
 
     Args:
@@ -62,7 +65,7 @@ def read_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[
         LayerError: a pattern has a brace without its partner.
 
     Example:
-        >>> [edit] = read_edits("layer3.0.relu:2[3,7,10-12]=scale:0.5")
+        >>> [edit] = parse_edits("layer3.0.relu:2[3,7,10-12]=scale:0.5")
         >>> edit.pattern, edit.call, edit.channels, edit.name, edit.argument
         ('layer3.0.relu', 2, (3, 7, 10, 11, 12), 'scale', 0.5)
     """
@@ -70,17 +73,17 @@ def read_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[
     return tuple(_read(word, gradients) for word in listed)
 
 
-def files_of(words: Iterable[str]) -> list[str]:
+def files_read_by(words: Iterable[str]) -> list[str]:
     """Return the files that edits of values read.
 
-    >>> files_of(["fc=zero", "fc=scale:2"])
+    >>> list_files(["fc=zero", "fc=scale:2"])
     []
     """
-    read = [edit for edit in read_edits(words) if edit.name in ("add", "patch")]
+    read = [edit for edit in parse_edits(words) if edit.name in ("add", "patch")]
     return [edit.argument[0] if edit.name == "add" else edit.argument for edit in read]
 
 
-def refuse_idle_comparison(compare: bool, *changes: object) -> None:
+def check_comparison(compare: bool, *changes: object) -> None:
     """Raise EditError if a comparison with the unchanged run is asked for and nothing changes."""
     if compare and not any(changes):
         raise EditError(
@@ -89,7 +92,7 @@ def refuse_idle_comparison(compare: bool, *changes: object) -> None:
         )
 
 
-def refuse_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]) -> None:
+def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]) -> None:
     """Raise EditError if gradients are changed on a way that is going to be differentiated again.
 
     What the second pass reads of the values that the first one saved goes past the change, so the
@@ -122,9 +125,9 @@ def _read(word: str, gradients: bool) -> Edit:
         )
     compile_pattern(match[1])
     name, _, argument = what.partition(":")
-    known = GRADIENTS if gradients else VALUES
+    known = GRADIENT_OPERATIONS if gradients else VALUE_OPERATIONS
     if name not in known:
-        other = VALUES if gradients else GRADIENTS
+        other = VALUE_OPERATIONS if gradients else GRADIENT_OPERATIONS
         elsewhere = f"{'--edit' if gradients else '--grad-edit'} has it." if name in other else ""
         raise EditError(
             f"{word!r}: there is no operation {name!r} for {flag}.",
@@ -138,7 +141,7 @@ def _read(word: str, gradients: bool) -> Edit:
     return Edit(word, OUTPUT_GRAD if gradients else side, match[1], call, channels, name, value)
 
 
-def _argument(word: str, formula: Formula, text: str) -> Any:
+def _argument(word: str, formula: EditOperation, text: str) -> Any:
     try:
         return formula.read(text)
     except ValueError as error:
@@ -157,3 +160,154 @@ def _channels(word: str, text: str) -> tuple[int, ...]:
             )
         found.update(range(first, last + 1))
     return tuple(sorted(found))
+
+
+class EditOperation(NamedTuple):
+    """One operation by name.
+
+    Attributes:
+        name: the word behind the equals sign.
+        form: the word with what its argument stands for.
+        example: the operation as one would type it.
+        formula: what is computed.
+        read: the argument's text to its value; a ValueError says what is wrong with it.
+    """
+
+    name: str
+    form: str
+    example: str
+    formula: str
+    read: Callable[[str], Any]
+
+
+def _nothing(text: str) -> None:
+    if text:
+        raise ValueError(f"it takes no argument, and {text!r} is given")
+
+
+def _number(low: float = -math.inf, below: float = math.inf) -> Callable[[str], float]:
+    """A reader of a finite number from ``low`` on and ``below`` another."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is no number" if text else "a number is missing") from None
+        if not (low <= value < below and math.isfinite(value)):
+            raise ValueError(f"{text} is out of range")
+        return value
+
+    return read
+
+
+def _noise_size(text: str) -> tuple[float, bool]:
+    """A size, and whether it counts standard deviations of what the noise is added to."""
+    return _number(0)(text.removesuffix("std")), text.endswith("std")
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} are no two numbers") from None
+    if math.isnan(low) or math.isnan(high):
+        raise ValueError(f"{text!r} are no two numbers")
+    if not low <= high:
+        raise ValueError(f"{low:g} is not below {high:g}")
+    return low, high
+
+
+def _bits(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 16:
+        raise ValueError(f"{text!r} is no number of bits from 1 to 16")
+    return int(text)
+
+
+def _choice(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(filter(None, words))}")
+        return text
+
+    return read
+
+
+def _file(text: str) -> str:
+    if not os.path.isfile(text):
+        alone = "; it takes a file alone" if os.path.isfile(text.rpartition("#")[0]) else ""
+        raise ValueError(f"there is no file {text!r}{alone}")
+    return text
+
+
+def _file_and_key(text: str) -> tuple[str, str]:
+    file, hash_sign, key = text.rpartition("#")
+    if not hash_sign or not file or not key:
+        raise ValueError(f"{text!r} does not name a file and a key in it")
+    return _file(file), key
+
+
+def _table(*entries: EditOperation) -> dict[str, EditOperation]:
+    return {entry.name: entry for entry in entries}
+
+
+VALUE_OPERATIONS = _table(
+    EditOperation("zero", "zero", "zero", "0", _nothing),
+    EditOperation("scale", "scale:A", "scale:0.5", "A x", _number()),
+    EditOperation("clamp", "clamp:LOW,HIGH", "clamp:-1,1", "min(max(x, LOW), HIGH)", _bounds),
+    EditOperation(
+        "noise",
+        "noise:S[std]",
+        "noise:0.1 or noise:1std",
+        "x + S n, n standard normal from the seed; with std: x + S std(x) n",
+        _noise_size,
+    ),
+    EditOperation(
+        "mean",
+        "mean[:spatial|:channel]",
+        "mean or mean:spatial or mean:channel",
+        "mean of x over the batch; over space, for each sample and channel; or over the batch and"
+        " space, for each channel",
+        _choice("", "batch", "spatial", "channel"),
+    ),
+    EditOperation(
+        "add", "add:FILE#KEY", "add:mean.safetensors#fc/output", "x + tensor KEY", _file_and_key
+    ),
+    EditOperation(
+        "patch", "patch:FILE", "patch:clean.safetensors", "the same key of that capture", _file
+    ),
+    EditOperation(
+        "quantize",
+        "quantize:BITS",
+        "quantize:8",
+        "s (clamp(round(x / s) + z, 0, 2^BITS - 1) - z), s and z from x's range and 0",
+        _bits,
+    ),
+    EditOperation(
+        "dropout",
+        "dropout:P",
+        "dropout:0.2",
+        "x m / (1 - P), m = 0 with probability P, else 1, from the seed",
+        _number(0, 1),
+    ),
+    EditOperation(
+        "dtype", "dtype:DTYPE", "dtype:bfloat16", "x rounded to DTYPE and back", _choice(*DTYPES)
+    ),
+)
+
+GRADIENT_OPERATIONS = _table(
+    EditOperation("clip", "clip:V", "clip:1.0", "min(max(g, -V), V)", _number(0)),
+    EditOperation("norm", "norm:V", "norm:1.0", "g min(1, V / (||g|| + 1e-6))", _number(0)),
+    EditOperation("scale", "scale:A", "scale:0.5", "A g", _number()),
+    EditOperation("zero", "zero", "zero", "0", _nothing),
+    EditOperation(
+        "noise",
+        "noise:S[std]",
+        "noise:0.1 or noise:1std",
+        "g + S n, n standard normal from the seed; with std: g + S std(g) n",
+        _noise_size,
+    ),
+    EditOperation("sign", "sign", "sign", "-1, 0 or 1", _nothing),
+    EditOperation("l2", "l2:A", "l2:0.01", "g + A x", _number()),
+    EditOperation("l1", "l1:A", "l1:0.01", "g + A sign(x)", _number()),
+    EditOperation("reverse", "reverse", "reverse", "-g", _nothing),
+)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 LEVELS = (ERROR, WARNING, NOTE)
@@ -128,10 +128,12 @@ class Thresholds:
         return asdict(self)
 
 
-DEFAULTS = Thresholds()
+DEFAULT_THRESHOLDS = Thresholds()
 
 
-def choose(only: str | Iterable[str] | None, skip: str | Iterable[str] | None) -> tuple[str, ...]:
+def select_checks(
+    only: str | Iterable[str] | None, skip: str | Iterable[str] | None
+) -> tuple[str, ...]:
     """Return the names of the checks to make, in the order of the table.
 
     Args:

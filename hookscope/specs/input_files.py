@@ -13,8 +13,8 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from hookscope.errors import InputError
-from hookscope.files.detect import AGAIN
-from hookscope.specs.suggest import did_you_mean
+from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.specs.suggestions import did_you_mean
 
 log = logging.getLogger("hookscope")
 
@@ -22,7 +22,7 @@ _SHOWN = 3  # names that a note lists
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
-def files_of(
+def list_files(
     word: str, hint: str = "", *, usable: bool = True, there: bool = True
 ) -> Sequence[str]:
     """Return the files of one word, each there and readable.
@@ -46,7 +46,7 @@ def files_of(
         return _images_in(path, usable)
     if os.path.lexists(path) or not has_magic(path):
         return [_check(path, hint, usable) if there else path]
-    found = matches(path)
+    found = glob_files(path)
     if not found:
         raise InputError(f"No file matches {word!r}.", "Check the folder and the pattern.")
     rest = [entry for entry in glob(path, recursive=True) if not os.path.isfile(entry)]
@@ -58,7 +58,7 @@ def files_of(
     return [_check(file, hint, usable) for file in found]
 
 
-def matches(pattern: str) -> list[str]:
+def glob_files(pattern: str) -> list[str]:
     """Return the files that a glob matches, in order of name; nothing if it is no glob."""
     if not has_magic(pattern):
         return []
@@ -115,7 +115,7 @@ def _check(file: str, hint: str, usable: bool) -> str:
     if not usable:
         return file
     if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read
-        raise InputError(f"The file {file!r} is empty.", AGAIN)
+        raise InputError(f"The file {file!r} is empty.", WRITE_AGAIN)
     if not os.access(file, os.R_OK):
         raise InputError(f"The file {file!r} may not be read.", "Check its permissions.")
     return file

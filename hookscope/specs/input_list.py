@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hookscope.errors import InputError, cause
-from hookscope.specs.input_files import IMAGE_SUFFIXES, files_of
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.input_files import IMAGE_SUFFIXES, list_files
+from hookscope.specs.suggestions import did_you_mean
 
 log = logging.getLogger("hookscope")
 
@@ -26,7 +26,7 @@ _MOST = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)  # of which there may be millions
-class Entry:
+class InputEntry:
     """One input: a file, or ``size`` bytes from ``start`` on in an archive.
 
     ``name`` is what the table of inputs calls it: the path, or ``ARCHIVE::MEMBER``.
@@ -60,7 +60,7 @@ class Entry:
         return data
 
 
-def list_entries(words: Iterable[str], *, skip_bad: bool = False) -> list[Entry]:
+def list_entries(words: Iterable[str], *, skip_bad: bool = False) -> list[InputEntry]:
     """Return the inputs that ``words`` name, in order.
 
     Args:
@@ -71,15 +71,15 @@ def list_entries(words: Iterable[str], *, skip_bad: bool = False) -> list[Entry]
     Raises:
         InputError: a file is missing or of another kind, or there is none.
     """
-    found: list[Entry] = []
+    found: list[InputEntry] = []
     for word in words:
         there = not (skip_bad and _is_list(word))
         for each in _listed(word):
             if each.lower().endswith(_ARCHIVE):
                 found += _members(each)
             else:
-                files = files_of(each, usable=False, there=there)
-                found += [Entry(file, file) for file in files]
+                files = list_files(each, usable=False, there=there)
+                found += [InputEntry(file, file) for file in files]
     if not found:
         raise InputError("There is no input.", "Name a folder of images with --input.")
     return found
@@ -120,7 +120,7 @@ def _listed(word: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _members(path: str) -> Iterator[Entry]:
+def _members(path: str) -> Iterator[InputEntry]:
     """The images in an archive: nothing is unpacked, so a name in it leads nowhere."""
     try:
         with tarfile.open(path, "r:") as archive:  # without compression, so that parts can be read
@@ -146,7 +146,7 @@ def _members(path: str) -> Iterator[Entry]:
         known = " ".join(IMAGE_SUFFIXES)
         raise InputError(f"The archive {path!r} holds no image.", f"Looked for {known} in it.")
     for name, start, size in found:
-        yield Entry(f"{path}{_INSIDE}{name}", path, start, size)
+        yield InputEntry(f"{path}{_INSIDE}{name}", path, start, size)
 
 
 def _images_in(archive: tarfile.TarFile) -> tuple[list[tuple[str, int, int]], list[str]]:

@@ -16,7 +16,7 @@ TARGET_SUFFIXES = (".npy", ".safetensors", ".pt", ".pth")
 REDUCTIONS = ("mean", "sum", "batchmean")
 
 
-class Formula(NamedTuple):
+class LossFormula(NamedTuple):
     """One loss by name.
 
     Attributes:
@@ -40,14 +40,14 @@ class Formula(NamedTuple):
     summary: str
 
 
-def _same(name: str, formula: str, reduction: str, needs_target: bool, summary: str) -> Formula:
-    return Formula(name, formula, formula, reduction, reduction, needs_target, summary)
+def _same(name: str, formula: str, reduction: str, needs_target: bool, summary: str) -> LossFormula:
+    return LossFormula(name, formula, formula, reduction, reduction, needs_target, summary)
 
 
-FORMULAS: dict[str, Formula] = {
+FORMULAS: dict[str, LossFormula] = {
     entry.name: entry
     for entry in (
-        Formula(
+        LossFormula(
             "kl",
             "KL(t || softmax(x)) = sum_c t_c (log t_c - log softmax(x)_c)",
             "sum_c t_c (log t_c - x_c)",
@@ -69,7 +69,7 @@ FORMULAS: dict[str, Formula] = {
             True,
             "squared error near zero, absolute error beyond 1",
         ),
-        Formula(
+        LossFormula(
             "bce",
             "-(t log s + (1 - t) log(1 - s)) with s = sigmoid(x)",
             "-(t log x + (1 - t) log(1 - x))",
@@ -85,7 +85,7 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
-def check_reduction(formula: Formula, asked: str | None) -> None:
+def check_reduction(formula: LossFormula, asked: str | None) -> None:
     """Raise LossError if ``asked`` is no reduction, or the loss has nothing to reduce."""
     if asked is None:
         return
@@ -100,7 +100,7 @@ def check_reduction(formula: Formula, asked: str | None) -> None:
         )
 
 
-def refuse_choices(name: str, reduction: str | None, raw: bool) -> None:
+def check_custom_loss_options(name: str, reduction: str | None, raw: bool) -> None:
     """Raise LossError if a loss of the user's own is to be reduced, or taken raw, by us."""
     for given, option in ((reduction is not None, "--reduction"), (raw, "--raw")):
         if given:
@@ -111,7 +111,7 @@ def refuse_choices(name: str, reduction: str | None, raw: bool) -> None:
             )
 
 
-def refuse_idle_loss(loss: object, target: object, reduction: object, raw: bool) -> None:
+def reject_loss_options(loss: object, target: object, reduction: object, raw: bool) -> None:
     """Raise LossError if anything of a loss is chosen where no backward pass will run."""
     default = isinstance(target, str) and target == "argmax"
     given = {"loss": loss, "target": not default, "reduction": reduction, "raw": raw}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import ENDINGS
+from hookscope.specs.choices import PICTURE_SUFFIXES
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
 ADDRESS = "://"  # stands in that of an object store, and in no path
@@ -67,7 +67,7 @@ def holds_features(word: str | os.PathLike[str]) -> bool:
     return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
 
 
-def is_ours(path: Path, suffix: str = SUFFIX) -> bool:
+def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
     """Tell whether hookscope wrote ``path``, from its beginning and its end.
 
     ``suffix`` is the kind of file meant: ``.safetensors``, ``.npz``, ``.html``, ``.json``,
@@ -168,10 +168,10 @@ def picture_ending(path: Path) -> str:
         RequestError: no picture is written in that format.
     """
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
+    if ending not in PICTURE_SUFFIXES:
         raise RequestError(
             f"The output {path} is no picture by its name.",
-            f"Let it end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.",
+            f"Let it end in {', '.join(PICTURE_SUFFIXES[:-1])} or {PICTURE_SUFFIXES[-1]}.",
         )
     return ending
 
@@ -185,7 +185,7 @@ def table_ending(path: Path) -> str:
     return _known_ending(path, TABLES)
 
 
-def check_report(path: Path, force: bool) -> bool:
+def check_report_output(path: Path, force: bool) -> bool:
     """Make sure that a report of findings can be written, as ``check`` does.
 
     Raises:
@@ -197,10 +197,12 @@ def check_report(path: Path, force: bool) -> bool:
             f"The output {path} is no report by its name.",
             "Let it end in .sarif (SARIF 2.1.0) or .xml (JUnit).",
         )
-    return check(path, force, suffix=suffix)
+    return check_output(path, force, suffix=suffix)
 
 
-def check(path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX) -> bool:
+def check_output(
+    path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX
+) -> bool:
     """Make sure that ``path`` can be written, and return whether that replaces a file.
 
     Args:
@@ -242,8 +244,8 @@ def check(path: Path, force: bool = False, option: str = "--output", suffix: str
     # A device or a pipe would be replaced by the rename that ends the writing.
     if not path.is_file():
         raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
-    if not force and not is_ours(path, suffix):
-        other = any(is_ours(path, kind) for kind in (SUFFIX, ".json"))
+    if not force and not is_hookscope_file(path, suffix):
+        other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
         what = "holds results of another kind" if other else "was not written by hookscope"
         if suffix in _MARKLESS:
             what = f"a {suffix} file does not tell whether hookscope wrote it"

@@ -35,10 +35,10 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     return lambda name: any(e.match(name) for e in expressions)
 
 
-def split_signs(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
+def split_exclusions(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     """Part ``patterns`` into those that add and those that take away (their ``!`` removed).
 
-    >>> split_signs(["layer3.*", "!*.bn1"])
+    >>> split_exclusions(["layer3.*", "!*.bn1"])
     (['layer3.*'], ['*.bn1'])
     """
     adding: list[str] = []

@@ -18,8 +18,8 @@ ATTRIBUTION = "attribution"  # the share of each entry of the model's input in t
 UNEDITED = ".unedited"
 
 # What a user chooses, and which kind that is: of a forward pass, and of a backward pass.
-VALUES = {"output": OUTPUT, "input": INPUT}
-GRADIENTS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}
+VALUE_KINDS = {"output": OUTPUT, "input": INPUT}
+GRADIENT_KINDS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}
 
 # Of a gradient penalty, and of an optimizer's step.
 SCORE_GRAD, PARAM_UPDATE = "score.grad", "param.update"

@@ -1,6 +1,6 @@
 """What is kept of a dataset's rows, as words: a reduction, a dtype, or statistics alone.
 
-Torch-free, so that a wrong word is refused at once. ``extraction/reducing.py`` carries it out.
+Torch-free, so that a wrong word is refused at once. ``extraction/reducer.py`` carries it out.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 MEAN, MAX, CLS, FLATTEN = "mean", "max", "cls", "flatten"
 TOPK, PCA, HISTOGRAM = "topk", "pca", "histogram"
@@ -42,7 +42,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Storing:
+class StorageOptions:
     """What is kept of the rows.
 
     Attributes:
@@ -56,7 +56,7 @@ class Storing:
     stats_only: bool = False
 
 
-def read_storing(reduce: str | None, store_dtype: str | None, stats_only: bool) -> Storing:
+def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool) -> StorageOptions:
     """Return what the keywords of ``hookscope.extract`` ask for.
 
     Raises:
@@ -73,19 +73,19 @@ def read_storing(reduce: str | None, store_dtype: str | None, stats_only: bool) 
             f"--stats-only keeps no rows, and {other} says how rows are kept.",
             "Leave out one of the two.",
         )
-    return Storing(read_reduction(reduce) if reduce else None, store_dtype, stats_only)
+    return StorageOptions(parse_reduction(reduce) if reduce else None, store_dtype, stats_only)
 
 
-def read_reduction(word: str) -> Reduction:
+def parse_reduction(word: str) -> Reduction:
     """Return the reduction that ``word`` names: ``NAME[:K][:OVER]``.
 
     Raises:
         RequestError: it names none; offers near ones.
 
     Example:
-        >>> read_reduction("topk:5")
+        >>> parse_reduction("topk:5")
         Reduction(word='topk:5', name='topk', count=5, over=None)
-        >>> read_reduction("mean:tokens").over
+        >>> parse_reduction("mean:tokens").over
         'tokens'
     """
     name, *rest = word.split(":")

@@ -16,18 +16,18 @@ from typing import Any
 from hookscope.errors import LossError, RequestError
 from hookscope.specs.catalog import check_attn, check_weights
 from hookscope.specs.choices import DEFAULT_MODEL, DTYPES, PENALTIES
-from hookscope.specs.device_map import check_device_map
-from hookscope.specs.edit import Edit, read_edits, refuse_idle_comparison, refuse_second_order
-from hookscope.specs.input import IMAGE_CHOICES, NO_IMAGE, may_name_image, refuse_unused
+from hookscope.specs.edit import Edit, check_comparison, check_second_order, parse_edits
+from hookscope.specs.hook_spec import resolve_hook_kinds
+from hookscope.specs.input_spec import IMAGE_OPTIONS, NO_IMAGE, may_name_image, reject_image_options
 from hookscope.specs.losses import (
     FORMULAS,
+    check_custom_loss_options,
     check_reduction,
     check_target,
-    refuse_choices,
-    refuse_idle_loss,
+    reject_loss_options,
 )
-from hookscope.specs.model import LIVE, ModelSpec, may_name_function, parse_model
-from hookscope.specs.user_hook import settle_kinds
+from hookscope.specs.model_spec import LIVE, ModelSpec, may_name_function, parse_model
+from hookscope.specs.run_options import check_device_map
 
 Text = str | os.PathLike[str]
 Hook = str | Callable[..., Any]
@@ -196,9 +196,9 @@ class InputRequest:
     std: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        chosen = any(getattr(self, name) is not None for name in IMAGE_CHOICES)
+        chosen = any(getattr(self, name) is not None for name in IMAGE_OPTIONS)
         if chosen and not self._may_hold_images():
-            refuse_unused(vars(self), NO_IMAGE)
+            reject_image_options(vars(self), NO_IMAGE)
 
     def _may_hold_images(self) -> bool:
         values = self.input
@@ -274,17 +274,17 @@ class Interventions:
             object.__setattr__(self, name, as_texts(getattr(self, name)))
         if not isinstance(self.hooks, Mapping | str) and not callable(self.hooks):
             object.__setattr__(self, "hooks", tuple(self.hooks))
-        refuse_idle_comparison(self.compare, self.value_edits, self.gradient_edits, self.hooks)
+        check_comparison(self.compare, self.value_edits, self.gradient_edits, self.hooks)
 
     @cached_property
     def value_edits(self) -> tuple[Edit, ...]:
         """The edits of activations, parsed."""
-        return read_edits(self.edits)
+        return parse_edits(self.edits)
 
     @cached_property
     def gradient_edits(self) -> tuple[Edit, ...]:
         """The edits of gradients, parsed."""
-        return read_edits(self.grad_edits, gradients=True)
+        return parse_edits(self.grad_edits, gradients=True)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -322,7 +322,7 @@ class LossRequest:
 
     def __post_init__(self) -> None:
         if self.forward_only:
-            refuse_idle_loss(self.loss, self.target, self.reduction, self.raw)
+            reject_loss_options(self.loss, self.target, self.reduction, self.raw)
         if self.penalty is not None and self.penalty not in PENALTIES:
             raise LossError(
                 f"There is no penalty called {self.penalty!r}.", f"There is {PENALTIES[0]}."
@@ -335,7 +335,7 @@ class LossRequest:
         if self.name in FORMULAS:
             check_reduction(FORMULAS[self.name], self.reduction)
         elif callable(self.loss) or may_name_function(self.name):
-            refuse_choices(self.name, self.reduction, self.raw)
+            check_custom_loss_options(self.name, self.reduction, self.raw)
         check_target(self.target)
 
     @property
@@ -392,11 +392,11 @@ class Request:
                 " accelerate.infer_auto_device_map(model)).",
             )
         if changes.kinds or changes.hook_count:
-            settle_kinds(changes.kinds, changes.hook_count, verb=self.command)
+            resolve_hook_kinds(changes.kinds, changes.hook_count, verb=self.command)
         if changes.hook_args and not changes.hook_count:
             raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
         penalty = self.loss.penalty if self.loss is not None else None
-        refuse_second_order(penalty, changes.gradient_edits, changes.kinds)
+        check_second_order(penalty, changes.gradient_edits, changes.kinds)
 
     def chosen(self, options: Any = None) -> dict[str, Any]:
         """Return what was chosen beyond the defaults, by keyword, for the metadata of a result.

@@ -8,7 +8,7 @@ from types import EllipsisType
 
 from hookscope.errors import RequestError
 from hookscope.specs.patterns import compile_pattern
-from hookscope.specs.suggest import did_you_mean
+from hookscope.specs.suggestions import did_you_mean
 
 Index = tuple[int | slice | EllipsisType, ...]
 WHOLE: Index = (...,)

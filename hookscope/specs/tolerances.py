@@ -11,7 +11,7 @@ import math
 from hookscope.errors import RequestError
 
 # By dtype, rtol and atol. Whatever is not listed (integers, bools, float8) must be equal.
-DEFAULTS = {
+DEFAULT_TOLERANCES = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
     "float32": (1.3e-6, 1e-5),
@@ -31,7 +31,7 @@ def tolerances(
     >>> tolerances("float32", "bfloat16"), tolerances("float32", "float32", atol=0)
     ((1e-05, 0.016), (0, 1.3e-06))
     """
-    known = [DEFAULTS.get(dtype, (0.0, 0.0)) for dtype in (a, b)]
+    known = [DEFAULT_TOLERANCES.get(dtype, (0.0, 0.0)) for dtype in (a, b)]
     loose_rtol, loose_atol = (max(numbers) for numbers in zip(*known, strict=True))
     return (loose_atol if atol is None else atol, loose_rtol if rtol is None else rtol)
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.tensors.nested import escapes
+from hookscope.tensors.nested import is_functorch_tensor
 
 
 @dataclass(frozen=True)
-class Lent:
+class InputClone:
     """A clone given to a module in place of one of its inputs."""
 
     original: Tensor
@@ -23,9 +23,9 @@ class Lent:
     attributes: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, original: Tensor, clone: Tensor) -> Lent:
+    def of(cls, original: Tensor, clone: Tensor) -> InputClone:
         """A clone as it is now, made to look like the original."""
-        clone = dressed(clone, original)
+        clone = with_type_and_attributes(clone, original)
         return cls(original, clone, clone._version, attributes_of(clone))
 
     @property
@@ -34,7 +34,7 @@ class Lent:
         return self.clone._version != self.version
 
 
-def alike(tensor: Tensor) -> Tensor:
+def clone_preserving_strides(tensor: Tensor) -> Tensor:
     """Return a clone that lies in memory as ``tensor`` does, gaps between its rows included.
 
     Kernels go by that: a GELU on rows with gaps may differ in the last bit from one without.
@@ -53,7 +53,7 @@ def alike(tensor: Tensor) -> Tensor:
     return gapped.copy_(tensor)
 
 
-def give_back(lent: Lent) -> bool:
+def write_back(lent: InputClone) -> bool:
     """Where the module changed its input in place, change the caller's; False if that cannot be.
 
     Attributes that the module set on its input, or deleted, are set or deleted at the caller's.
@@ -84,7 +84,7 @@ def attributes_of(tensor: Tensor) -> dict[str, Any]:
     return found
 
 
-def dressed(tensor: Tensor, original: Tensor) -> Tensor:
+def with_type_and_attributes(tensor: Tensor, original: Tensor) -> Tensor:
     """Return ``tensor`` with the class of ``original``, and those of its attributes it lacks."""
     if type(tensor) is Tensor and type(original) is not Tensor:
         try:
@@ -104,14 +104,16 @@ def _same_shape(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape
 
 
-def shared_memory(tensors: Iterable[Tensor]) -> set[int]:
+def shared_storages(tensors: Iterable[Tensor]) -> set[int]:
     """The memory that two different ones of ``tensors`` have in common."""
-    counts = Counter(memory_of(t) for t in {id(t): t for t in tensors}.values())
+    counts = Counter(storage_id(t) for t in {id(t): t for t in tensors}.values())
     return {storage for storage, count in counts.items() if count > 1}
 
 
-def memory_of(tensor: Tensor) -> int:
+def storage_id(tensor: Tensor) -> int:
     """What tells whether two tensors share memory."""
-    if tensor.layout is not torch.strided or tensor.is_nested or escapes(tensor):  # has none
+    if (
+        tensor.layout is not torch.strided or tensor.is_nested or is_functorch_tensor(tensor)
+    ):  # has none
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)

@@ -13,22 +13,27 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
-from hookscope.tensors.clones import Lent, alike, dressed, give_back
-from hookscope.tensors.nested import escapes, map_tensors, whole_tensors
+from hookscope.tensors.clones import (
+    InputClone,
+    clone_preserving_strides,
+    with_type_and_attributes,
+    write_back,
+)
+from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_tensors
 
 Grads = tuple[Tensor | None, ...]
-OnGrads = Callable[[Grads], Grads]
+GradHook = Callable[[Grads], Grads]
 
 
-class _Gate(torch.autograd.Function):
+class GradientGate(torch.autograd.Function):
     """Clones going forward; going back, the gradients as a function returns them."""
 
     @staticmethod
-    def forward(ctx: Any, function: OnGrads, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, function: GradHook, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return a clone of each of ``tensors``."""
         ctx.function = function
         ctx.set_materialize_grads(False)  # a gradient that does not exist is no zero
-        return tuple(alike(tensor) for tensor in tensors)
+        return tuple(clone_preserving_strides(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -36,7 +41,7 @@ class _Gate(torch.autograd.Function):
         return None, *ctx.function(grads)
 
 
-def gate(value: Any, function: OnGrads) -> Any:
+def insert_gradient_gate(value: Any, function: GradHook) -> Any:
     """Return ``value`` with clones in it whose gradients go through ``function`` together.
 
     Args:
@@ -53,7 +58,7 @@ def gate(value: Any, function: OnGrads) -> Any:
         >>> x.grad
         tensor([10., 10.])
     """
-    tensors = list(whole_tensors(value).values())
+    tensors = list(distinct_tensors(value).values())
     through = [i for i, tensor in enumerate(tensors) if carries_gradient(tensor)]
     if not through:
         return value
@@ -73,19 +78,19 @@ def gate(value: Any, function: OnGrads) -> Any:
         back = function(tuple(shown))
         return tuple(back[i] for i in through)
 
-    clones: Sequence[Tensor] = _Gate.apply(on_grads, *(tensors[i] for i in through))
+    clones: Sequence[Tensor] = GradientGate.apply(on_grads, *(tensors[i] for i in through))
     by_original = {}
     for i, clone in zip(through, clones, strict=True):
-        by_original[id(tensors[i])] = dressed(clone, tensors[i])
+        by_original[id(tensors[i])] = with_type_and_attributes(clone, tensors[i])
     return map_tensors(value, lambda path, tensor: by_original.get(id(tensor), tensor))
 
 
 def carries_gradient(tensor: Tensor) -> bool:
     """Whether autograd follows ``tensor`` now. Inside ``torch.func`` no gate can stand: False."""
-    return torch.is_grad_enabled() and tensor.requires_grad and not escapes(tensor)
+    return torch.is_grad_enabled() and tensor.requires_grad and not is_functorch_tensor(tensor)
 
 
-class WayBack:
+class BackwardHookPair:
     """One call of a module between two gates: at its inputs, and at its outputs.
 
     Args:
@@ -105,23 +110,23 @@ class WayBack:
         self.arrived = arrived
         self._inputs = 0
         self._from_output: Grads = ()
-        self._lent: list[Lent] = []
+        self._lent: list[InputClone] = []
 
     def enter(self, args: Any) -> Any:
         """Return what to call the module with."""
-        gated = gate(args, lambda grads: self.function(grads, self._from_output))
-        given = whole_tensors(args)
+        gated = insert_gradient_gate(args, lambda grads: self.function(grads, self._from_output))
+        given = distinct_tensors(args)
         self._inputs = len(given)
-        for old, new in zip(given.values(), whole_tensors(gated).values(), strict=True):
+        for old, new in zip(given.values(), distinct_tensors(gated).values(), strict=True):
             if new is not old:
-                self._lent.append(Lent.of(old, new))
+                self._lent.append(InputClone.of(old, new))
         return gated
 
     def leave(self, output: Any) -> Any:
         """Return what to hand on in place of ``output``; a change in place reaches the caller."""
         gated = bool(self._lent)
         while self._lent:  # a clone that is kept here would keep the graph, and that keeps this
-            give_back(self._lent.pop(0))
+            write_back(self._lent.pop(0))
 
         def on_output(grads: Grads) -> Grads:
             self._from_output = grads
@@ -131,4 +136,4 @@ class WayBack:
                 self.function((None,) * self._inputs, grads)
             return grads
 
-        return gate(output, on_output)
+        return insert_gradient_gate(output, on_output)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hookscope.results.dimensions import channels_last, has_aspect
 
-MOST_PREFIX = 16  # class tokens, distillation tokens, registers
+MAX_PREFIX_TOKENS = 16  # class tokens, distillation tokens, registers
 
 
 @dataclass(frozen=True)
-class Grid:
+class ImageGrid:
     """A grid of positions in a tensor.
 
     Attributes:
@@ -44,12 +44,12 @@ class Grid:
         return tensor
 
 
-def find_grid(
+def find_image_grid(
     shape: tuple[int, ...],
     batch: int,
     image: tuple[int, int],
     known: Collection[tuple[int, int]] = (),
-) -> Grid | None:
+) -> ImageGrid | None:
     """Return the grid in a tensor of ``shape``, None where there is none of two positions or more.
 
     Maps are (N, C, H, W), or (N, H, W, C) where only those lengths have the image's aspect. Tokens
@@ -63,9 +63,9 @@ def find_grid(
         known: heights and widths of maps that came before.
 
     Example:
-        >>> find_grid((1, 197, 768), 1, (224, 224))
+        >>> find_image_grid((1, 197, 768), 1, (224, 224))
         Grid(height=14, width=14, layout='NLC', prefix=1)
-        >>> find_grid((1, 7, 7, 768), 1, (224, 224)).layout
+        >>> find_image_grid((1, 7, 7, 768), 1, (224, 224)).layout
         'NHWC'
     """
     if len(shape) == 4 and shape[0] == batch:
@@ -75,12 +75,12 @@ def find_grid(
     return None
 
 
-def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> Grid | None:
+def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> ImageGrid | None:
     first, last = (shape[2], shape[3]), (shape[1], shape[2])
     if channels_last(shape, image):
-        grid = Grid(*last, "NHWC")
+        grid = ImageGrid(*last, "NHWC")
     elif first[0] <= image[0] and first[1] <= image[1]:
-        grid = Grid(*first, "NCHW")
+        grid = ImageGrid(*first, "NCHW")
     else:
         return None
     return grid if grid.height * grid.width > 1 else None
@@ -88,16 +88,16 @@ def _of_maps(shape: tuple[int, ...], image: tuple[int, int]) -> Grid | None:
 
 def _of_tokens(
     length: int, image: tuple[int, int], known: Collection[tuple[int, int]]
-) -> Grid | None:
-    prefixes = range(min(MOST_PREFIX, length - 2) + 1)
+) -> ImageGrid | None:
+    prefixes = range(min(MAX_PREFIX_TOKENS, length - 2) + 1)
     for prefix in prefixes:
         for grid in known:
             if grid[0] * grid[1] == length - prefix:
-                return Grid(*grid, "NLC", prefix)
+                return ImageGrid(*grid, "NLC", prefix)
     for exact in (True, False):
         for prefix in prefixes:
             count = length - prefix
             for height in range(1, count + 1):
                 if count % height == 0 and has_aspect((height, count // height), image, exact):
-                    return Grid(height, count // height, "NLC", prefix)
+                    return ImageGrid(height, count // height, "NLC", prefix)
     return None

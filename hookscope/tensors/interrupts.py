@@ -62,7 +62,7 @@ class _Signals:
         The last ``end`` gives the handlers back.
         """
         try:
-            if self.pending and not is_restoring(caller):
+            if self.pending and not is_signal_safe(caller):
                 self.deliver()
         finally:
             self._open -= 1
@@ -95,7 +95,7 @@ class _Signals:
                 self.deliver()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not is_restoring(frame):
+        if not is_signal_safe(frame):
             self._handlers[number](number, frame)
         elif number not in self.pending:  # a second Ctrl-C asks for nothing that the first did not
             self.pending.append(number)
@@ -104,7 +104,7 @@ class _Signals:
 _signals = _Signals()
 
 
-def is_restoring(frame: FrameType | None) -> bool:
+def is_signal_safe(frame: FrameType | None) -> bool:
     """Whether ``frame`` runs, however far inside, as part of something that is not interrupted."""
     while frame is not None:
         if frame.f_code in _WAITING:
@@ -115,7 +115,7 @@ def is_restoring(frame: FrameType | None) -> bool:
     return False
 
 
-class Restoring(Generic[T]):
+class SignalSafeContext(Generic[T]):
     """A context manager that is entered and left as a whole, whatever signals come.
 
     Subclasses define ``_enter``, which undoes what it did if it raises, and ``_leave``. A signal
@@ -146,7 +146,7 @@ class Restoring(Generic[T]):
             raise
         # Signals are handled after calls. None is made between the last look at what is pending and
         # the block, so a signal that comes later is handled in the block.
-        while self._defers and _signals.pending and not is_restoring(sys._getframe(1)):
+        while self._defers and _signals.pending and not is_signal_safe(sys._getframe(1)):
             try:
                 _signals.deliver()
             except BaseException as error:
@@ -168,7 +168,7 @@ class Restoring(Generic[T]):
                 _signals.end(sys._getframe(1))
 
 
-class _Restored(Restoring[T]):
+class _Restored(SignalSafeContext[T]):
     def __init__(self, manager: AbstractContextManager[T]) -> None:
         self._manager = manager
 
@@ -184,7 +184,7 @@ class _Restored(Restoring[T]):
         return self._manager.__exit__(kind, error, traceback)
 
 
-def restored(manager: AbstractContextManager[T]) -> Restoring[T]:
+def signal_safe(manager: AbstractContextManager[T]) -> SignalSafeContext[T]:
     """Return a context manager that no signal interrupts while it is entered or left.
 
     >>> with restored(contextmanager(lambda: iter("a"))()) as letter:
@@ -194,7 +194,9 @@ def restored(manager: AbstractContextManager[T]) -> Restoring[T]:
     return _Restored(manager)
 
 
-def restoring(function: Callable[P, Iterator[T]]) -> Callable[P, Restoring[T]]:
+def signal_safe_contextmanager(
+    function: Callable[P, Iterator[T]],
+) -> Callable[P, SignalSafeContext[T]]:
     """Make a context manager of a generator, as ``contextmanager`` does, that is not interrupted.
 
     What stands before and after its ``yield`` is not; the block in which it is used is.
@@ -202,7 +204,7 @@ def restoring(function: Callable[P, Iterator[T]]) -> Callable[P, Restoring[T]]:
     made = contextmanager(function)
 
     @wraps(function)
-    def make(*args: P.args, **kwargs: P.kwargs) -> Restoring[T]:
+    def make(*args: P.args, **kwargs: P.kwargs) -> SignalSafeContext[T]:
         return _Restored(made(*args, **kwargs))
 
     return make
@@ -224,7 +226,7 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-def waiting(function: Callable[P, T]) -> Callable[P, T]:
+def interruptible(function: Callable[P, T]) -> Callable[P, T]:
     """Let signals interrupt a function even where its caller is not to be interrupted.
 
     It is to change nothing itself, as for one that only waits.
@@ -233,4 +235,4 @@ def waiting(function: Callable[P, T]) -> Callable[P, T]:
     return function
 
 
-_RESTORING |= {Restoring.__enter__.__code__, Restoring.__exit__.__code__}
+_RESTORING |= {SignalSafeContext.__enter__.__code__, SignalSafeContext.__exit__.__code__}

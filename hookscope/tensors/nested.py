@@ -2,7 +2,7 @@
 
 Opened are tuples (named ones by field), lists, mappings and dataclasses, at any depth; that covers
 ``OrderedDict`` outputs, detection's list of dicts, LSTM states, packed sequences and the output
-classes of other libraries. Other objects stay closed: see ``closed_types``.
+classes of other libraries. Other objects stay closed: see ``opaque_types``.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from torch import Tensor
 
 from hookscope.errors import HookscopeError
 
-Path = tuple[str, ...]
+TensorPath = tuple[str, ...]
 
 # What can hold no tensor; anything else that is not opened may.
 _PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)
 
 
-ESCAPES = "inside torch.func (vmap, grad), whose tensors must not leave it"
+FUNCTORCH_REASON = "inside torch.func (vmap, grad), whose tensors must not leave it"
 
 
-def escapes(tensor: Tensor) -> bool:
+def is_functorch_tensor(tensor: Tensor) -> bool:
     """Whether a tensor belongs to a transform of ``torch.func``; see ``ESCAPES``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def unreadable(tensor: Tensor) -> str:
+def unreadable_reason(tensor: Tensor) -> str:
     """Return why the values of a tensor cannot be read and stored; empty if they can.
 
     Example:
         >>> unreadable(torch.ones(1)), unreadable(torch.ones(1, device="meta"))
         ('', 'on the meta device, where tensors have no values')
     """
-    if escapes(tensor):
-        return ESCAPES
+    if is_functorch_tensor(tensor):
+        return FUNCTORCH_REASON
     if tensor.is_meta:
         return "on the meta device, where tensors have no values"
     kind = type(tensor)
@@ -80,7 +80,7 @@ def _can_be_converted(dtype: torch.dtype) -> bool:
     return True
 
 
-def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[Path, Tensor]]:
+def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[TensorPath, Tensor]]:
     """Yield ``(path, tensor)`` for every tensor in ``value``, in order; a lone tensor has path ().
 
     A nested tensor (``torch.nested``) is opened into its components, since no file format holds it;
@@ -95,8 +95,8 @@ def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[Path, Tensor]]:
 
 
 def _walk(
-    value: Any, path: Path, above: tuple[int, ...], whole: bool
-) -> Iterator[tuple[Path, Tensor]]:
+    value: Any, path: TensorPath, above: tuple[int, ...], whole: bool
+) -> Iterator[tuple[TensorPath, Tensor]]:
     if isinstance(value, Tensor):
         if value.is_nested and not whole:
             for i, part in enumerate(value.unbind()):
@@ -108,20 +108,20 @@ def _walk(
             yield from _walk(item, (*path, name), (*above, id(value)), whole)
 
 
-def whole_tensors(value: Any) -> dict[Path, Tensor]:
+def distinct_tensors(value: Any) -> dict[TensorPath, Tensor]:
     """Return every distinct tensor in ``value`` under its first path; nested ones stay whole.
 
     >>> x = torch.ones(2)
-    >>> list(whole_tensors((x, {"c": x + 1, "h": x})))
+    >>> list(distinct_tensors((x, {"c": x + 1, "h": x})))
     [('0',), ('1', 'c')]
     """
-    first: dict[int, tuple[Path, Tensor]] = {}
+    first: dict[int, tuple[TensorPath, Tensor]] = {}
     for path, tensor in walk(value, whole=True):
         first.setdefault(id(tensor), (path, tensor))
     return dict(first.values())
 
 
-def map_tensors(value: Any, change: Callable[[Path, Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> Any:
     """Return ``value`` with each tensor replaced by ``change(path, tensor)``.
 
     Containers are rebuilt as the same type, never changed in place; one in which nothing was
@@ -141,8 +141,8 @@ def map_tensors(value: Any, change: Callable[[Path, Tensor], Tensor]) -> Any:
 
 def _mapped(  # no function within a function: one that calls itself would hold tensors, in a cycle
     item: Any,
-    change: Callable[[Path, Tensor], Tensor],
-    path: Path,
+    change: Callable[[TensorPath, Tensor], Tensor],
+    path: TensorPath,
     above: tuple[int, ...],
     replaced: dict[int, Tensor],
 ) -> Any:
@@ -167,19 +167,19 @@ def _mapped(  # no function within a function: one that calls itself would hold 
         ) from error
 
 
-def closed_types(value: Any) -> list[str]:
+def opaque_types(value: Any) -> list[str]:
     """Names of the types in ``value`` that may hold tensors and are not opened by ``walk``.
 
     Example:
         >>> class Cache:
         ...     def __init__(self): self.keys = [1]
-        >>> closed_types((1, None, {"cache": Cache()}))
+        >>> opaque_types((1, None, {"cache": Cache()}))
         ['Cache']
     """
     if isinstance(value, Tensor):
         return []
     if isinstance(value, tuple | list | Mapping) or _is_dataclass(value):
-        return [name for _, item in _items(value) for name in closed_types(item)]
+        return [name for _, item in _items(value) for name in opaque_types(item)]
     return [] if isinstance(value, _PLAIN) or callable(value) else [type(value).__name__]
 
 

@@ -2,7 +2,7 @@
 
 All metadata stands under the single key ``hookscope``. Safetensors does not sort metadata keys, so
 that with several of them equal recordings would give unequal files. What a file's header says is
-read in ``results/header.py``, without torch.
+read in ``results/capture_file.py``, without torch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from hookscope.errors import StoreError
 from hookscope.files import strict_json
-from hookscope.files.atomic import replacing
-from hookscope.results.header import PAIRS, SCHEMA, cannot_read, read_header
+from hookscope.files.atomic_files import replacement_file
+from hookscope.results.capture_file import PAIRS, SCHEMA, read_error, read_header
 from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.specs.output_path import MARK, SUFFIX
 
@@ -29,7 +29,9 @@ log = logging.getLogger("hookscope")
 _REPAIR = "Choose another place with --output, or fewer layers."
 
 
-def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dict[str, Any]) -> int:
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dict[str, Any]
+) -> int:
     """Write ``tensors`` and ``info`` to ``path`` as a whole; return the file's size in bytes.
 
     Layouts and dtypes that the format cannot hold are stored by value: sparse tensors dense,
@@ -49,7 +51,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
             notes[key] = note
     info = {"schema": SCHEMA, **info, **({"stored_as": notes} if notes else {})}
     metadata = {MARK: strict_json.dumps(info, sort_keys=True)}
-    with replacing(path, _REPAIR) as scratch:
+    with replacement_file(path, _REPAIR) as scratch:
         try:
             save_file(stored, scratch, metadata=metadata)
         except KeyError as error:
@@ -61,7 +63,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dic
     return size
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the ``info`` of a file that ``write`` made.
 
     Raises:
@@ -72,7 +74,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     try:
         tensors = load_file(path)
     except (OSError, safetensors.SafetensorError) as error:
-        raise cannot_read(path, error) from error
+        raise read_error(path, error) from error
     for key in header.pairs:
         tensors[key] = torch.view_as_complex(tensors[key])
     return tensors, header.info
@@ -87,7 +89,7 @@ def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], end
     """
     check_single(tensors, ending, "tensors")
     widened = [key for key, tensor in tensors.items() if _wider(tensor.dtype)]
-    with replacing(path, _REPAIR) as scratch:
+    with replacement_file(path, _REPAIR) as scratch:
         write_arrays(scratch, ending, _entries(tensors))
         size = scratch.stat().st_size
     if widened:

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from hookscope.tensors.interrupts import restoring
-from hookscope.tensors.threads import alone
+from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.threads import exclusive_run
 
 
-@restoring
+@signal_safe_contextmanager
 def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
     """Seed torch's generators, of the CPU and of GPUs by their index; put their states back.
 
     Every thread draws from the same ones: another thread that seeds them waits until then.
     """
-    with alone():
+    with exclusive_run():
         generators = [torch.default_generator]
         if gpus:
             torch.cuda.init()  # before it there are no generators of GPUs
@@ -33,7 +33,7 @@ def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
                 generator.set_state(state)
 
 
-@restoring
+@signal_safe_contextmanager
 def seeded_throughout(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python, and put their states back.
 

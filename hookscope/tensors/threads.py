@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.parallel import parallel_apply
 
 from hookscope.errors import RequestError
-from hookscope.tensors.interrupts import restoring, waiting
+from hookscope.tensors.interrupts import interruptible, signal_safe_contextmanager
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ _CALLS = {  # what runs while a module is being called
 }
 
 
-class Scope:
+class ThreadScope:
     """What the calls of a thread belong to.
 
     Attributes:
@@ -54,39 +54,39 @@ class Scope:
         uses: how many blocks and functions under way need it.
     """
 
-    def __init__(self, parent: Scope | None = None) -> None:
+    def __init__(self, parent: ThreadScope | None = None) -> None:
         self.parent = parent
         self.uses = 0
-        self.recordings: set[OwnThreads] = set(parent.recordings) if parent else set()
+        self.recordings: set[RecordingThreads] = set(parent.recordings) if parent else set()
 
-    def lies_in(self, other: Scope | None) -> bool:
+    def lies_in(self, other: ThreadScope | None) -> bool:
         """Whether it is ``other``, or began in a call made in it."""
         return self is other or (self.parent is not None and self.parent.lies_in(other))
 
 
-def _scope() -> Scope | None:
+def _scope() -> ThreadScope | None:
     """The scope of the current thread; None if it has none yet."""
     if not torch._C._is_key_in_tls(_KEY):
         return None
-    scope: Scope = torch._C._get_obj_in_tls(_KEY)
+    scope: ThreadScope = torch._C._get_obj_in_tls(_KEY)
     return scope
 
 
-def _own_scope() -> Scope:
+def _own_scope() -> ThreadScope:
     scope = _scope()
     if scope is None:
-        scope = Scope()
+        scope = ThreadScope()
         torch._C._stash_obj_in_tls(_KEY, scope)
     return scope
 
 
-def _begin_use() -> Scope:
+def _begin_use() -> ThreadScope:
     scope = _own_scope()
     scope.uses += 1
     return scope
 
 
-def _end_use(scope: Scope) -> None:
+def _end_use(scope: ThreadScope) -> None:
     """Take a scope that nothing uses any more off this thread.
 
     PyTorch frees its thread-local state after Python has forgotten the thread, and needs Python
@@ -97,7 +97,7 @@ def _end_use(scope: Scope) -> None:
         torch._C._remove_obj_from_tls(_KEY)
 
 
-def lock_that_survives_fork() -> threading.RLock:
+def fork_safe_lock() -> threading.RLock:
     """Return a lock that is free in a process that is forked while another thread holds it."""
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
@@ -106,7 +106,7 @@ def lock_that_survives_fork() -> threading.RLock:
     return lock
 
 
-def _run_in(scope: Scope, function: Callable[..., T], *args: Any) -> T:
+def _run_in(scope: ThreadScope, function: Callable[..., T], *args: Any) -> T:
     before = _scope()
     torch._C._stash_obj_in_tls(_KEY, scope)
     scope.uses += 1
@@ -128,7 +128,7 @@ def as_this_thread(function: Callable[..., T]) -> Callable[..., T]:
     return partial(_run_in, _own_scope(), function)
 
 
-class Shared:
+class SharedSetting:
     """A setting of the whole process: the first thread that asks for it makes it, the last undoes.
 
     Were each thread to put back what it had found, the last one would put back the setting itself.
@@ -142,7 +142,7 @@ class Shared:
         self._make = make
         self._manager: AbstractContextManager[Any] | None = None
         self._count = 0
-        self._lock = lock_that_survives_fork()
+        self._lock = fork_safe_lock()
 
     def acquire(self) -> None:
         """Make the setting, unless another thread has made it."""
@@ -175,7 +175,7 @@ def _marking_threads() -> Iterator[None]:
         scope = _scope()
         if scope is not None and scope.recordings and _is_calling_a_module():
             # The thread finds this in place of its class's ``run``.
-            thread.run = partial(_run_marked, thread, Scope(scope))  # type: ignore[method-assign]
+            thread.run = partial(_run_marked, thread, ThreadScope(scope))  # type: ignore[method-assign]
         plain(thread)
 
     threading.Thread.start = start  # type: ignore[method-assign, assignment]
@@ -186,7 +186,7 @@ def _marking_threads() -> Iterator[None]:
             threading.Thread.start = plain  # type: ignore[method-assign]
 
 
-def _run_marked(thread: threading.Thread, scope: Scope) -> None:
+def _run_marked(thread: threading.Thread, scope: ThreadScope) -> None:
     del thread.run
     _run_in(scope, thread.run)
 
@@ -198,15 +198,15 @@ def _is_calling_a_module() -> bool:
     return frame is not None
 
 
-_marked_threads = Shared(_marking_threads)
+_marked_threads = SharedSetting(_marking_threads)
 
 
-class OwnThreads:
+class RecordingThreads:
     """The threads whose calls belong to a recording, from ``open`` to ``close``."""
 
     def __init__(self) -> None:
         self._opener: int | None = None
-        self._scope: Scope | None = None
+        self._scope: ThreadScope | None = None
 
     def open(self) -> None:
         """Let the current thread be the first of them."""
@@ -224,7 +224,7 @@ class OwnThreads:
             self._scope = None
             _marked_threads.release()
 
-    def include_this(self) -> bool:
+    def includes_current_thread(self) -> bool:
         """Whether the current thread is one of them."""
         if get_ident() == self._opener:
             return True
@@ -232,17 +232,17 @@ class OwnThreads:
         return scope is not None and self in scope.recordings
 
 
-class _Turn:
+class _FairLock:
     """A lock that threads get in the order in which they asked for it; it may be taken again."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._holder: Scope | None = None
+        self._holder: ThreadScope | None = None
         self._name = ""
         self._depth = 0
-        self._queue: deque[tuple[Scope, str, threading.Lock]] = deque()
+        self._queue: deque[tuple[ThreadScope, str, threading.Lock]] = deque()
 
-    def acquire(self, scope: Scope) -> None:
+    def acquire(self, scope: ThreadScope) -> None:
         """Wait until no other thread holds it.
 
         Raises:
@@ -297,16 +297,16 @@ class _Turn:
             self._holder, self._name, self._depth = None, "", 0
 
 
-@waiting
+@interruptible
 def _wait(gate: threading.Lock) -> None:
     gate.acquire()
 
 
-_turn = _Turn()
+_turn = _FairLock()
 
 
-@restoring
-def alone() -> Iterator[None]:
+@signal_safe_contextmanager
+def exclusive_run() -> Iterator[None]:
     """Let no other thread be in such a block meanwhile; it waits.
 
     For whatever changes what threads share and then puts it back: the random generators of the

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import CheckFailed, LayerError, LossError, RequestError
-from hookscope.results.ablation import Knockout, ranked
+from hookscope.results.ablation import LayerAblation, rank_ablations
 from tests.conftest import REPO
 from tests.hooks.edits.by_hand import channels, drawn, replaced
 from tests.hooks.test_values import hooks_left
@@ -166,8 +166,15 @@ def test_the_largest_change_comes_first_and_ties_keep_the_order_of_the_run(rank:
 
 def test_nan_is_ranked_before_everything_and_nothing_last() -> None:
     values = [None, 1.0, math.nan, -math.inf, -2.0, 0.0]
-    made = [Knockout(str(n), "ReLU", None, loss=value) for n, value in enumerate(values)]
-    assert [knockout.layer for knockout in ranked(made, "loss")] == ["2", "3", "4", "1", "5", "0"]
+    made = [LayerAblation(str(n), "ReLU", None, loss=value) for n, value in enumerate(values)]
+    assert [knockout.layer for knockout in rank_ablations(made, "loss")] == [
+        "2",
+        "3",
+        "4",
+        "1",
+        "5",
+        "0",
+    ]
 
 
 def test_the_target_is_settled_by_the_clean_run() -> None:
@@ -248,7 +255,7 @@ def test_what_cannot_be_knocked_out_is_told_with_its_reason_and_nan_is_loud() ->
     found = hookscope.ablate(Two(), input=torch.ones(2, 4))
     told = [(one.layer, one.type, one.reason) for one in found.left_out]
     assert told == [("picks", "Picks", "it gives no floating-point tensor")]
-    assert [one.module for one in found.coverage.silent] == ["idle"]
+    assert [one.module for one in found.coverage.not_executed] == ["idle"]
     assert found.knockouts[0].layer == "first"
     assert math.isnan(found.knockouts[0].output or 0)  # zero over its norm
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from hookscope.cli.command import Command
+from hookscope.cli.commands import Command
+from hookscope.cli.console import Console
 from hookscope.cli.main import cli
-from hookscope.cli.out import Out
 
 Parse = Callable[..., click.Context]
 
@@ -37,7 +37,7 @@ def parse(
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
     def make(name: str, *arguments: str, before: Sequence[str] = ()) -> click.Context:
-        root = cli.make_context("hookscope", [*before, name], obj=Out())
+        root = cli.make_context("hookscope", [*before, name], obj=Console())
         return command(name).make_context(name, list(arguments), parent=root)
 
     return make

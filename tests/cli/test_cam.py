@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookscope.analysis.cams.picture import BAR, GAP, LINE, MIDDLE, SHARE
+from hookscope.analysis.cams.overlay import BAR, GAP, LINE, MIDDLE, SHARE
 from hookscope.views.images.colors import SEQUENTIAL
 from tests.conftest import REPO, Run
 

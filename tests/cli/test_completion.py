@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.cli import candidates
+from hookscope.cli import completion_values
 from hookscope.cli.main import cli
 from hookscope.specs import catalog
 
@@ -101,7 +101,7 @@ def test_help_completes_commands(complete) -> None:
 
 
 def test_models_are_completed_from_the_bundled_list(complete) -> None:
-    names = [model.name for model in catalog.bundled()]
+    names = [model.name for model in catalog.bundled_models()]
     assert complete("tree", "") == names
     assert complete("grads", "-m", "vit_b") == ["vit_b_16", "vit_b_32"]
     assert complete("models", "vgg1") == [name for name in names if name.startswith("vgg1")]
@@ -140,14 +140,14 @@ def test_what_is_remembered_of_a_model(tmp_path: Path, monkeypatch) -> None:
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    candidates.remember("net.py:Net", [("a", "X"), ("b", "Y")], complete=True)
-    candidates.remember("net.py:Net", [("c", "Z"), ("b", "Y")], complete=False)
+    completion_values.remember_layers("net.py:Net", [("a", "X"), ("b", "Y")], complete=True)
+    completion_values.remember_layers("net.py:Net", [("c", "Z"), ("b", "Y")], complete=False)
     # A file is known by where it is, not by how it was named.
-    found = candidates._recall(f"{tmp_path / 'net.py'}:Net")
+    found = completion_values._recall(f"{tmp_path / 'net.py'}:Net")
     assert found == [("a", "X"), ("b", "Y"), ("c", "Z")]
-    candidates.remember("net.py:Net", [("d", "Z")], complete=True)
-    assert candidates._recall("net.py:Net") == [("d", "Z")]
-    assert candidates._recall("net.py:Other") == []
+    completion_values.remember_layers("net.py:Net", [("d", "Z")], complete=True)
+    assert completion_values._recall("net.py:Net") == [("d", "Z")]
+    assert completion_values._recall("net.py:Other") == []
     assert len([p for p in (tmp_path / "cache").rglob("*") if p.is_file()]) == 1
 
 
@@ -155,5 +155,5 @@ def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatc
     (tmp_path / "file").write_text("in the way")
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path / "file"))
-    candidates.remember("alexnet", [("a", "X")], complete=True)
-    assert candidates._recall("alexnet") == []
+    completion_values.remember_layers("alexnet", [("a", "X")], complete=True)
+    assert completion_values._recall("alexnet") == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hookscope.cli.command import Command
+from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 
 EXAMPLES = [

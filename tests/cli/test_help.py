@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hookscope.cli.command import GLOBAL, Command, Option
+from hookscope.cli.commands import GLOBAL, Command, Option
 from hookscope.cli.main import cli
 from tools import cli_reference
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hookscope.cli.main import main
-from hookscope.views.html.command import command_of
+from hookscope.views.html.page_header import original_command
 
 MODEL = """
 import torch
@@ -81,7 +81,7 @@ def typed(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_the_command_that_a_file_tells_makes_the_file_again(typed, words: str) -> None:
     told = typed("capture", "net.py:Net", *shlex.split(words))
     before = Path("Net.capture.safetensors").read_bytes()
-    line = command_of(told)
+    line = original_command(told)
     assert line == f"hookscope capture net.py:Net {words}"
     typed(*shlex.split(line)[1:])
     assert Path("Net.capture.safetensors").read_bytes() == before

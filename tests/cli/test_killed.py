@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extraction.by_hand import ramp, write_features
+from tests.extraction.handwritten_features import ramp, write_features
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.slow]
 KILLS = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hookscope.cli.command import Command
+from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
@@ -224,7 +224,7 @@ def test_choices_are_those_of_the_library() -> None:
     from hookscope.specs import catalog
 
     assert inspect.signature(capture).parameters["model"].default == options.DEFAULT_MODEL
-    assert set(models.TASKS) == {model.task for model in catalog.bundled()}
+    assert set(models.TASKS) == {model.task for model in catalog.bundled_models()}
 
 
 def test_the_model_is_the_argument_or_the_option(parse) -> None:

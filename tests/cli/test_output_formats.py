@@ -12,9 +12,9 @@ import pytest
 
 import hookscope
 from hookscope.errors import RequestError, StoreError
-from hookscope.files import atomic
+from hookscope.files import atomic_files
 from hookscope.specs import output_path as outputs
-from tests.cli.test_light import loaded
+from tests.cli.test_light_imports import loaded
 
 DIGITS = Path(__file__).resolve().parents[2] / "sample_models"
 MODEL, FIVE, VALUES = (
@@ -110,7 +110,7 @@ def test_a_failed_hook_leaves_no_arrays_that_look_complete(run, tmp_path: Path) 
 def bring(path: Path, name: str) -> None:
     """Write to ``path`` as each command does."""
     if name == "text":
-        atomic.write_text(path, "new")
+        atomic_files.write_text(path, "new")
     elif name == "capture":
         hookscope.load(VALUES).save(path.with_suffix(".npz") if not path.suffix else path)
     elif name == "report":
@@ -180,7 +180,7 @@ def test_links_that_lead_nowhere_are_refused(run, tmp_path: Path) -> None:
         ("device.npz", "is no plain file"),
     ]:
         with pytest.raises(RequestError, match=message):
-            outputs.check(work / name, force=True, suffix=".npz")
+            outputs.check_output(work / name, force=True, suffix=".npz")
         done = run("export", VALUES, "-o", name, "--force")
         assert (done.rc, done.stdout) == (2, "")
         assert message in done.stderr

@@ -19,12 +19,12 @@ def write_safetensors(path: Path, metadata: dict[str, str] | None) -> None:
 
 
 def test_a_new_file_may_be_written(tmp_path: Path) -> None:
-    assert outputs.check(tmp_path / "new.safetensors") is False
+    assert outputs.check_output(tmp_path / "new.safetensors") is False
 
 
 def test_a_file_of_ours_may_be_replaced(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "ours", {"hookscope": "{}"})
-    assert outputs.check(tmp_path / "ours") is True
+    assert outputs.check_output(tmp_path / "ours") is True
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_any_other_file_needs_force(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "theirs"
     file.write_bytes(content)
     with pytest.raises(RequestError, match="was not written by hookscope") as caught:
-        outputs.check(file)
+        outputs.check_output(file)
     assert "--force" in caught.value.hint
-    assert outputs.check(file, force=True) is True
+    assert outputs.check_output(file, force=True) is True
     assert file.read_bytes() == content
 
 
@@ -56,7 +56,7 @@ def test_safetensors_of_another_program_need_force(tmp_path: Path) -> None:
     for metadata in (None, {"format": "pt"}):
         write_safetensors(tmp_path / "weights.safetensors", metadata)
         with pytest.raises(RequestError, match="was not written by hookscope"):
-            outputs.check(tmp_path / "weights.safetensors")
+            outputs.check_output(tmp_path / "weights.safetensors")
 
 
 def test_folders_that_cannot_take_a_file(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_folders_that_cannot_take_a_file(tmp_path: Path) -> None:
         (tmp_path / "file" / "x.safetensors", "is not a folder"),
     ]:
         with pytest.raises(RequestError, match=message):
-            outputs.check(path, force=True)
+            outputs.check_output(path, force=True)
 
 
 @pytest.mark.skipif(
@@ -78,7 +78,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(RequestError, match="cannot be written to"):
-            outputs.check(tmp_path / "x.safetensors")
+            outputs.check_output(tmp_path / "x.safetensors")
     finally:
         tmp_path.chmod(0o700)
 
@@ -86,7 +86,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix device")
 def test_a_device_is_never_replaced() -> None:
     with pytest.raises(RequestError, match="is no plain file"):
-        outputs.check(Path("/dev/null"), force=True)
+        outputs.check_output(Path("/dev/null"), force=True)
 
 
 @pytest.mark.slow
@@ -112,6 +112,6 @@ def test_capture_keeps_a_file_that_is_not_its_own(run, tmp_path: Path, repo: Pat
 def test_a_result_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text(f'{{"{outputs.MARK}": "0.1"}}')
-    assert outputs.check(file, suffix=".json") is True
+    assert outputs.check_output(file, suffix=".json") is True
     with pytest.raises(RequestError, match="holds results of another kind"):
-        outputs.check(file)
+        outputs.check_output(file)

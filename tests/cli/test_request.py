@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hookscope
-from hookscope.cli.request import request_of
+from hookscope.cli.request_builder import build_request
 from hookscope.specs.request import Request
 
 DIGITS = "sample_models/digits.py:trained"
@@ -40,4 +40,4 @@ def test_options_and_keywords_make_the_same_request(
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(capture, "prepare", remember)
         hookscope.capture(model, **keywords, **flags)
-    assert made == [request_of("capture", ctx.params)]
+    assert made == [build_request("capture", ctx.params)]

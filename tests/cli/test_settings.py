@@ -11,9 +11,7 @@ import pytest
 from hookscope.cli import settings_files as config
 from hookscope.errors import SettingsError
 
-VOCABULARY = config.Vocabulary(
-    ("model", "seed"), {"tree": ("model", "depth"), "capture": ("seed",)}
-)
+VOCABULARY = config.KnownKeys(("model", "seed"), {"tree": ("model", "depth"), "capture": ("seed",)})
 
 # The strongest first. Each source says its own number for the seed.
 SOURCES = (

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.views.images.colors import scale_of
-from hookscope.views.images.maps import resize
-from tests.cli.test_light import loaded
+from hookscope.views.images.colors import color_scale
+from hookscope.views.images.feature_maps import resize_maps
+from tests.cli.test_light_imports import loaded
 from tests.conftest import REPO, Finished, Run
 
 FIVE = REPO / "sample_models" / "five.safetensors"
@@ -184,7 +184,7 @@ def test_a_pipe_gets_shades_in_ascii(run: Run) -> None:
     maps = hookscope.load(FIVE)["relu1/output"][0, :2].double().numpy()
     lines = done.stdout.splitlines()
     assert lines[2].split() == ["0", "1"]
-    place = scale_of(maps).position(resize(maps, 16, 32))
+    place = color_scale(maps).position(resize_maps(maps, 16, 32))
     ramp = " .:-=+*#%@"
     for one, start in ((0, 0), (1, 33)):
         drawn = [line[start : start + 32].ljust(32) for line in lines[3:19]]
@@ -271,7 +271,7 @@ def test_a_terminal_of_true_colour_shows_each_value_in_its_colour(screen: Screen
     height = sum("▀" in line for line in lines)
     rows, wide = 2 * height, sum(c == "▀" for c, _, _ in cells(lines)[3])
     assert rows == wide and rows % 8 == 0  # square, and each value so many cells wide
-    expected = scale_of(maps).paint(resize(maps, rows, wide))[0]
+    expected = color_scale(maps).paint(resize_maps(maps, rows, wide))[0]
     for i, line in enumerate(cells(lines)[3 : 3 + height]):
         for j, (_, front, back) in enumerate(line):
             assert front == "2;" + ";".join(map(str, expected[2 * i, j]))

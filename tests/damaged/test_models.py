@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.sources.loading import load
+from hookscope.sources.model_loader import load
 from tests.conftest import REPO
 from tests.damage import altered, damaged, endure
 from tests.sources.torchscript.examples import quietly

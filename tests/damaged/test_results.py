@@ -13,14 +13,14 @@ from torch import nn
 import hookscope
 from hookscope.errors import ResultsFileError, StoreError
 from hookscope.files import strict_json
-from hookscope.results.reader import open_capture
+from hookscope.results.capture_file import open_capture
 from hookscope.specs.output_path import MARK, header_of
-from hookscope.views.images.maps import feature_maps
-from hookscope.views.images.values import look
-from hookscope.views.text.json import show_document
-from hookscope.views.text.maps import map_lines
-from hookscope.views.text.show import look_lines, provenance_lines
+from hookscope.views.images.feature_maps import read_feature_maps
+from hookscope.views.images.tensor_view import read_tensor_view
+from hookscope.views.text.documents import show_document
+from hookscope.views.text.show import provenance_lines, tensor_lines
 from hookscope.views.text.summary import summary_lines
+from hookscope.views.text.terminal_maps import map_lines
 from tests.conftest import REPO
 from tests.damage import altered, damaged, endure
 
@@ -64,13 +64,13 @@ def show(path: Path) -> None:
     provenance_lines(capture, 80)
     strict_json.dumps(show_document(capture, str(path)))
     for record in capture.records[:3]:
-        look_lines(look(capture, record.key), 80, ascii=False)
+        tensor_lines(read_tensor_view(capture, record.key), 80, ascii=False)
 
 
 def maps(path: Path) -> None:
     capture = open_capture(path)
     for record in capture.records[:2]:
-        map_lines(feature_maps(capture, record.key), (80, 24), False, False, False)
+        map_lines(read_feature_maps(capture, record.key), (80, 24), False, False, False)
 
 
 def report(path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import pytest
 
+from hookscope.cli.console import Console
 from hookscope.cli.main import cli
-from hookscope.cli.out import Out
 from hookscope.errors import RequestError, SettingsError
 from tests.damage import damaged, endure
 
@@ -29,7 +29,7 @@ loss = "ce"
 def settings_endure(path: Path, whole: bytes, words: list[str], rounds: int, seed: int) -> None:
     def read() -> None:
         try:
-            with cli.make_context("hookscope", ["config", *words], obj=Out()) as context:
+            with cli.make_context("hookscope", ["config", *words], obj=Console()) as context:
                 cli.invoke(context)
         except click.ClickException as error:
             assert error.exit_code == 2
@@ -67,4 +67,4 @@ def test_a_value_nested_too_deeply_is_refused_in_a_sentence(
     path = tmp_path / "hookscope.toml"
     path.write_bytes(b"layer = " + b"[" * 100_000 + b"]" * 100_000)
     with pytest.raises(SettingsError, match="not valid TOML"):
-        cli.invoke(cli.make_context("hookscope", ["config"], obj=Out()))
+        cli.invoke(cli.make_context("hookscope", ["config"], obj=Console()))

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from hookscope.results.features import folder, manifest
-from hookscope.results.features.location import place_of
+from hookscope.results.features.location import parse_location
 
 SMALL = """
 import torch
@@ -51,10 +51,10 @@ def photos(tmp_path) -> Path:
 
 def begin_again(out: Path) -> None:
     """Make of a finished folder one in which each shard is known by itself."""
-    place = place_of(out)
+    place = parse_location(out)
     told = folder.read_json(place, "manifest.json")
     finished = {"schema", "shards", "fired", "silent", "fitted"}
-    manifest.begin(place, {name: told[name] for name in told if name not in finished})
+    manifest.start_run(place, {name: told[name] for name in told if name not in finished})
 
 
 def leave_unfinished(out: Path, lost: int) -> None:

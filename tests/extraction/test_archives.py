@@ -18,7 +18,7 @@ from PIL import Image
 
 import hookscope
 from hookscope.errors import InputError
-from hookscope.specs.input_list import Entry, list_entries
+from hookscope.specs.input_list import InputEntry, list_entries
 
 from .conftest import contents
 
@@ -127,7 +127,7 @@ def test_a_file_of_holes_is_not_read_into_memory(tmp_path: Path, size: int | Non
         file.truncate(10**12)
     tracemalloc.start()
     with pytest.raises(InputError, match="and an image has 2,000,000,000 at most"):
-        Entry(str(path), str(path), 0, size).read()
+        InputEntry(str(path), str(path), 0, size).read()
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
 

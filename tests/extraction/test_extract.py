@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 import hookscope
 from hookscope.errors import InputError, LayerError, RequestError
 from hookscope.results.features.folder import read_json
-from hookscope.results.features.location import place_of
+from hookscope.results.features.location import parse_location
 from hookscope.specs.input_list import list_entries
 
 from .conftest import begin_again, contents, weight_map
@@ -379,7 +379,7 @@ def test_several_processes_write_what_one_writes(photos, tmp_path, processes, ba
         if not name.endswith(".json"):
             assert several[name] == one[name], name
     theirs, ours = (
-        read_json(place_of(tmp_path / word), "manifest.json") for word in ("one", "out")
+        read_json(parse_location(tmp_path / word), "manifest.json") for word in ("one", "out")
     )
     assert weight_map(tmp_path / "out") == weight_map(tmp_path / "one")
     assert theirs.pop("model") != ours.pop("model")  # the words that name the file differ

@@ -21,11 +21,15 @@ import pytest
 import torch
 
 from hookscope.errors import StoreError
-from hookscope.extraction.planning import Shard
-from hookscope.extraction.shards import ShardFile, Stored
-from hookscope.extraction.writing import Filled, Writing
+from hookscope.extraction.shard_writer import (
+    BackgroundWriter,
+    PendingBatch,
+    ShardFile,
+    StoredColumn,
+)
+from hookscope.extraction.sharding_plan import Shard
 from hookscope.results.features.folder import shard_name
-from hookscope.results.features.location import Place
+from hookscope.results.features.location import Location
 
 from .conftest import contents
 
@@ -219,7 +223,7 @@ def test_any_process_killed_from_outside_and_any_number_of_them_finish_the_run(
     assert contents(out) == contents(tmp_path / "undisturbed")
 
 
-class Full(Place):
+class Full(Location):
     """A folder without room as long as the second shard's beginning takes it."""
 
     def __init__(self, word: str) -> None:
@@ -240,25 +244,25 @@ class Full(Place):
         super().write(name, data)
 
 
-class Gone(Place):
+class Gone(Location):
     """A folder that takes no shard."""
 
     def take(self, scratch: Path, name: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
 
-def write_three_rows(place: Place) -> None:
-    def begin(place: Place, shard: Shard) -> ShardFile:
-        file = ShardFile(place, shard, [Stored("a/output", (1,), torch.float32)])
+def write_three_rows(place: Location) -> None:
+    def begin(place: Location, shard: Shard) -> ShardFile:
+        file = ShardFile(place, shard, [StoredColumn("a/output", (1,), torch.float32)])
         if shard.first and isinstance(place, Full):
             place.refused.wait()
         return file
 
-    with Writing(place, begin) as writing:
+    with BackgroundWriter(place, begin) as writing:
         for first, last in ((0, 2), (2, 3)):
             values = {"a/output": torch.ones(last - first, 1)}
             lines = [{"row": row} for row in range(first, last)]
-            writing.put(Filled(Shard(first, first + 2), first, values, lines))
+            writing.put(PendingBatch(Shard(first, first + 2), first, values, lines))
 
 
 def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) -> None:

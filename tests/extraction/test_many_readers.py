@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import hookscope
 from hookscope.errors import RequestError
 from hookscope.results.features.features import Features
-from hookscope.results.features.shards import OPEN
+from hookscope.results.features.shards import MAX_OPEN
 
 from .by_hand import ramp, write_features
 
@@ -31,7 +31,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """So many rows of three numbers, in more shards than are kept open at once."""
     folder = tmp_path_factory.mktemp("many") / "features"
     tensors = {"a/output": ramp(MANY, 3), "i/output": ramp(MANY, dtype=torch.int64)}
-    return write_features(folder, tensors, MANY // (OPEN + 22))
+    return write_features(folder, tensors, MANY // (MAX_OPEN + 22))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.results.features.folder import write_json
-from hookscope.results.features.location import place_of
+from hookscope.results.features.location import parse_location
 from tests.test_architecture import heavy_after
 
 from .by_hand import ramp, write_features
@@ -257,8 +257,8 @@ def test_an_unfinished_folder_says_how_to_finish_it(tmp_path: Path) -> None:
     folder = write_features(tmp_path / "f", {"fc/output": ramp(5, 2)}, 2)
     told = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").unlink()
-    write_json(place_of(folder), ".parts/plan.json", {"rows": 5})
-    write_json(place_of(folder), ".parts/00000000.json", {**told["shards"][0], "inputs": []})
+    write_json(parse_location(folder), ".parts/plan.json", {"rows": 5})
+    write_json(parse_location(folder), ".parts/00000000.json", {**told["shards"][0], "inputs": []})
     with pytest.raises(StoreError, match=r"not finished: 2 of 5 rows are there.\n.* --resume"):
         hookscope.open(folder)
 

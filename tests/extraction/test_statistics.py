@@ -8,15 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookscope.extraction.bins import SLACK, TINY, fine
-from hookscope.extraction.statistics import QUANTILES, ChannelStatistics, Statistics
+from hookscope.extraction.channel_statistics import (
+    BIN_TOLERANCE,
+    QUANTILES,
+    ZERO_BELOW,
+    ChannelStatistics,
+    DatasetStatistics,
+    bin_numbers,
+)
 
 
 def described(values: torch.Tensor, cuts: list[int], top: int = 3) -> ChannelStatistics:
     """Statistics of the parts between ``cuts``, put together from the left."""
-    known = Statistics(top)
+    known = DatasetStatistics(top)
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
-        part = Statistics(top)
+        part = DatasetStatistics(top)
         part.update("a", values[first:last], range(first, last))
         known.merge(part)
     return known.channels["a"]
@@ -97,7 +103,7 @@ def test_quantiles_are_within_the_bound_that_is_told(kind, scale) -> None:
     found = described(torch.tensor(array), [20]).quantiles().numpy()
     flat = array.transpose(1, 0, 2).reshape(3, -1).astype(np.float64)
     true = np.quantile(flat, QUANTILES, axis=1, method="inverted_cdf").T
-    assert (np.abs(found - true) <= np.maximum(np.abs(true) * SLACK, TINY)).all()
+    assert (np.abs(found - true) <= np.maximum(np.abs(true) * BIN_TOLERANCE, ZERO_BELOW)).all()
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e38, 1e60, 1e140, 1e300])
@@ -106,7 +112,7 @@ def test_quantiles_of_double_precision_are_within_the_bound_too(scale) -> None:
     found = described(torch.tensor(array), [20]).quantiles().numpy()
     flat = array.transpose(1, 0, 2).reshape(3, -1)
     true = np.quantile(flat, QUANTILES, axis=1, method="inverted_cdf").T
-    assert (np.abs(found - true) <= np.maximum(np.abs(true) * SLACK, TINY)).all()
+    assert (np.abs(found - true) <= np.maximum(np.abs(true) * BIN_TOLERANCE, ZERO_BELOW)).all()
 
 
 def test_the_top_inputs_are_those_of_a_sort_and_of_equal_ones_the_first() -> None:
@@ -122,7 +128,7 @@ def test_the_top_inputs_are_those_of_a_sort_and_of_equal_ones_the_first() -> Non
 def test_a_large_batch_is_taken_in_parts(monkeypatch) -> None:
     values = torch.randn(9, 4, 5, generator=torch.Generator().manual_seed(0))
     whole = described(values, [])
-    monkeypatch.setattr("hookscope.extraction.statistics._BLOCK", 40)
+    monkeypatch.setattr("hookscope.extraction.channel_statistics._BLOCK", 40)
     agree(described(values, []), whole)
 
 
@@ -135,9 +141,9 @@ def test_every_dtype_is_described_exactly(dtype) -> None:
 
 
 def test_tensors_and_back() -> None:
-    known = Statistics(2)
+    known = DatasetStatistics(2)
     known.update("layer.1/output", torch.randn(3, 2, 2), [0, 1, 2])
-    back = Statistics.from_tensors(known.to_tensors(), 2)
+    back = DatasetStatistics.from_tensors(known.to_tensors(), 2)
     agree(back.channels["layer.1/output"], known.channels["layer.1/output"])
 
 
@@ -147,4 +153,4 @@ def test_a_number_lies_in_the_same_bin_in_any_precision(dtype) -> None:
     powers = torch.randint(-149, 127, (5000,), generator=random)
     values = torch.ldexp(torch.randn(5000, generator=random), powers).to(dtype)
     values = values[values.isfinite()]
-    assert torch.equal(fine(values), fine(values.double()))
+    assert torch.equal(bin_numbers(values), bin_numbers(values.double()))

@@ -13,7 +13,7 @@ import torch
 import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.results.features.folder import write_json
-from hookscope.results.features.location import place_of
+from hookscope.results.features.location import parse_location
 from tests.conftest import REPO
 
 from .by_hand import ramp, write_features
@@ -150,7 +150,7 @@ def test_a_damaged_shard_is_no_damage_of_the_index(folder: Path) -> None:
 def test_what_is_no_folder_of_features_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="holds no features"):
         hookscope.verify(tmp_path)
-    write_json(place_of(tmp_path), ".parts/plan.json", {"rows": 8})
+    write_json(parse_location(tmp_path), ".parts/plan.json", {"rows": 8})
     with pytest.raises(StoreError, match="not finished: 0 of 8 rows"):
         hookscope.verify(tmp_path)
 

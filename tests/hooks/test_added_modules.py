@@ -48,7 +48,7 @@ def test_values_and_gradients_of_added_modules_are_recorded() -> None:
         assert same_bits(capture[f"{layer}/{own}.grad"], grad)
     assert {f"{name}/output" for name in ADDED} <= set(capture)
     assert {f"{name}/input.0.grad" for name in ADDED} <= set(capture)
-    assert {fired.module for fired in capture.coverage.fired} >= set(ADDED)
+    assert {executed.module for executed in capture.coverage.executed} >= set(ADDED)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in net.modules())
 
 

@@ -20,11 +20,17 @@ import hookscope
 from hookscope.errors import HookError, HookscopeError, LayerError, RequestError
 from hookscope.hooks.registry import HookSet, as_hook, hook_depth, inside_backward, what_of
 from hookscope.hooks.selection import select
-from hookscope.hooks.user_hooks.binding import bind, describe_hooks, find
+from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, describe_hooks, load_user_hooks
 from hookscope.specs.choices import HOOK_KINDS, HOOK_KINDS_OF
-from hookscope.specs.user_hook import parse_hook, settle_kinds
-from hookscope.tensors.clones import Lent, alike, give_back, memory_of, shared_memory
-from hookscope.tensors.gradient_gate import WayBack, carries_gradient, gate
+from hookscope.specs.hook_spec import parse_hook, resolve_hook_kinds
+from hookscope.tensors.clones import (
+    InputClone,
+    clone_preserving_strides,
+    shared_storages,
+    storage_id,
+    write_back,
+)
+from hookscope.tensors.gradient_gate import BackwardHookPair, carries_gradient, insert_gradient_gate
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -78,18 +84,18 @@ def test_a_glob_that_cannot_be_read_is_refused(file: str) -> None:
     ],
 )
 def test_one_kind_stands_for_all_and_none_is_forward(kinds, count, expected) -> None:
-    assert settle_kinds(kinds, count, verb="grads") == expected
+    assert resolve_hook_kinds(kinds, count, verb="grads") == expected
 
 
 @pytest.mark.parametrize("verb", HOOK_KINDS_OF)
 def test_a_verb_runs_the_hooks_that_it_has_a_pass_for(verb: str) -> None:
     for kind in HOOK_KINDS:
         if kind in HOOK_KINDS_OF[verb]:
-            assert settle_kinds([kind], 1, verb=verb) == [kind]
+            assert resolve_hook_kinds([kind], 1, verb=verb) == [kind]
             continue
         what = "an optimizer's step" if kind.startswith("step") else "a gradient"
         with pytest.raises(RequestError) as caught:
-            settle_kinds([kind], 1, verb=verb)
+            resolve_hook_kinds([kind], 1, verb=verb)
         assert f"of kind {kind!r} waits for {what}, and {verb} makes none" in str(caught.value)
         others = [name for name in HOOK_KINDS_OF if kind in HOOK_KINDS_OF[name]]
         assert caught.value.hint.startswith(f"Use {' or '.join(others)}, or a hook of kind ")
@@ -106,7 +112,7 @@ def test_a_verb_runs_the_hooks_that_it_has_a_pass_for(verb: str) -> None:
 )
 def test_kinds_that_do_not_fit_are_refused(kinds: list[str], count: int, sentence: str) -> None:
     with pytest.raises(RequestError, match=re.escape(sentence)):
-        settle_kinds(kinds, count, verb="grads")
+        resolve_hook_kinds(kinds, count, verb="grads")
 
 
 def test_hooks_are_given_as_words_functions_lists_or_by_layer(file: str) -> None:
@@ -123,7 +129,7 @@ def test_hooks_are_given_as_words_functions_lists_or_by_layer(file: str) -> None
         ([], []),
     ]
     for hooks, expected in cases:
-        found = find(hooks, [], {}, verb="capture")
+        found = load_user_hooks(hooks, [], {}, verb="capture")
         assert [(hook.glob, hook.file) for hook in found] == [(g, f) for g, _, f in expected]
         assert all(hook.kind == "forward" and hook.layers == () for hook in found)
         for hook, (_, label, _) in zip(found, expected, strict=True):
@@ -133,7 +139,7 @@ def test_hooks_are_given_as_words_functions_lists_or_by_layer(file: str) -> None
 @pytest.mark.parametrize("wrong", [3, None, [object()]])
 def test_what_is_no_function_is_no_hook(wrong: Any) -> None:
     with pytest.raises((RequestError, TypeError)) as caught:
-        find([wrong] if not isinstance(wrong, list) else wrong, [], {}, verb="capture")
+        load_user_hooks([wrong] if not isinstance(wrong, list) else wrong, [], {}, verb="capture")
     assert "is no hook" in str(caught.value)
 
 
@@ -142,31 +148,31 @@ def test_arguments_go_to_the_hooks_that_have_a_parameter_for_them(file: str) -> 
     shot = hookscope.capture(net(), input=X, layers="2", hooks=words, hook_args={"factor": 3.0})
     assert same_bits(shot["2/output"], net()(X) * 3.0)
     with pytest.raises(RequestError, match="No hook has a parameter 'fctor'") as caught:
-        find(words, [], {"fctor": 1}, verb="capture")
+        load_user_hooks(words, [], {"fctor": 1}, verb="capture")
     assert "factor" in caught.value.hint
     with pytest.raises(RequestError, match="An argument for a hook is given and no hook"):
-        find([], [], {"factor": 1}, verb="capture")
+        load_user_hooks([], [], {"factor": 1}, verb="capture")
 
 
 def test_a_hook_of_a_step_has_no_layer(file: str) -> None:
     with pytest.raises(RequestError, match="is bound to no layer, and '0' names some"):
-        find({"0": f"{file}:look"}, ["step_pre"], {}, verb="step")
+        load_user_hooks({"0": f"{file}:look"}, ["step_pre"], {}, verb="step")
 
 
 def test_a_hook_is_bound_to_its_own_layers_or_to_those_that_were_chosen(file: str) -> None:
     model = net()
-    hooks = find([f"{file}:look", f"[02]={file}:look"], [], {}, verb="capture")
-    bound = bind(hooks, model, select(model, ["1"]), "word")
+    hooks = load_user_hooks([f"{file}:look", f"[02]={file}:look"], [], {}, verb="capture")
+    bound = bind_user_hooks(hooks, model, select(model, ["1"]), "word")
     assert [[layer.name for layer in hook.layers] for hook in bound] == [["1"], ["0", "2"]]
     assert describe_hooks(bound) == [
         {"hook": bound[0].label, "kind": "forward", "layers": ["1"]},
         {"hook": bound[1].label, "kind": "forward", "layers": ["0", "2"]},
     ]
-    [missing] = find(f"7={file}:look", [], {}, verb="capture")
+    [missing] = load_user_hooks(f"7={file}:look", [], {}, verb="capture")
     with pytest.raises(LayerError, match="No layer of word matches '7'"):
-        bind([missing], model, (), "word")
-    [step] = find(lambda optimizer, args, kwargs: None, ["step_post"], {}, verb="step")
-    [layer] = bind([step], model, (), "word")[0].layers
+        bind_user_hooks([missing], model, (), "word")
+    [step] = load_user_hooks(lambda optimizer, args, kwargs: None, ["step_post"], {}, verb="step")
+    [layer] = bind_user_hooks([step], model, (), "word")[0].layers
     assert (layer.name, layer.module) == (".", model)
 
 
@@ -429,7 +435,7 @@ def test_a_gate_shows_the_gradients_of_all_its_tensors_at_once() -> None:
         seen.append([None if grad is None else grad.tolist() for grad in grads])
         return tuple(None if grad is None else grad * 10 for grad in grads)
 
-    value = gate({"a": a, "n": whole, "both": [b, a]}, function)
+    value = insert_gradient_gate({"a": a, "n": whole, "both": [b, a]}, function)
     assert value["n"] is whole and value["a"] is value["both"][1]
     assert value["a"] is not a and torch.equal(value["a"], a)
     (value["a"].sum() + value["both"][1].sum() * 2).backward()
@@ -440,10 +446,10 @@ def test_a_gate_shows_the_gradients_of_all_its_tensors_at_once() -> None:
 
 def test_a_gate_needs_a_gradient_to_stand_in_the_way_of() -> None:
     x = torch.ones(2)
-    assert gate(x, lambda grads: grads) is x
+    assert insert_gradient_gate(x, lambda grads: grads) is x
     with torch.no_grad():
         y = torch.ones(2, requires_grad=True)
-        assert gate(y, lambda grads: grads) is y and not carries_gradient(y)
+        assert insert_gradient_gate(y, lambda grads: grads) is y and not carries_gradient(y)
     assert carries_gradient(y) and not carries_gradient(x)
     inside: list[bool] = []
 
@@ -457,7 +463,7 @@ def test_a_gate_needs_a_gradient_to_stand_in_the_way_of() -> None:
 
 def test_what_a_gate_hands_on_may_be_changed_in_place() -> None:
     x = torch.ones(2, requires_grad=True)
-    y = gate(x * 1, lambda grads: tuple(grad * 2 for grad in grads))
+    y = insert_gradient_gate(x * 1, lambda grads: tuple(grad * 2 for grad in grads))
     y.mul_(5)
     y.sum().backward()
     assert x.grad is not None and x.grad.tolist() == [10, 10]
@@ -471,7 +477,7 @@ def test_the_way_back_knows_both_ends_of_a_call() -> None:
         return tuple(None if grad is None else grad * 2 for grad in into)
 
     arrived: list[Any] = []
-    way = WayBack(function, arrived.append)
+    way = BackwardHookPair(function, arrived.append)
     x = torch.ones(2, requires_grad=True)
     (given,) = way.enter((x,))
     out = way.leave(given * 3)
@@ -488,7 +494,7 @@ def test_the_way_back_ends_at_the_output_where_no_input_asks_for_a_gradient() ->
         seen.append((into, [g.tolist() for g in out]))
         return into
 
-    way = WayBack(function)
+    way = BackwardHookPair(function)
     weight = torch.ones(2, requires_grad=True)
     x, y = torch.ones(2), torch.ones(2)
     assert way.enter((x, y, x)) == (x, y, x)
@@ -498,7 +504,7 @@ def test_the_way_back_ends_at_the_output_where_no_input_asks_for_a_gradient() ->
 
 
 def test_a_change_in_place_behind_a_gate_reaches_the_caller() -> None:
-    way = WayBack(lambda into, out: into)
+    way = BackwardHookPair(lambda into, out: into)
     base = torch.ones(2, requires_grad=True)
     x = base * 1
     (given,) = way.enter((x,))
@@ -526,9 +532,9 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_lent_clone_lies_in_memory_as_the_tensor_does(layout: str) -> None:
     tensor = LAYOUTS[layout]()
-    clone = alike(tensor)
+    clone = clone_preserving_strides(tensor)
     assert clone.stride() == tensor.stride() and same_bits(clone, tensor)
-    assert memory_of(clone) != memory_of(tensor)
+    assert storage_id(clone) != storage_id(tensor)
 
 
 @pytest.mark.parametrize(
@@ -542,7 +548,7 @@ def test_a_lent_clone_lies_in_memory_as_the_tensor_does(layout: str) -> None:
     ],
 )
 def test_a_tensor_whose_entries_share_memory_is_cloned_plainly(tensor: Tensor) -> None:
-    clone = alike(tensor)
+    clone = clone_preserving_strides(tensor)
     dense = clone.to_dense() if clone.is_sparse else clone
     assert torch.equal(dense, tensor.to_dense() if tensor.is_sparse else tensor)
     if not clone.is_sparse:
@@ -550,31 +556,31 @@ def test_a_tensor_whose_entries_share_memory_is_cloned_plainly(tensor: Tensor) -
         assert torch.equal(clone, tensor + torch.arange(clone.numel()).reshape(clone.shape))
 
 
-def lent(original: Tensor) -> Lent:
+def lent(original: Tensor) -> InputClone:
     clone = original.detach().clone()
-    return Lent(original, clone, clone._version)
+    return InputClone(original, clone, clone._version)
 
 
 def test_only_a_clone_that_was_changed_is_given_back() -> None:
     x = torch.zeros(3)
     same, changed, reshaped = lent(x), lent(x), lent(x)
     version = x._version
-    assert give_back(same) and not same.changed and x._version == version
+    assert write_back(same) and not same.changed and x._version == version
     changed.clone.add_(2)
-    assert changed.changed and give_back(changed) and x.tolist() == [2, 2, 2]
+    assert changed.changed and write_back(changed) and x.tolist() == [2, 2, 2]
     reshaped.clone.unsqueeze_(0)
-    assert not give_back(reshaped) and x.tolist() == [2, 2, 2]
+    assert not write_back(reshaped) and x.tolist() == [2, 2, 2]
 
 
 def test_memory_in_common_is_that_of_two_tensors() -> None:
     x, y = torch.zeros(4), torch.zeros(4)
-    assert shared_memory([x, y]) == set()
-    assert shared_memory([x, x]) == set()
-    assert shared_memory([x, x[1:], y]) == {memory_of(x)}
-    assert shared_memory([x, x[1:], x[2:], y, y.view(2, 2)]) == {memory_of(x), memory_of(y)}
+    assert shared_storages([x, y]) == set()
+    assert shared_storages([x, x]) == set()
+    assert shared_storages([x, x[1:], y]) == {storage_id(x)}
+    assert shared_storages([x, x[1:], x[2:], y, y.view(2, 2)]) == {storage_id(x), storage_id(y)}
     sparse = torch.eye(2).to_sparse()
-    assert memory_of(sparse) == id(sparse)
-    assert memory_of(x.view(2, 2)) == memory_of(x) != memory_of(y)
+    assert storage_id(sparse) == id(sparse)
+    assert storage_id(x.view(2, 2)) == storage_id(x) != storage_id(y)
 
 
 # Wrapped modules.

@@ -30,7 +30,9 @@ class Tree(nn.Module):
 def causes(model: nn.Module, *inputs: Tensor) -> dict[str, str]:
     with hookscope.record(model) as capture:
         model(*inputs)
-    return {silent.module: silent.reason for silent in capture.coverage.silent}
+    return {
+        not_executed.module: not_executed.reason for not_executed in capture.coverage.not_executed
+    }
 
 
 X = torch.ones(2, 4)
@@ -116,19 +118,22 @@ def test_layers_are_listed_in_the_order_of_their_first_call_with_their_calls() -
     with hookscope.record(model, layers=["a", "b", "c"]) as capture:
         model(X)
     coverage = capture.coverage
-    assert [(x.module, x.type, x.calls) for x in coverage.fired] == [
+    assert [(x.module, x.type, x.calls) for x in coverage.executed] == [
         ("c", "ELU", 1),
         ("a", "ReLU", 2),
         ("b", "Tanh", 1),
     ]
-    assert coverage.matched == 3 and coverage.silent == ()
+    assert coverage.matched == 3 and coverage.not_executed == ()
 
 
 def test_silent_layers_keep_the_order_of_the_model_and_count_as_matched() -> None:
     model = Tree(lambda self, x: self.b(x), a=nn.ReLU(), b=nn.Tanh(), c=nn.ELU())
     with hookscope.record(model, layers=["c", "a", "b"]) as capture:
         model(X)
-    assert [(x.module, x.type) for x in capture.coverage.silent] == [("a", "ReLU"), ("c", "ELU")]
+    assert [(x.module, x.type) for x in capture.coverage.not_executed] == [
+        ("a", "ReLU"),
+        ("c", "ELU"),
+    ]
     assert capture.coverage.matched == 3
 
 
@@ -139,6 +144,10 @@ def test_after_an_error_what_did_not_run_is_not_explained_by_the_structure() -> 
     model = nn.Sequential(nn.Tanh(), Module(fail), nn.ReLU())
     with pytest.raises(ValueError, match="stop"), hookscope.record(model) as capture:
         model(X)
-    assert [(x.module, x.calls) for x in capture.coverage.fired] == [(".", 1), ("0", 1), ("1", 1)]
-    [silent] = capture.coverage.silent
-    assert (silent.module, silent.reason) == ("2", "the run ended before it")
+    assert [(x.module, x.calls) for x in capture.coverage.executed] == [
+        (".", 1),
+        ("0", 1),
+        ("1", 1),
+    ]
+    [not_executed] = capture.coverage.not_executed
+    assert (not_executed.module, not_executed.reason) == ("2", "the run ended before it")

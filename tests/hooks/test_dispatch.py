@@ -17,10 +17,10 @@ from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import CheckFailed, EnvironmentFault, RequestError, StoreError
-from hookscope.execution.device_map import _folder, unsplit
-from hookscope.execution.forward import same_bits, untouched
-from hookscope.extraction.stopping import Stopper
-from hookscope.sources.loading import load
+from hookscope.execution.device_dispatch import _folder, unsplit
+from hookscope.execution.forward import bit_identical, preserve_model_state
+from hookscope.extraction.batch_runner import EarlyStop
+from hookscope.sources.model_loader import load
 from hookscope.specs.choices import DEVICE_MAPS
 
 # A block that takes the weights of a part without calling it, a stack with a parameter of its own,
@@ -103,7 +103,7 @@ def test_values_are_bit_equal_to_those_of_the_model_in_memory(
     shot = hookscope.capture(net, what=("output", "input"), verify=True, **more, **spread)
     assert "disk" in spread_note(caplog)
     assert list(shot) == list(plain)
-    assert all(same_bits(shot[key], plain[key]) for key in plain)
+    assert all(bit_identical(shot[key], plain[key]) for key in plain)
 
 
 def test_weights_are_converted_before_it_is_settled_what_fits(
@@ -120,7 +120,7 @@ def test_weights_are_converted_before_it_is_settled_what_fits(
 def test_gradients_are_those_of_the_model_in_memory(net: str) -> None:
     plain = hookscope.grads(net, loss="sum")
     shot = hookscope.grads(net, loss="sum", **SPREAD)
-    assert all(same_bits(shot[key], plain[key]) for key in shot)
+    assert all(bit_identical(shot[key], plain[key]) for key in shot)
     missing = plain.keys() - shot.keys()
     assert {"stack.blocks.3.down/weight.grad"} <= missing <= {k for k in plain if "output" not in k}
     assert missing <= {f"{a.module}/{a.what}" for a in shot.absent if "offloaded" in a.reason}
@@ -155,7 +155,7 @@ def test_a_pass_that_ends_early_leaves_no_weight_behind(net: str, tmp_path: Path
     model = on_disk(net, tmp_path)
     where = weights_at(model)
     assert where["stack.blocks.1.up.weight"] == "meta"
-    stopper = Stopper(model, "stack.blocks.1.down", 1)
+    stopper = EarlyStop(model, "stack.blocks.1.down", 1)
     with torch.no_grad(), stopper.passing():
         model(torch.randn(2, 3, 8))
     assert weights_at(model) == where
@@ -164,7 +164,7 @@ def test_a_pass_that_ends_early_leaves_no_weight_behind(net: str, tmp_path: Path
 def test_a_pass_that_fails_leaves_no_weight_behind(net: str, tmp_path: Path) -> None:
     model = on_disk(net, tmp_path)
     where = weights_at(model)
-    with pytest.raises(RuntimeError), untouched(model, train=False, seed=0):
+    with pytest.raises(RuntimeError), preserve_model_state(model, train=False, seed=0):
         model(torch.randn(2, 4, 8))
     assert weights_at(model) == where
 
@@ -279,7 +279,7 @@ def test_a_device_that_is_not_there_is_named(net: str) -> None:
 def test_without_accelerate_it_is_told_how_to_install_it(
     net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "hookscope.execution.device_map")
+    monkeypatch.delitem(sys.modules, "hookscope.execution.device_dispatch")
     monkeypatch.setitem(sys.modules, "accelerate", None)  # as where it is not installed
     with pytest.raises(EnvironmentFault, match="accelerate, which is not installed") as told:
         hookscope.capture(net, **SPREAD)

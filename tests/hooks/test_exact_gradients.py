@@ -7,13 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from tests.hooks.random_graphs import (
-    WIDTH,
-    Pair,
-    RandomGraph,
-    edges_at_outputs,
-    share_by_clone,
-)
+from tests.hooks.random_graphs import WIDTH, Pair, RandomGraph, edges_at_outputs, share_by_clone
 from tests.oracle.by_hand import same_bits
 
 WHAT = [["output"], ["input"], ["output", "input"]]
@@ -59,13 +53,13 @@ def compare_shares(
     net: RandomGraph, x: Tensor, capture: hookscope.Capture, passed_on: set[str]
 ) -> None:
     given_twice = {a.module for a in capture.absent if "same tensor" in a.reason}
-    for fired in capture.coverage.fired:
-        if fired.module in {".", *passed_on, *given_twice}:
+    for executed in capture.coverage.executed:
+        if executed.module in {".", *passed_on, *given_twice}:
             continue
-        pair = isinstance(net.get_submodule(fired.module), Pair)
+        pair = isinstance(net.get_submodule(executed.module), Pair)
         for what in ("0", "b") if pair else ("0",):
-            share = share_by_clone(net, x, fired.module, what)
-            key = f"{fired.module}/input.{what}.grad"
+            share = share_by_clone(net, x, executed.module, what)
+            key = f"{executed.module}/input.{what}.grad"
             if share is None:
                 assert key not in capture
             else:

@@ -20,8 +20,13 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.execution.forward import untouched
-from hookscope.tensors.interrupts import is_restoring, restored, restoring, uninterrupted
+from hookscope.execution.forward import preserve_model_state
+from hookscope.tensors.interrupts import (
+    is_signal_safe,
+    signal_safe,
+    signal_safe_contextmanager,
+    uninterrupted,
+)
 from tests.hooks.test_values import hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -189,7 +194,7 @@ def assert_restored_at(name: str, some: slice, within: Within) -> None:
 
 
 def in_restoration(frame: FrameType, event: str) -> bool:
-    return is_restoring(frame)
+    return is_signal_safe(frame)
 
 
 def is_call(frame: FrameType, event: str) -> bool:
@@ -261,7 +266,7 @@ def test_an_interrupt_by_a_timer_leaves_nothing_behind(name: str, sender: str) -
 
 
 def test_a_second_interrupt_within_a_restoration_is_the_first() -> None:
-    with pytest.raises(KeyboardInterrupt) as caught, restored(interrupting(3)):
+    with pytest.raises(KeyboardInterrupt) as caught, signal_safe(interrupting(3)):
         pass
     assert caught.value.__context__ is None
 
@@ -276,7 +281,7 @@ def interrupting(times: int) -> Iterator[None]:
 def test_an_interrupt_on_the_way_into_a_block_leaves_it_first() -> None:
     steps = []
 
-    @restoring
+    @signal_safe_contextmanager
     def change() -> Iterator[None]:
         steps.append("made")
         signal.raise_signal(signal.SIGINT)
@@ -293,7 +298,7 @@ def test_an_interrupt_on_the_way_into_a_block_leaves_it_first() -> None:
 
 def test_the_block_itself_is_interrupted_at_once() -> None:
     steps = []
-    with pytest.raises(KeyboardInterrupt), restored(interrupting(0)):
+    with pytest.raises(KeyboardInterrupt), signal_safe(interrupting(0)):
         signal.raise_signal(signal.SIGINT)
         steps.append("never")
     assert steps == []
@@ -323,10 +328,10 @@ def test_a_recording_that_goes_on_after_an_interrupt_records_what_comes_then() -
 def test_an_interrupt_within_one_restoration_of_several_comes_after_the_outer_one_too() -> None:
     steps = []
 
-    @restoring
+    @signal_safe_contextmanager
     def outer() -> Iterator[None]:
         yield
-        with restored(interrupting(1)):
+        with signal_safe(interrupting(1)):
             pass
         steps.append("outer")
 
@@ -339,7 +344,7 @@ def test_a_handler_that_does_not_raise_is_called_and_the_run_goes_on() -> None:
     called: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: called.append(number))
     try:
-        with restored(interrupting(1)):
+        with signal_safe(interrupting(1)):
             assert called == []
             signal.raise_signal(signal.SIGINT)
             assert called == [signal.SIGINT]
@@ -363,7 +368,7 @@ def test_a_handler_set_within_the_block_stays() -> None:
 def test_signals_that_are_ignored_stay_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with restored(interrupting(1)):
+        with signal_safe(interrupting(1)):
             signal.raise_signal(signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
@@ -389,7 +394,7 @@ def test_a_thread_that_waits_for_its_turn_can_be_interrupted() -> None:
     net, inside, go_on = made(), threading.Event(), threading.Event()
 
     def work() -> None:
-        with untouched(net, train=False, seed=0):
+        with preserve_model_state(net, train=False, seed=0):
             inside.set()
             go_on.wait()
 

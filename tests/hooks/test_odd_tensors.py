@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import hookscope
 from hookscope.errors import HookscopeError, StoreError
 from hookscope.hooks.capture import Capture
-from hookscope.tensors.stats import summarize
+from hookscope.tensors.tensor_stats import summarize
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -16,15 +16,20 @@ from torch import Tensor, nn
 
 from hookscope.errors import LayerError, RequestError
 from hookscope.hooks.layers import (
-    describe,
+    check_not_lazy,
+    describe_model,
     layers_of,
     module_running,
-    refuse_lazy,
     submodule,
-    tensors_at,
+    tensors_in_traceback,
 )
 from hookscope.hooks.selection import select
-from hookscope.specs.patterns import MAX_ALTERNATIVES, compile_pattern, expand_braces, split_signs
+from hookscope.specs.patterns import (
+    MAX_ALTERNATIVES,
+    compile_pattern,
+    expand_braces,
+    split_exclusions,
+)
 
 SHARED = nn.Linear(3, 3)
 
@@ -136,11 +141,11 @@ def test_a_type_that_no_module_has_names_near_ones_or_all() -> None:
 @pytest.mark.parametrize("pattern", ["", "!"])
 def test_an_empty_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(LayerError, match="empty"):
-        split_signs(["a", pattern])
+        split_exclusions(["a", pattern])
 
 
 def test_signs_part_patterns_in_their_order() -> None:
-    assert split_signs(["b", "!c", "a", "!!d"]) == (["b", "a"], ["c", "!d"])
+    assert split_exclusions(["b", "!c", "a", "!!d"]) == (["b", "a"], ["c", "!d"])
 
 
 parts = st.text("ab.*?", max_size=3)
@@ -196,7 +201,7 @@ class Weighty(nn.Module):
 
 
 def test_the_tree_counts_parameters_buffers_and_bytes() -> None:
-    tree = describe(Weighty(), "word")
+    tree = describe_model(Weighty(), "word")
     root, inner, same = tree.nodes
     assert tree.model == "word" and tree.total is root
     assert (root.name, root.type, root.depth, root.leaf) == (".", "Weighty", 0, False)
@@ -214,14 +219,14 @@ def test_the_tree_counts_parameters_buffers_and_bytes() -> None:
 def test_the_source_told_by_a_module_comes_first() -> None:
     model = Weighty()
     model._hookscope_source = "elsewhere.py:3"
-    assert describe(model, "w").total.source == "elsewhere.py:3"
+    assert describe_model(model, "w").total.source == "elsewhere.py:3"
     model._hookscope_source = 3
-    assert describe(model, "w").total.source.startswith(__file__)
+    assert describe_model(model, "w").total.source.startswith(__file__)
 
 
 def test_a_module_whose_forward_is_not_written_in_python_has_no_source() -> None:
     compiled = type("Compiled", (nn.Module,), {"forward": staticmethod(torch.relu)})
-    assert describe(compiled(), "w").total.source == ""
+    assert describe_model(compiled(), "w").total.source == ""
 
 
 def test_every_name_leads_to_its_module() -> None:
@@ -274,16 +279,16 @@ def test_a_traceback_tells_which_module_ran_and_what_it_held() -> None:
     assert module_running(model, traceback) == "inner.inner.0"
     assert module_running(model, None) == "."
     assert module_running(nn.Linear(2, 2), traceback) == "."
-    held = tensors_at(model.inner, traceback)
+    held = tensors_in_traceback(model.inner, traceback)
     assert [tensor.tolist() for tensor in held] == [[1, 1, 1], [2, 2, 2]]
-    assert tensors_at(nn.ReLU(), traceback) == [] == tensors_at(model, None)
+    assert tensors_in_traceback(nn.ReLU(), traceback) == [] == tensors_in_traceback(model, None)
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_a_lazy_module_is_refused_by_name() -> None:
-    refuse_lazy(net())
+    check_not_lazy(net())
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.LazyLinear(3)))
     with pytest.raises(RequestError, match=r"1\.0 \(LazyLinear\) has no shape yet"):
-        refuse_lazy(model)
+        check_not_lazy(model)
     with pytest.raises(RequestError, match=r"0 \(LazyBatchNorm1d\)"):
-        refuse_lazy(nn.Sequential(nn.LazyBatchNorm1d(affine=False)))
+        check_not_lazy(nn.Sequential(nn.LazyBatchNorm1d(affine=False)))

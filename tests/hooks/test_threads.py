@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.execution.forward import untouched
+from hookscope.execution.forward import preserve_model_state
 from hookscope.hooks import registry as hooks
 from hookscope.tensors import threads
 from tests.hooks.test_values import Module, hooks_left
@@ -190,7 +190,7 @@ def test_a_call_by_another_thread_is_not_recorded_and_gets_its_own_output() -> N
         "./output",
     ]
     assert capture["a/output"].shape == (2, 8)
-    assert capture.coverage.silent == ()
+    assert capture.coverage.not_executed == ()
 
 
 def test_a_thread_started_in_the_block_is_another_one() -> None:
@@ -201,7 +201,7 @@ def test_a_thread_started_in_the_block_is_another_one() -> None:
         thread.join()
     assert list(capture) == []
     assert same_bits(outputs[0], net(torch.ones(3, 2)))
-    reasons = {silent.reason for silent in capture.coverage.silent}
+    reasons = {not_executed.reason for not_executed in capture.coverage.not_executed}
     assert reasons == {"only threads called it that the recording does not belong to"}
 
 
@@ -616,13 +616,13 @@ def test_a_model_is_put_back_to_what_it_was_before_the_first_of_two_threads() ->
     inside, ended = threading.Event(), threading.Event()
 
     def first() -> None:
-        with untouched(net, train=False, seed=0):
+        with preserve_model_state(net, train=False, seed=0):
             inside.set()
             assert not ended.wait(0)
 
     def second() -> bool:
         assert inside.wait(SECONDS)
-        with untouched(net, train=False, seed=0):
+        with preserve_model_state(net, train=False, seed=0):
             ended.set()
         return net.training
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import ForwardError
-from hookscope.results.trace import Event, Trace
+from hookscope.results.trace_events import Trace, TraceEvent
 from tests.conftest import REPO
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
@@ -24,11 +24,11 @@ FILES = ["digits.py:trained", "digits_scripted.pt", "digits_exported.pt2"]
 INNER = ["conv1", "relu1", "conv2", "relu2", "pool", "fc"]
 
 
-def of(trace: Trace, direction: str) -> list[Event]:
+def of(trace: Trace, direction: str) -> list[TraceEvent]:
     return [event for event in trace.events if event.direction == direction]
 
 
-def names(events: Sequence[Event]) -> list[tuple[str, int]]:
+def names(events: Sequence[TraceEvent]) -> list[tuple[str, int]]:
     return [(event.module, event.depth) for event in events]
 
 
@@ -67,7 +67,7 @@ def test_forward_order_is_that_of_hooks_by_hand() -> None:
 def test_every_call_lies_within_its_own_parent_both_ways() -> None:
     trace = hookscope.trace("resnet18", shape=(1, 3, 32, 32))
     for direction in ("forward", "backward"):
-        above: list[Event] = []
+        above: list[TraceEvent] = []
         for event in of(trace, direction):
             del above[event.depth :]
             parts = event.module.split(".") if event.module != "." else [""]
@@ -113,7 +113,7 @@ def test_in_place_models_and_odd_outputs_are_traced() -> None:
     trace = hookscope.trace(f"{SAMPLES}/tricky.py:Tricky")
     assert [e.call for e in of(trace, "forward") if e.module == "act"] == [1, 2]
     assert [e.call for e in of(trace, "backward") if e.module == "act"] == [2, 1]
-    assert {s.module for s in trace.coverage.silent} == {"branches", "branches.1", "extra"}
+    assert {s.module for s in trace.coverage.not_executed} == {"branches", "branches.1", "extra"}
 
 
 def test_what_is_run_again_for_the_backward_pass_is_no_call() -> None:

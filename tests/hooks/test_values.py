@@ -58,7 +58,7 @@ def test_every_call_of_a_module_has_its_own_key_and_the_first_bears_no_number() 
     assert list(capture) == ["step/output", "step:2/output", "step:3/output"]
     assert same_bits(capture["step:3/output"], net.step(capture["step:2/output"]))
     assert [r.call for r in capture.records] == [1, 2, 3]
-    assert capture.coverage.fired[0].calls == 3
+    assert capture.coverage.executed[0].calls == 3
 
 
 def test_a_module_that_calls_itself_keeps_inputs_and_outputs_of_one_call_together() -> None:

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
-from hookscope.execution.forward import same_bits
+from hookscope.execution.forward import bit_identical
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -55,11 +55,11 @@ def demand_like_plain(capture: hookscope.Capture, plain: nn.Module) -> None:
     outputs, grads = by_hand(plain)
     assert {key for key in capture if key.endswith("/output")} == {f"{n}/output" for n in outputs}
     for name, tensor in outputs.items():
-        assert same_bits(capture[f"{name}/output"], tensor)
+        assert bit_identical(capture[f"{name}/output"], tensor)
     found = {r.key: capture[r.key] for r in capture.records if r.kind == "param.grad"}
     expected = {f"{'/'.join(n.rsplit('.', 1))}.grad": g for n, g in grads.items()}
     assert found.keys() == expected.keys()
-    assert all(same_bits(found[key], grad) for key, grad in expected.items())
+    assert all(bit_identical(found[key], grad) for key, grad in expected.items())
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_wrapped_model_is_recorded_under_the_names_of_the_plain_one(
     with hookscope.record(wrapped, grads=True) as capture:
         wrapped(X).sum().backward()
     demand_like_plain(capture, net())
-    assert capture.coverage.silent == ()
+    assert capture.coverage.not_executed == ()
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -118,7 +118,7 @@ def test_the_verbs_take_a_wrapped_model(group: None, wrapper: str) -> None:
     capture = hookscope.capture(wrapped, input=X, verify=True)
     outputs, _ = by_hand(net())
     assert list(capture) == [f"{name}/output" for name in outputs]
-    assert all(same_bits(capture[f"{name}/output"], outputs[name]) for name in outputs)
+    assert all(bit_identical(capture[f"{name}/output"], outputs[name]) for name in outputs)
     assert capture.metadata["model"]["word"] == "Sequential"
     assert "3.1/weight.grad" in hookscope.grads(wrapped, input=X, loss="sum")
     assert [n.name for n in hookscope.tree(wrapped).nodes] == [
@@ -132,7 +132,7 @@ def test_the_verbs_take_a_wrapped_model(group: None, wrapper: str) -> None:
     ]
     assert "3.1/weight.update" in hookscope.step(wrapped, input=X, loss="sum")
     with torch.no_grad():
-        assert same_bits(wrapped(X), before)
+        assert bit_identical(wrapped(X), before)
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_parametrized_normed_and_pruned_modules_give_their_values_and_gradients(
         model(X).sum().backward()
     demand_like_plain(capture, made())
     capture = hookscope.capture(made(), input=X, verify=True)
-    assert same_bits(capture["./output"], made()(X).detach())
+    assert bit_identical(capture["./output"], made()(X).detach())
 
 
 @pytest.mark.parametrize("kind", ["Conv2d", "ParametrizedConv2d", "Conv*"])
@@ -261,11 +261,11 @@ def test_quantized_values_are_kept_and_stored_dequantized(tmp_path: Path) -> Non
     record = next(r for r in capture.records if r.key == "net.0/output")
     assert (record.dtype, record.type) == ("quint8", "Conv2d")
     assert torch.equal(capture["net.0/output"].int_repr(), seen["out"].int_repr())
-    assert same_bits(capture["./output"], output)
+    assert bit_identical(capture["./output"], output)
     assert record.stats.mean == pytest.approx(float(seen["out"].dequantize().mean()))
     capture.save(tmp_path / "c.safetensors")
     again = hookscope.load(tmp_path / "c.safetensors")
-    assert same_bits(again["net.0/output"], seen["out"].dequantize())
+    assert bit_identical(again["net.0/output"], seen["out"].dequantize())
 
 
 @needs_fbgemm
@@ -275,7 +275,7 @@ def test_dynamically_quantized_layers_are_recorded() -> None:
         warnings.simplefilter("ignore")
         model = quantization.quantize_dynamic(net(), {nn.Linear})
     capture = hookscope.capture(model, input=X, types=["Linear"])
-    assert same_bits(capture["3.1/output"], model(X))
+    assert bit_identical(capture["3.1/output"], model(X))
 
 
 # Lazy
@@ -289,7 +289,7 @@ def test_a_lazy_module_is_refused_by_the_verbs_and_recorded_as_it_gets_its_shape
         hookscope.capture(lazy, input=torch.ones(2, 5))
     with hookscope.record(lazy) as capture:
         output = lazy(torch.ones(2, 5))
-    assert same_bits(capture["0/output"], output.detach())
+    assert bit_identical(capture["0/output"], output.detach())
     assert isinstance(lazy[0].weight, nn.Parameter)
 
 
@@ -322,8 +322,8 @@ def test_checkpointed_values_are_recorded_once(reentrant: bool, sequential: bool
     assert all(r.call == 1 for r in capture.records)
     for name in leaves:
         key = f"net.{name}/output" if name != "." else "net/output"
-        assert same_bits(capture[key], outputs[name])
-    assert same_bits(capture["net.0/weight.grad"], grads["0.weight"])
+        assert bit_identical(capture[key], outputs[name])
+    assert bit_identical(capture["net.0/weight.grad"], grads["0.weight"])
     inner = {r.key for r in capture.records if r.kind == "output.grad"}
     assert ("net.1/output.grad" in inner) != reentrant
     told = {a.reason for a in capture.absent if a.module == "net.0" and a.kind == "output.grad"}
@@ -359,7 +359,7 @@ def test_a_model_whose_weights_come_and_go_gives_the_same_values(
     captured = hookscope.capture(model, input=X, verify=True)
     for capture in (recorded, captured):
         assert list(capture) == [f"{name}/output" for name in outputs]
-        assert all(same_bits(capture[f"{name}/output"], outputs[name]) for name in outputs)
+        assert all(bit_identical(capture[f"{name}/output"], outputs[name]) for name in outputs)
         assert {r.device for r in capture.records} == {"cpu"}
     assert [p.device.type for p in model.parameters()] == where
 
@@ -371,7 +371,7 @@ def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> No
     assert "offloaded" in told["3.1/weight.grad"]
     kept = [key for key in plain if not key.startswith("3.1/") or "output" in key]
     assert list(capture) == kept
-    assert all(same_bits(capture[key], plain[key]) for key in kept)
+    assert all(bit_identical(capture[key], plain[key]) for key in kept)
 
 
 @pytest.mark.parametrize("given", [{"device": "cpu"}, {"dtype": "float64"}])

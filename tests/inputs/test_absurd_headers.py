@@ -16,11 +16,11 @@ from PIL import Image
 from torch import nn
 
 from hookscope.errors import InputError
-from hookscope.inputs import sound, video
-from hookscope.inputs.batch import build
-from hookscope.sources.layouts import clip, stack_sounds
+from hookscope.inputs import audio_input, video_input
+from hookscope.inputs.batch import build_batch
+from hookscope.sources.layouts import clip_layout, stack_waveforms
 from hookscope.sources.loaded import LoadedModel, SoundRecipe
-from hookscope.sources.loading import wrap
+from hookscope.sources.model_loader import wrap
 from tests.damage import endure
 
 
@@ -29,8 +29,8 @@ class Anything(nn.Module):
 
 
 def model(rate: int = 16000) -> LoadedModel:
-    heard = SoundRecipe(stack_sounds, rate, "stacked")
-    return replace(wrap(Anything()), layout=clip(4), shape=(1, 3, 4, 8, 8), own_sound=heard)
+    heard = SoundRecipe(stack_waveforms, rate, "stacked")
+    return replace(wrap(Anything()), layout=clip_layout(4), shape=(1, 3, 4, 8, 8), own_sound=heard)
 
 
 def wav(channels: int, rate: int, length: int, samples: int = 64) -> bytes:
@@ -53,7 +53,7 @@ ABSURD = {
 
 
 def read(path: Path) -> None:
-    build(model(), str(path))
+    build_batch(model(), str(path))
 
 
 @pytest.mark.parametrize("name", ABSURD)
@@ -83,13 +83,13 @@ def test_of_sound_as_much_is_read_as_there_is(tmp_path: Path, length: int) -> No
 def test_many_channels_are_read_in_small_pieces(tmp_path: Path) -> None:
     values = np.linspace(-0.5, 0.5, 1000 * 512, dtype="f4").reshape(1000, 512)
     soundfile.write(tmp_path / "a.wav", values, 16000, subtype="FLOAT")
-    wave, rate = sound.decode((tmp_path / "a.wav").read_bytes(), "a.wav")
+    wave, rate = audio_input.decode_audio((tmp_path / "a.wav").read_bytes(), "a.wav")
     assert rate == 16000
     assert np.allclose(wave.numpy(), values.astype("f8").mean(axis=1), atol=1e-6)
 
 
 def test_a_small_file_of_long_silence_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sound, "_MOST", 2_000_000)
+    monkeypatch.setattr(audio_input, "_MOST", 2_000_000)
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(3_000_000, "i2"), 48000, format="FLAC")
     assert len(buffer.getvalue()) < 50_000
@@ -99,7 +99,7 @@ def test_a_small_file_of_long_silence_is_refused(tmp_path: Path, monkeypatch) ->
 
 
 def test_sound_that_would_become_long_at_the_model_s_rate_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sound, "_MOST", 2_000_000)
+    monkeypatch.setattr(audio_input, "_MOST", 2_000_000)
     soundfile.write(tmp_path / "a.wav", np.zeros(200_000, "i2"), 1001)
     with pytest.raises(InputError, match="has more than 2,000,000 samples"):
         read(tmp_path / "a.wav")
@@ -133,7 +133,7 @@ def test_a_video_whose_header_claims_huge_frames_is_refused(tmp_path: Path) -> N
 
 
 def test_a_video_of_large_frames_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(video, "_PIXELS", 64 * 32 - 1)
+    monkeypatch.setattr(video_input, "_PIXELS", 64 * 32 - 1)
     (tmp_path / "a.avi").write_bytes(clip_of(64, 32, 4))
     with pytest.raises(InputError, match="has frames of 64x32, more than 2,047 pixels"):
         read(tmp_path / "a.avi")
@@ -142,7 +142,7 @@ def test_a_video_of_large_frames_is_refused(tmp_path: Path, monkeypatch) -> None
 @pytest.mark.parametrize("frames", [1, 3, 4, 9])
 def test_the_frames_taken_are_evenly_spread_and_may_repeat(tmp_path: Path, frames: int) -> None:
     (tmp_path / "a.avi").write_bytes(clip_of(32, 32, frames))
-    batch = build(replace(model(), layout=clip(4)), str(tmp_path / "a.avi"), size=8)
+    batch = build_batch(replace(model(), layout=clip_layout(4)), str(tmp_path / "a.avi"), size=8)
     reds = batch.value[0, 0].mean(dim=(1, 2)).tolist()
     wanted = [(2 * n + 1) * frames // 8 for n in range(4)]
     assert [wanted.index(place) for place in wanted] == [

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookscopeError, InputError
-from hookscope.inputs.batch import build
-from hookscope.sources.loading import wrap
+from hookscope.inputs.batch import build_batch
+from hookscope.sources.model_loader import wrap
 
 
 class Pair(nn.Module):
@@ -32,7 +32,7 @@ IRIS = load_iris()
 
 
 def value_of(word: object, model: Any = ANY, **more: Any) -> Any:
-    return build(model, str(word), **more).value
+    return build_batch(model, str(word), **more).value
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def value_of(word: object, model: Any = ANY, **more: Any) -> Any:
 def test_an_array_saved_by_numpy_is_read_as_it_is(tmp_path: Path, dtype: str) -> None:
     array = np.random.default_rng(0).integers(0, 2, (2, 3)).astype(dtype)
     np.save(tmp_path / "a.npy", array)
-    batch = build(ANY, str(tmp_path / "a.npy"))
+    batch = build_batch(ANY, str(tmp_path / "a.npy"))
     assert np.array_equal(batch.value.numpy(), array)
     assert batch.value.dtype == torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).dtype
     digest = hashlib.sha256((tmp_path / "a.npy").read_bytes()).hexdigest()
@@ -73,7 +73,7 @@ def test_one_array_of_an_archive_is_the_argument(tmp_path: Path) -> None:
 def test_several_arrays_are_arguments_by_their_names_or_their_order(tmp_path: Path) -> None:
     ids, mask = np.arange(4), np.ones(4)
     np.savez(tmp_path / "named.npz", mask=mask, ids=ids)
-    batch = build(PAIR, str(tmp_path / "named.npz"))
+    batch = build_batch(PAIR, str(tmp_path / "named.npz"))
     assert batch.value["ids"].tolist() == [0, 1, 2, 3]
     assert batch.value["mask"].tolist() == [1, 1, 1, 1]
     assert [entry["part"] for entry in batch.sources] == ["mask", "ids"]
@@ -114,7 +114,7 @@ def test_what_torch_saved_is_what_the_model_is_called_with(tmp_path: Path) -> No
     assert torch.equal(value_of(tmp_path / "dict.pt", PAIR)["mask"], two)
     assert torch.equal(value_of(tmp_path / "list.pt")[1], two)
     assert torch.equal(value_of(f"{tmp_path}/dict.pt:mask"), two)
-    whole = build(PAIR, f"ids={tmp_path}/dict.pt").value
+    whole = build_batch(PAIR, f"ids={tmp_path}/dict.pt").value
     assert torch.equal(whole["ids"]["mask"], two)
     torch.save({0: one, 1: two}, tmp_path / "numbered.pt")
     assert torch.equal(value_of(f"{tmp_path}/numbered.pt:1"), two)
@@ -206,13 +206,13 @@ def test_a_table_that_holds_no_numbers_is_refused_with_the_place(
 def test_made_tensors_follow_shape_and_seed() -> None:
     expected = torch.randn(2, 3, generator=torch.Generator().manual_seed(4))
     assert torch.equal(value_of("random:2x3", seed=4), expected)
-    assert torch.equal(value_of("random:2x3", seed=4), build(ANY, shape=(2, 3), seed=4).value)
+    assert torch.equal(value_of("random:2x3", seed=4), build_batch(ANY, shape=(2, 3), seed=4).value)
     assert value_of("zeros:2").tolist() == [0, 0]
     assert value_of("ones:1x2").tolist() == [[1, 1]]
     whole = value_of("ints:1000:-2-3")
     assert whole.dtype is torch.int64
     assert sorted(set(whole.tolist())) == [-2, -1, 0, 1, 2]
-    both = build(PAIR, ["ids=random:9", "mask=random:9"]).value
+    both = build_batch(PAIR, ["ids=random:9", "mask=random:9"]).value
     assert not torch.equal(both["ids"], both["mask"])
 
 
@@ -224,21 +224,21 @@ def test_what_does_not_fit_into_memory_is_refused() -> None:
 def test_several_files_of_one_place_make_one_batch(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((2, 3), "f4"))
     torch.save(torch.zeros(1, 3), tmp_path / "b.pt")
-    batch = build(ANY, [str(tmp_path / "a.npy"), str(tmp_path / "b.pt")])
+    batch = build_batch(ANY, [str(tmp_path / "a.npy"), str(tmp_path / "b.pt")])
     assert batch.value.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
     assert [entry["shape"] for entry in batch.sources] == ["2x3", "1x3"]
     with pytest.raises(InputError, match="do not join"):
-        build(ANY, [str(tmp_path / "a.npy"), "random:2x4"])
+        build_batch(ANY, [str(tmp_path / "a.npy"), "random:2x4"])
     with pytest.raises(InputError, match="image and numpy, and make no batch"):
-        build(ANY, ["img.png", str(tmp_path / "a.npy")])
+        build_batch(ANY, ["img.png", str(tmp_path / "a.npy")])
 
 
 def test_choices_for_images_are_refused_with_tensors(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(3))
     with pytest.raises(InputError, match="--size is for images"):
-        build(ANY, str(tmp_path / "a.npy"), size=8)
+        build_batch(ANY, str(tmp_path / "a.npy"), size=8)
     with pytest.raises(InputError, match="has its own shape"):
-        build(ANY, str(tmp_path / "a.npy"), shape=(3,))
+        build_batch(ANY, str(tmp_path / "a.npy"), shape=(3,))
 
 
 def test_a_file_of_another_kind_than_its_name_is_told(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
-from hookscope.inputs.batch import build
+from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.loading import load, wrap
+from hookscope.sources.model_loader import load, wrap
 
 PLAIN = wrap(nn.Conv2d(3, 4, 3))
 
@@ -39,9 +39,9 @@ def photos(tmp_path: Path) -> list[str]:
 
 def test_noise_follows_the_seed_and_leaves_the_global_state_alone() -> None:
     state = torch.get_rng_state()
-    batch = build(PLAIN, shape=(2, 3, 8, 8), seed=5)
-    assert torch.equal(batch.value, build(PLAIN, shape=(2, 3, 8, 8), seed=5).value)
-    assert not torch.equal(batch.value, build(PLAIN, shape=(2, 3, 8, 8), seed=6).value)
+    batch = build_batch(PLAIN, shape=(2, 3, 8, 8), seed=5)
+    assert torch.equal(batch.value, build_batch(PLAIN, shape=(2, 3, 8, 8), seed=5).value)
+    assert not torch.equal(batch.value, build_batch(PLAIN, shape=(2, 3, 8, 8), seed=6).value)
     assert torch.equal(torch.get_rng_state(), state)
     expected = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(5))
     assert torch.equal(batch.value, expected)
@@ -50,7 +50,7 @@ def test_noise_follows_the_seed_and_leaves_the_global_state_alone() -> None:
 
 def test_noise_without_a_known_shape_is_refused_with_the_ways_out() -> None:
     with pytest.raises(InputError, match="not known") as caught:
-        build(PLAIN)
+        build_batch(PLAIN)
     assert "example_input()" in caught.value.hint
     assert "--shape" in caught.value.hint
 
@@ -68,27 +68,27 @@ def test_noise_without_a_known_shape_is_refused_with_the_ways_out() -> None:
     ],
 )
 def test_noise_is_shaped_for_the_task(name: str, shapes: list[str]) -> None:
-    batch = build(load(name, meta=True))
+    batch = build_batch(load(name, meta=True))
     assert [source["shape"] for source in batch.sources] == shapes
 
 
 def test_noise_keeps_to_the_values_a_task_takes() -> None:
-    first, second = build(load("raft_small", meta=True)).value
+    first, second = build_batch(load("raft_small", meta=True)).value
     assert -1 <= first.min() < -0.9
     assert 0.9 < first.max() <= 1
     assert not torch.equal(first, second)
-    (image,) = build(load("ssd300_vgg16", meta=True)).value
+    (image,) = build_batch(load("ssd300_vgg16", meta=True)).value
     assert 0 <= image.min() < 0.1
     assert 0.9 < image.max() <= 1
-    two = build(load("ssd300_vgg16", meta=True), shape=(2, 3, 32, 32)).value
+    two = build_batch(load("ssd300_vgg16", meta=True), shape=(2, 3, 32, 32)).value
     assert [tuple(image.shape) for image in two] == [(3, 32, 32)] * 2
     with pytest.raises(InputError, match="5 lengths make none"):
-        build(load("ssd300_vgg16", meta=True), shape=(1, 2, 3, 4, 5))
+        build_batch(load("ssd300_vgg16", meta=True), shape=(1, 2, 3, 4, 5))
 
 
 def test_several_images_make_a_batch(photos: list[str]) -> None:
     model = load("resnet18", meta=True)
-    batch = build(model, photos)
+    batch = build_batch(model, photos)
     assert batch.value.shape == (3, 3, 224, 224)
     assert model.preprocess is not None
     assert torch.equal(batch.value[1], model.preprocess(Image.open(photos[1])))
@@ -118,47 +118,49 @@ model = torch.nn.Conv2d(3, 1, 1)
 """
     (tmp_path / "own.py").write_text(text)
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    batch = build(load(f"{tmp_path / 'own.py'}:model"), [str(tmp_path / "a.png")] * 2)
+    batch = build_batch(load(f"{tmp_path / 'own.py'}:model"), [str(tmp_path / "a.png")] * 2)
     assert batch.value.amax((1, 2, 3)).tolist() == [1, 2]
     assert "black" not in batch.sources[0]
 
 
 @pytest.mark.parametrize("wrap_word", [str, Path])
 def test_one_image_may_be_a_word_or_a_path(photos: list[str], wrap_word: type) -> None:
-    found = build(PLAIN, wrap_word(photos[0])).value
-    assert torch.equal(found, build(PLAIN, [photos[0]]).value)
+    found = build_batch(PLAIN, wrap_word(photos[0])).value
+    assert torch.equal(found, build_batch(PLAIN, [photos[0]]).value)
     assert found.shape == (1, 3, 60, 80)
 
 
 def test_detectors_get_a_list_of_images_of_any_size(photos: list[str], tmp_path: Path) -> None:
     Image.new("RGB", (10, 20)).save(tmp_path / "small.png")
-    value = build(load("ssd300_vgg16", meta=True), [photos[0], str(tmp_path / "small.png")]).value
+    value = build_batch(
+        load("ssd300_vgg16", meta=True), [photos[0], str(tmp_path / "small.png")]
+    ).value
     assert [tuple(image.shape) for image in value] == [(3, 60, 80), (3, 20, 10)]
 
 
 def test_flow_takes_images_in_pairs(photos: list[str]) -> None:
     model = load("raft_small", meta=True)
-    first, second = build(model, photos[:2]).value
+    first, second = build_batch(model, photos[:2]).value
     assert model.preprocess is not None
     for frame, photo in ((first, photos[0]), (second, photos[1])):
         assert torch.equal(frame, model.preprocess(Image.open(photo))[None])
-    still = build(model, photos[0]).value
+    still = build_batch(model, photos[0]).value
     assert torch.equal(*still)
     with pytest.raises(InputError, match="in pairs, and 3 are none"):
-        build(model, photos)
+        build_batch(model, photos)
 
 
 def test_video_takes_the_frames_of_a_clip_in_order(photos: list[str]) -> None:
     model = load("r3d_18", meta=True)
-    still = build(model, photos[0]).value
+    still = build_batch(model, photos[0]).value
     assert still.shape == (1, 3, 16, 112, 112)
     assert torch.equal(still[:, :, 0], still[:, :, 15])
-    moving = build(model, photos[:2] * 16).value
+    moving = build_batch(model, photos[:2] * 16).value
     assert moving.shape == (2, 3, 16, 112, 112)
     assert model.preprocess is not None
     assert torch.equal(moving[1, :, 3], model.preprocess(Image.open(photos[1])))
     with pytest.raises(InputError, match="clips of 16 frames, and 3 images fill none"):
-        build(model, photos)
+        build_batch(model, photos)
 
 
 def test_images_that_do_not_stack_are_refused_unless_sized(
@@ -167,22 +169,22 @@ def test_images_that_do_not_stack_are_refused_unless_sized(
     Image.new("RGB", (10, 20)).save(tmp_path / "small.png")
     files = [photos[0], str(tmp_path / "small.png")]
     with pytest.raises(InputError, match="3x60x80, 3x20x10") as caught:
-        build(PLAIN, files)
+        build_batch(PLAIN, files)
     assert "--size" in caught.value.hint
-    assert build(PLAIN, files, size=32).value.shape == (2, 3, 32, 32)
+    assert build_batch(PLAIN, files, size=32).value.shape == (2, 3, 32, 32)
 
 
 def test_the_choice_of_recipe_is_heeded_and_told(photos: list[str]) -> None:
     model = load("resnet50", meta=True)
-    own = build(model, photos[0])
+    own = build_batch(model, photos[0])
     assert "ResNet50_Weights.IMAGENET1K_V2: shorter side to 232" in own.note
-    imagenet = build(model, photos[0], preprocess="imagenet")
+    imagenet = build_batch(model, photos[0], preprocess="imagenet")
     assert imagenet.note.startswith("input: imagenet: shorter side to 256")
     assert not torch.equal(own.value, imagenet.value)
-    plain = build(model, photos[0], preprocess="none", size=(30, 40))
+    plain = build_batch(model, photos[0], preprocess="none", size=(30, 40))
     assert plain.value.shape == (1, 3, 30, 40)
     assert 0 <= plain.value.min() < plain.value.max() <= 1
-    shifted = build(model, photos[0], preprocess="none", mean=[1.0, 1, 1], std=[1.0])
+    shifted = build_batch(model, photos[0], preprocess="none", mean=[1.0, 1, 1], std=[1.0])
     assert shifted.value.max() <= 0
 
 
@@ -198,21 +200,21 @@ def test_the_choice_of_recipe_is_heeded_and_told(photos: list[str]) -> None:
 )
 def test_a_wrong_choice_is_refused(photos: list[str], choices: dict, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        build(PLAIN, photos[0], **choices)
+        build_batch(PLAIN, photos[0], **choices)
     assert message in caught.value.message
 
 
 def test_choices_for_images_are_refused_where_there_is_none() -> None:
     with pytest.raises(InputError, match="--size and --mean are for images"):
-        build(PLAIN, shape=(1, 3, 8, 8), size=8, mean=(1.0,))
+        build_batch(PLAIN, shape=(1, 3, 8, 8), size=8, mean=(1.0,))
     with pytest.raises(InputError, match="--mean is for images"):
-        build(PLAIN, shape=(1, 3, 8, 8), mean=(1.0,))
+        build_batch(PLAIN, shape=(1, 3, 8, 8), mean=(1.0,))
     with pytest.raises(InputError, match="taken as it is"):
-        build(PLAIN, torch.ones(1), preprocess="none")
+        build_batch(PLAIN, torch.ones(1), preprocess="none")
 
 
 def test_a_model_of_one_channel_gets_a_grey_image(photos: list[str], tmp_path: Path) -> None:
-    grey = build(wrap(nn.Sequential(nn.Conv2d(1, 2, 3))), photos[0]).value
+    grey = build_batch(wrap(nn.Sequential(nn.Conv2d(1, 2, 3))), photos[0]).value
     assert grey.shape == (1, 1, 60, 80)
     luminance = np.asarray(Image.open(photos[0]).convert("L")) / np.float32(255)
     assert np.allclose(grey[0, 0], luminance)
@@ -221,14 +223,14 @@ def test_a_model_of_one_channel_gets_a_grey_image(photos: list[str], tmp_path: P
         "class Net(nn.Linear):\n    def __init__(self): super().__init__(8, 2)\n"
         "def example_input(): return (torch.zeros(1, 1, 8, 6),)\n",
     )
-    assert build(by_example, photos[0]).value.shape == (1, 1, 8, 6)
-    by_shape = build(wrap(nn.Linear(8, 2)), photos[0], shape=(1, 1, 5, 8))
+    assert build_batch(by_example, photos[0]).value.shape == (1, 1, 8, 6)
+    by_shape = build_batch(wrap(nn.Linear(8, 2)), photos[0], shape=(1, 1, 5, 8))
     assert by_shape.value.shape == (1, 1, 5, 8)
 
 
 def test_an_image_is_refused_by_a_model_of_many_channels(photos: list[str]) -> None:
     with pytest.raises(InputError, match="takes 12 channels, and an image has 3"):
-        build(wrap(nn.Conv2d(12, 2, 3)), photos[0])
+        build_batch(wrap(nn.Conv2d(12, 2, 3)), photos[0])
 
 
 def test_a_file_may_offer_its_own_preprocessing(photos: list[str], tmp_path: Path) -> None:
@@ -237,12 +239,12 @@ def test_a_file_may_offer_its_own_preprocessing(photos: list[str], tmp_path: Pat
         "class Net(nn.Identity): pass\n"
         "def preprocess(image): return torch.full((2, 3, 4), float(image.width))\n",
     )
-    batch = build(model, photos[0])
+    batch = build_batch(model, photos[0])
     assert batch.value.shape == (1, 2, 3, 4)
     assert batch.value.unique().tolist() == [80]
     assert batch.note.startswith("input: preprocess() of ")
     with pytest.raises(InputError, match="is its own and cannot be changed"):
-        build(model, photos[0], size=8)
+        build_batch(model, photos[0], size=8)
 
 
 def test_a_file_may_offer_its_own_example(tmp_path: Path) -> None:
@@ -252,12 +254,12 @@ def test_a_file_may_offer_its_own_example(tmp_path: Path) -> None:
         "def example_input(): return torch.randint(9, (1, 4))\n",
     )
     state = torch.get_rng_state()
-    batch = build(model, seed=3)
+    batch = build_batch(model, seed=3)
     assert batch.value.dtype is torch.int64
-    assert torch.equal(batch.value, build(model, seed=3).value)
+    assert torch.equal(batch.value, build_batch(model, seed=3).value)
     assert torch.equal(torch.get_rng_state(), state)
     assert batch.sources[0]["word"] == "example_input"
-    assert build(model, shape=(1, 5)).value.shape == (1, 5)
+    assert build_batch(model, shape=(1, 5)).value.shape == (1, 5)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +273,7 @@ def test_a_file_may_offer_its_own_example(tmp_path: Path) -> None:
     ],
 )
 def test_tensors_from_python_pass_through(value: object) -> None:
-    batch = build(PLAIN, value)
+    batch = build_batch(PLAIN, value)
     assert batch.value is value
     assert all(source["word"] == "tensor" for source in batch.sources)
 
@@ -279,7 +281,7 @@ def test_tensors_from_python_pass_through(value: object) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
 def test_the_hash_of_a_tensor_tells_its_values(dtype: torch.dtype) -> None:
     def digest(tensor: Tensor) -> str:
-        return build(PLAIN, tensor).sources[0]["sha256"]
+        return build_batch(PLAIN, tensor).sources[0]["sha256"]
 
     ones = torch.ones(3, 4, dtype=dtype)
     assert digest(ones) == digest(ones.clone().T.contiguous().T)
@@ -291,12 +293,12 @@ def test_an_image_comes_from_standard_input(
 ) -> None:
     data = Path(photos[0]).read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    batch = build(PLAIN, "-")
-    assert torch.equal(batch.value, build(PLAIN, photos[0]).value)
+    batch = build_batch(PLAIN, "-")
+    assert torch.equal(batch.value, build_batch(PLAIN, photos[0]).value)
     assert batch.sources[0]["word"] == "-"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(InputError, match="Nothing came on standard input") as caught:
-        build(PLAIN, "-")
+        build_batch(PLAIN, "-")
     assert "--input" in caught.value.hint
 
 
@@ -304,21 +306,21 @@ def test_an_image_too_small_for_the_model_is_mentioned(
     photos: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "hookscope"):
-        build(load("alexnet", meta=True), photos[0], size=32)
+        build_batch(load("alexnet", meta=True), photos[0], size=32)
     assert "alexnet is made for images of 63x63 or larger, and gets 3x32x32" in caplog.text
 
 
 def test_a_shape_that_the_images_do_not_make_is_refused(photos: list[str]) -> None:
     with pytest.raises(InputError, match=r"1 image makes an input of 1x3x8x8, and .* 2x3x8x8"):
-        build(PLAIN, photos[0], shape=(2, 3, 8, 8))
-    assert build(PLAIN, photos[:2], shape=(2, 3, 8, 8)).value.shape == (2, 3, 8, 8)
-    assert build(PLAIN, photos[0], shape=(8, 8)).value.shape == (1, 3, 8, 8)
+        build_batch(PLAIN, photos[0], shape=(2, 3, 8, 8))
+    assert build_batch(PLAIN, photos[:2], shape=(2, 3, 8, 8)).value.shape == (2, 3, 8, 8)
+    assert build_batch(PLAIN, photos[0], shape=(8, 8)).value.shape == (1, 3, 8, 8)
     video, detector = load("r3d_18", meta=True), load("ssdlite320_mobilenet_v3_large", meta=True)
     with pytest.raises(InputError, match="1x3x16x32x32, and --shape says 1x3x8x32x32"):
-        build(video, photos[0], shape=(1, 3, 8, 32, 32))
+        build_batch(video, photos[0], shape=(1, 3, 8, 32, 32))
     with pytest.raises(InputError, match="2 images make an input of 2x3x64x64"):
-        build(detector, photos[:2], shape=(3, 3, 64, 64))
-    assert len(build(detector, photos[:2], shape=(3, 64, 64)).value) == 2
+        build_batch(detector, photos[:2], shape=(3, 3, 64, 64))
+    assert len(build_batch(detector, photos[:2], shape=(3, 64, 64)).value) == 2
 
 
 @pytest.mark.parametrize(
@@ -329,22 +331,23 @@ def test_an_image_that_is_repeated_is_told(
     photos: list[str], caplog: pytest.LogCaptureFixture, name: str, said: str
 ) -> None:
     with caplog.at_level(logging.INFO, "hookscope"):
-        build(load(name, meta=True), photos[0])
+        build_batch(load(name, meta=True), photos[0])
     assert said in caplog.text
 
 
 def test_a_photo_made_grey_is_told_and_takes_no_recipe_for_colours(photos: list[str]) -> None:
     model = wrap(nn.Conv2d(1, 2, 3))
     assert (
-        build(model, photos[0]).note == "input: made grey, values 0 to 1 (the model does not say)"
+        build_batch(model, photos[0]).note
+        == "input: made grey, values 0 to 1 (the model does not say)"
     )
     with pytest.raises(InputError, match="imagenet is for colour images") as caught:
-        build(model, photos[0], preprocess="imagenet")
+        build_batch(model, photos[0], preprocess="imagenet")
     assert "--preprocess" in caught.value.hint
     with pytest.raises(InputError, match="--mean has 2 values for images of 1 channel\\."):
-        build(model, photos[0], mean=(0.5, 0.5))
+        build_batch(model, photos[0], mean=(0.5, 0.5))
 
 
 def test_the_noise_of_a_detector_is_told(photos: list[str]) -> None:
-    note = build(load("ssdlite320_mobilenet_v3_large", meta=True), shape=(3, 64, 64)).note
+    note = build_batch(load("ssdlite320_mobilenet_v3_large", meta=True), shape=(3, 64, 64)).note
     assert note == "input: noise, uniform from 0 to 1, of 3x64x64 from seed 0"

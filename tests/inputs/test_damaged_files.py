@@ -18,11 +18,11 @@ from PIL import Image
 from torch import nn
 
 from hookscope.errors import InputError
-from hookscope.inputs.batch import build
-from hookscope.sources.layouts import clip, stack_sounds
+from hookscope.inputs.batch import build_batch
+from hookscope.sources.layouts import clip_layout, stack_waveforms
 from hookscope.sources.loaded import LoadedModel, SoundRecipe, TextRecipe
-from hookscope.sources.loading import wrap
-from hookscope.specs.input import parse, refuse_misnamed
+from hookscope.sources.model_loader import wrap
+from hookscope.specs.input_spec import check_file_type, parse_inputs
 from tests.damage import damaged, endure
 
 ROUNDS = 40
@@ -37,10 +37,10 @@ def _model() -> LoadedModel:
 
     return replace(
         wrap(Anything()),
-        layout=clip(4),
+        layout=clip_layout(4),
         shape=(1, 3, 4, 8, 8),
         own_text=TextRecipe(lambda texts: torch.tensor([len(t) for t in texts]), "lengths"),
-        own_sound=SoundRecipe(stack_sounds, 16000, "stacked"),
+        own_sound=SoundRecipe(stack_waveforms, 16000, "stacked"),
     )
 
 
@@ -117,9 +117,9 @@ FILES: dict[str, Callable[[], bytes]] = {
 
 def read(path: Path) -> None:
     """Read a file as the command does."""
-    words = parse([str(path)])
-    refuse_misnamed(words[0])
-    build(_model(), str(path))
+    words = parse_inputs([str(path)])
+    check_file_type(words[0])
+    build_batch(_model(), str(path))
 
 
 def endured(folder: Path, name: str, rounds: int, seed: int) -> None:

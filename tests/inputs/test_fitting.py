@@ -12,9 +12,9 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import ForwardError, InputError
-from hookscope.inputs.batch import build
-from hookscope.inputs.fitting import refuse_misfits
-from hookscope.sources.loading import load
+from hookscope.inputs.batch import build_batch
+from hookscope.inputs.input_checks import check_input
+from hookscope.sources.model_loader import load
 
 Arrays = dict[str, np.ndarray]
 RESNET = load("resnet18", meta=True)
@@ -56,15 +56,15 @@ NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
 )
 def test_a_shape_that_cannot_run_is_refused_with_the_repair(saved, array, hint: str) -> None:
     with pytest.raises(InputError, match="resnet18 takes") as caught:
-        build(RESNET, saved(array))
+        build_batch(RESNET, saved(array))
     assert hint in caught.value.hint
 
 
 def test_bytes_as_floats_are_warned_of(saved, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hookscope"):
-        build(RESNET, saved(np.abs(NOISE)))
+        build_batch(RESNET, saved(np.abs(NOISE)))
         assert caplog.text == ""
-        build(RESNET, saved(np.clip(np.abs(NOISE) * 100, 0, 255)))
+        build_batch(RESNET, saved(np.clip(np.abs(NOISE) * 100, 0, 255)))
     assert "Divide by 255" in caplog.text
 
 
@@ -73,8 +73,8 @@ def alarms(name: str, caplog: pytest.LogCaptureFixture) -> str:
     model = load(name, meta=True)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "hookscope"):
-        refuse_misfits(model, model.example(0))
-        refuse_misfits(model, build(model, "img.png").value)
+        check_input(model, model.example(0))
+        check_input(model, build_batch(model, "img.png").value)
     return caplog.text
 
 
@@ -91,7 +91,7 @@ def test_no_torchvision_model_raises_a_false_alarm(caplog) -> None:
 
 
 def test_a_shape_of_noise_does_not_count_as_a_file() -> None:
-    assert build(RESNET, shape=(3, 32, 32)).value.shape == (3, 32, 32)
+    assert build_batch(RESNET, shape=(3, 32, 32)).value.shape == (3, 32, 32)
 
 
 @pytest.mark.parametrize(

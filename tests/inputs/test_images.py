@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hookscope.errors import InputError
-from hookscope.inputs.images import decode
-from hookscope.inputs.reading import read_bytes
+from hookscope.inputs.image_decoder import decode_image
+from hookscope.inputs.input_reader import read_bytes
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -30,7 +30,7 @@ def encode(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def pixels(data: bytes, channels: int = 3) -> np.ndarray:
-    return np.asarray(decode(data, "img", channels))
+    return np.asarray(decode_image(data, "img", channels))
 
 
 def corners() -> Image.Image:
@@ -126,7 +126,7 @@ def test_wide_values_are_scaled_to_the_range_that_holds_them(
 def test_nan_pixels_are_refused() -> None:
     data = encode(Image.fromarray(np.full((2, 2), np.nan, np.float32)), "TIFF")
     with pytest.raises(InputError, match="NaN"):
-        decode(data, "img")
+        decode_image(data, "img")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_cut_off_image_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"cut.{kind.lower()}"
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(InputError) as caught:
-        decode(path.read_bytes(), str(path))
+        decode_image(path.read_bytes(), str(path))
     assert "damaged or cut off" in caught.value.message
     assert str(path) in caught.value.message
     assert caught.value.exit_code == 2
@@ -178,14 +178,14 @@ def test_a_file_that_is_no_image_is_named_for_what_it_is(tmp_path: Path) -> None
     path = tmp_path / "notes.png"
     path.write_text("nothing to see")
     with pytest.raises(InputError, match="is not an image: it looks like a text file"):
-        decode(path.read_bytes(), str(path))
+        decode_image(path.read_bytes(), str(path))
 
 
 @given(st.binary(min_size=1, max_size=200))
 def test_no_bytes_whatever_get_past_the_error(data: bytes) -> None:
     for start in (b"", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0", b"\xff\xd8\xff", b"RIFF"):
         try:
-            decode(start + data, "-")
+            decode_image(start + data, "-")
         except InputError as exc:
             assert exc.hint  # some random bytes do make an image
 
@@ -202,7 +202,7 @@ def test_an_image_that_unpacks_to_gigapixels_is_refused() -> None:
     header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
     with pytest.raises(InputError, match="suspicious size"):
-        decode(bomb, "bomb.png")
+        decode_image(bomb, "bomb.png")
 
 
 def test_bytes_come_from_a_file(tmp_path: Path) -> None:
@@ -248,10 +248,10 @@ def bomb(name: str, side: int) -> bytes:
 @pytest.mark.parametrize("name", LARGE)
 def test_a_small_file_of_a_large_image_takes_little_more_than_its_pixels(name: str) -> None:
     data = bomb(name, 4000)
-    decode(bomb(name, 8), "small")  # what is imported on the way
+    decode_image(bomb(name, 8), "small")  # what is imported on the way
     assert len(data) < 1_000_000
     most = LARGE[name][-1] * 4000**2
-    assert peak_of(lambda: decode(data, "large")) < most + 30_000_000
+    assert peak_of(lambda: decode_image(data, "large")) < most + 30_000_000
 
 
 @needs_proc
@@ -260,7 +260,7 @@ def test_a_small_file_of_a_large_image_takes_little_more_than_its_pixels(name: s
 def test_the_largest_image_that_is_opened_takes_no_more_memory_than_documented(name: str) -> None:
     data = bomb(name, 13_000)
     most = 2_900_000_000 if name == "WebP" else 1_600_000_000  # docs/limits.md
-    assert peak_of(lambda: decode(data, "large")) < most
+    assert peak_of(lambda: decode_image(data, "large")) < most
 
 
 def gif(width: int, height: int) -> bytes:
@@ -299,7 +299,7 @@ def bmp(width: int, height: int) -> bytes:
 def test_a_header_that_claims_gigabytes_is_refused_without_taking_them(data: bytes) -> None:
     def read() -> None:
         with pytest.raises(InputError) as caught:
-            decode(data, "bomb")
+            decode_image(data, "bomb")
         assert "bomb" in caught.value.message and "\n" not in caught.value.message
 
     assert peak_of(read) < 100_000_000
@@ -308,7 +308,7 @@ def test_a_header_that_claims_gigabytes_is_refused_without_taking_them(data: byt
 def test_a_program_in_postscript_is_not_run() -> None:
     page = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
     with pytest.raises(InputError, match="It is PostScript"):
-        decode(page, "a.png")
+        decode_image(page, "a.png")
 
 
 @pytest.mark.parametrize("mode", ["I;16", "I", "F", "RGBA", "LA", "PA"])
@@ -327,6 +327,6 @@ def test_an_image_in_several_bands_is_what_it_is_in_one(monkeypatch, mode: str) 
         image.info["transparency"] = bytes(range(0, 90, 10))
     data = encode(image, "TIFF" if mode in ("I", "F") else "PNG")
     whole = [pixels(data, channels) for channels in (1, 3)]
-    monkeypatch.setattr("hookscope.inputs.images._BAND", 70)
+    monkeypatch.setattr("hookscope.inputs.image_decoder._BAND", 70)
     for channels, expected in zip((1, 3), whole, strict=True):
         assert np.array_equal(pixels(data, channels), expected)

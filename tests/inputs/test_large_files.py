@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import HookscopeError, InputError, LossError, RequestError, WeightsError
-from hookscope.execution.losses.targets import read
-from hookscope.files import detect as filekinds
+from hookscope.execution.losses.target import read_target
+from hookscope.files import file_types as filekinds
 from hookscope.files import pickle_scan as pickles
-from hookscope.inputs.batch import build
-from hookscope.sources.loaded import WeightsWord
-from hookscope.sources.loading import load, wrap
+from hookscope.inputs.batch import build_batch
+from hookscope.sources.loaded import WeightsRequest
+from hookscope.sources.model_loader import load, wrap
 from hookscope.sources.weights import load_file_into
-from hookscope.specs.model import parse_model
+from hookscope.specs.model_spec import parse_model
 
 MEBIBYTE = 1 << 20
 
@@ -36,7 +36,7 @@ class Anything(nn.Module):
 
 
 def value_of(path: Path) -> object:
-    return build(wrap(Anything()), str(path)).value
+    return build_batch(wrap(Anything()), str(path)).value
 
 
 def deflated(path: Path) -> None:
@@ -66,7 +66,7 @@ from torch import nn
 import hookscope
 from hookscope.errors import HookscopeError
 from hookscope.inputs.batch import build
-from hookscope.sources.loading import wrap
+from hookscope.sources.model_loader import wrap
 
 class Anything(nn.Module):
     def forward(self, *args, **kwargs): ...
@@ -129,7 +129,7 @@ def test_text_that_is_too_long_is_not_read(tmp_path: Path, name: str, size: int,
     tracemalloc.start()
     try:
         with pytest.raises(InputError, match=f"longer than {size} MiB") as caught:
-            build(model, str(path))
+            build_batch(model, str(path))
         assert tracemalloc.get_traced_memory()[1] < 3 * size * MEBIBYTE
     finally:
         tracemalloc.stop()
@@ -182,14 +182,14 @@ def test_an_archive_that_unpacks_to_gigabytes_holds_no_weights(tmp_path: Path) -
     of_zeros(tmp_path / "a.pth")
     swollen(tmp_path / "a.pth")
     with pytest.raises(WeightsError, match="unpacks to more than 1 GB"):
-        load_file_into(nn.Linear(300, 300), WeightsWord(str(tmp_path / "a.pth")))
+        load_file_into(nn.Linear(300, 300), WeightsRequest(str(tmp_path / "a.pth")))
 
 
 def test_an_archive_that_unpacks_to_gigabytes_is_no_target(tmp_path: Path) -> None:
     of_zeros(tmp_path / "a.pt")
     swollen(tmp_path / "a.pt")
     with pytest.raises(LossError, match="unpacks to more than 1 GB"):
-        read(str(tmp_path / "a.pt"))
+        read_target(str(tmp_path / "a.pt"))
 
 
 def test_an_archive_that_unpacks_to_gigabytes_is_no_model(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_compressed_checkpoint_gives_the_weights_that_were_saved(tmp_path: Pat
     source, target = nn.Linear(50, 50), nn.Linear(50, 50)
     torch.save(source.state_dict(), tmp_path / "w.pth")
     deflated(tmp_path / "w.pth")
-    load_file_into(target, WeightsWord(str(tmp_path / "w.pth")))
+    load_file_into(target, WeightsRequest(str(tmp_path / "w.pth")))
     assert torch.equal(target.weight, source.weight)
     assert torch.equal(target.bias, source.bias)
 
@@ -239,7 +239,7 @@ def test_an_archive_of_a_million_records_is_not_listed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="longer than 32 MiB"):
         value_of(path)
     with pytest.raises(WeightsError, match="longer than 32 MiB"):
-        load_file_into(nn.Linear(1, 1), WeightsWord(str(path)))
+        load_file_into(nn.Linear(1, 1), WeightsRequest(str(path)))
 
 
 class Counting(io.BytesIO):
@@ -257,7 +257,7 @@ def test_a_pickle_is_looked_at_as_far_as_it_may_be_long(monkeypatch: pytest.Monk
     monkeypatch.setattr(pickles, "MOST_INSTRUCTIONS", 1000)
     file = Counting(b"\x80\x02" + b"N0" * 100_000 + b"N.")
     with pytest.raises(pickles.LongPickle):
-        pickles.globals_in(file)
+        pickles.list_globals(file)
     assert file.taken < 3000
 
 
@@ -286,8 +286,8 @@ def test_a_pickle_of_too_many_instructions_is_refused_wherever_one_is_read(
     assert filekinds.describe_file(str(path))[0] == filekinds.LONG_PICKLE
     tries = {
         "input": lambda: value_of(path),
-        "weights": lambda: load_file_into(nn.Linear(1, 1), WeightsWord(str(path))),
-        "target": lambda: read(str(path)),
+        "weights": lambda: load_file_into(nn.Linear(1, 1), WeightsRequest(str(path))),
+        "target": lambda: read_target(str(path)),
         "model": lambda: load(str(path)),
     }
     for name, attempt in tries.items():
@@ -303,7 +303,7 @@ def test_names_are_found_in_every_way_that_pickles_have(tmp_path: Path) -> None:
 
     both = [collections.OrderedDict(a=1), fractions.Fraction(1, 2), collections.OrderedDict()]
     for protocol in range(6):
-        found = pickles.globals_in(io.BytesIO(pickle.dumps(both, protocol)))
+        found = pickles.list_globals(io.BytesIO(pickle.dumps(both, protocol)))
         wanted = {"collections.OrderedDict", "fractions.Fraction"}
         assert wanted <= set(found), protocol
 
@@ -325,7 +325,7 @@ def test_the_header_of_safetensors_is_not_read_beyond_its_limit(tmp_path: Path) 
         file.truncate(4 << 30)
     tracemalloc.start()
     try:
-        assert filekinds.describe_file(str(path))[0] == filekinds.CUT_SAFETENSORS
+        assert filekinds.describe_file(str(path))[0] == filekinds.TRUNCATED_SAFETENSORS
         with pytest.raises(InputError):
             value_of(path)
         assert tracemalloc.get_traced_memory()[1] < 50 * MEBIBYTE
@@ -342,9 +342,9 @@ def test_a_target_of_an_absurd_shape_takes_no_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(LossError, match="cannot be read"):
-            read(str(path))
+            read_target(str(path))
         assert tracemalloc.get_traced_memory()[1] < 50 * MEBIBYTE
     finally:
         tracemalloc.stop()
     np.save(path, np.arange(6.0).reshape(2, 3))
-    assert torch.equal(read(str(path)), torch.arange(6.0, dtype=torch.float64).reshape(2, 3))
+    assert torch.equal(read_target(str(path)), torch.arange(6.0, dtype=torch.float64).reshape(2, 3))

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.inputs.batch import build
-from hookscope.sources.loading import load, wrap
-from hookscope.specs.input import expand, parse
+from hookscope.inputs.batch import build_batch
+from hookscope.sources.model_loader import load, wrap
+from hookscope.specs.input_spec import expand_inputs, parse_inputs
 
 
 class Pair(nn.Module):
@@ -43,17 +43,17 @@ def code(text: str, name: str = "data.py") -> None:
 
 
 def test_inputs_by_name_come_in_any_order(folder: Path) -> None:
-    batch = build(PAIR, ["mask=b.npy", "ids=a.npy"])
+    batch = build_batch(PAIR, ["mask=b.npy", "ids=a.npy"])
     assert batch.value["ids"].tolist() == [0, 1, 2, 3]
     assert batch.value["mask"].tolist() == [1] * 4
     assert [entry["word"] for entry in batch.sources] == ["mask=b.npy", "ids=a.npy"]
 
 
 def test_inputs_by_position_and_name_go_together(folder: Path) -> None:
-    args, kwargs = build(PAIR, ["1=b.npy", "0=a.npy"]).value
+    args, kwargs = build_batch(PAIR, ["1=b.npy", "0=a.npy"]).value
     assert [t.tolist() for t in args] == [[0, 1, 2, 3], [1] * 4]
     assert kwargs == {}
-    args, kwargs = build(PAIR, ["a.npy", "mask=b.npy"]).value
+    args, kwargs = build_batch(PAIR, ["a.npy", "mask=b.npy"]).value
     assert args[0].tolist() == [0, 1, 2, 3]
     assert kwargs["mask"].tolist() == [1] * 4
 
@@ -71,27 +71,27 @@ def test_inputs_by_position_and_name_go_together(folder: Path) -> None:
 )
 def test_a_call_that_cannot_be_is_refused(folder: Path, words: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        build(PAIR, words)
+        build_batch(PAIR, words)
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
 
 def test_a_file_with_an_equals_sign_in_its_name_is_a_file(folder: Path) -> None:
     np.save("lr=1.npy", np.zeros(2))
-    assert build(ONE, "lr=1.npy").value.tolist() == [0, 0]
-    assert build(ONE, "input=lr=1.npy").value["input"].tolist() == [0, 0]
+    assert build_batch(ONE, "lr=1.npy").value.tolist() == [0, 0]
+    assert build_batch(ONE, "input=lr=1.npy").value["input"].tolist() == [0, 0]
     Path("run=2").mkdir()
     np.save("run=2/x.npy", np.zeros(2))
-    assert expand(["run=2/*.npy"]) == ["run=2/x.npy"]
-    assert expand(["x=run=2/*.npy"]) == ["x=run=2/x.npy"]
+    assert expand_inputs(["run=2/*.npy"]) == ["run=2/x.npy"]
+    assert expand_inputs(["x=run=2/*.npy"]) == ["x=run=2/x.npy"]
 
 
 def test_words_keep_their_meaning_when_expanded(folder: Path) -> None:
     words = ["ids=*.npy", "random:1x3", "0=a.npy", "x=text:a=b", "text:c:d"]
-    again = expand(words)
+    again = expand_inputs(words)
     assert again[:2] == ["ids=a.npy", "ids=b.npy"]
-    assert parse(again) == parse(words)
-    assert [word.rest for word in parse(again)[-2:]] == ["a=b", "c:d"]
+    assert parse_inputs(again) == parse_inputs(words)
+    assert [word.rest for word in parse_inputs(again)[-2:]] == ["a=b", "c:d"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_words_keep_their_meaning_when_expanded(folder: Path) -> None:
 def test_a_word_without_meaning_is_refused(folder: Path, word: str, message: str) -> None:
     code("", "data.py")
     with pytest.raises(RequestError) as caught:
-        parse([word])
+        parse_inputs([word])
     assert message in caught.value.message
     assert caught.value.hint
 
@@ -126,25 +126,25 @@ def test_json_holds_arguments_with_tensors_by_file(folder: Path) -> None:
         "mask": [{"tensor": [[1.5, 2]]}, {"scale": 3, "on": True, "none": None}],
     }
     Path("sub/args.json").write_text(json.dumps(told))
-    batch = build(PAIR, "sub/args.json")
+    batch = build_batch(PAIR, "sub/args.json")
     assert batch.value["ids"].tolist() == [7, 7]
     assert batch.value["mask"][0].tolist() == [[1.5, 2]]
     assert batch.value["mask"][1] == {"scale": 3, "on": True, "none": None}
     assert [entry["part"] for entry in batch.sources] == ["ids", "mask.0"]
-    nested = build(PAIR, ["ids=a.npy", "mask=sub/args.json"]).value["mask"]
+    nested = build_batch(PAIR, ["ids=a.npy", "mask=sub/args.json"]).value["mask"]
     assert nested["ids"].tolist() == [7, 7]
     np.save("sub/c.npy", np.full(2, 8))
-    again = build(PAIR, "sub/args.json")
+    again = build_batch(PAIR, "sub/args.json")
     assert again.sources[0]["sha256"] != batch.sources[0]["sha256"]
     assert again.sources[1]["sha256"] == batch.sources[1]["sha256"]
 
 
 def test_a_list_in_json_holds_arguments_by_position(folder: Path) -> None:
     Path("args.json").write_text('[{"file": "a.npy"}, {"tensor": [1, 2]}]')
-    args, _ = build(PAIR, "args.json").value
+    args, _ = build_batch(PAIR, "args.json").value
     assert args[1].dtype is torch.int64
     Path("list.json").write_text("[1, 2]")
-    assert build(PAIR, ["a.npy", "mask=list.json"]).value[1]["mask"] == [1, 2]
+    assert build_batch(PAIR, ["a.npy", "mask=list.json"]).value[1]["mask"] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_list_in_json_holds_arguments_by_position(folder: Path) -> None:
 def test_json_that_names_no_arguments_is_refused(folder: Path, text: str, message: str) -> None:
     Path("args.json").write_text(text)
     with pytest.raises(InputError, match=message) as caught:
-        build(OPEN, "args.json")
+        build_batch(OPEN, "args.json")
     assert caught.value.hint
 
 
@@ -195,7 +195,7 @@ def test_json_that_names_no_arguments_is_refused(folder: Path, text: str, messag
 )
 def test_python_code_offers_the_first_batch(folder: Path, text: str, expected: list) -> None:
     code(text)
-    batch = build(ONE, "data.py:batches")
+    batch = build_batch(ONE, "data.py:batches")
     assert batch.value.tolist() == expected
     assert batch.sources[0]["word"] == "data.py:batches"
 
@@ -205,19 +205,19 @@ def test_a_pair_is_input_and_label_only_where_one_argument_is_needed(
 ) -> None:
     code("batches = DataLoader(TensorDataset(torch.ones(4), torch.zeros(4)), 2)")
     with caplog.at_level(logging.INFO, "hookscope"):
-        args, _ = build(PAIR, "data.py:batches").value
+        args, _ = build_batch(PAIR, "data.py:batches").value
         assert [t.tolist() for t in args] == [[1, 1], [0, 0]]
         assert "label" not in caplog.text
-        build(ONE, "data.py:batches")
+        build_batch(ONE, "data.py:batches")
     assert "the second of each pair is taken for a label and left out" in caplog.text
     assert "gives the first batch of 2" in caplog.text
 
 
 def test_dicts_from_python_code_are_arguments_by_name(folder: Path) -> None:
     code("def batches():\n    yield {'ids': torch.ones(2), 'mask': torch.zeros(2)}")
-    assert build(PAIR, "data.py:batches").value["mask"].tolist() == [0, 0]
+    assert build_batch(PAIR, "data.py:batches").value["mask"].tolist() == [0, 0]
     with pytest.raises(InputError, match="no argument 'ids'"):
-        build(ONE, "data.py:batches")
+        build_batch(ONE, "data.py:batches")
 
 
 def test_images_of_a_dataset_go_through_the_models_recipe(folder: Path) -> None:
@@ -226,8 +226,8 @@ def test_images_of_a_dataset_go_through_the_models_recipe(folder: Path) -> None:
         "photos = FakeData(size=2, image_size=(3, 40, 50), num_classes=4)"
     )
     resnet = load("resnet18", meta=True)
-    assert build(resnet, "data.py:photos").value.shape == (1, 3, 224, 224)
-    assert build(resnet, "data.py:photos", size=64).value.shape == (1, 3, 64, 64)
+    assert build_batch(resnet, "data.py:photos").value.shape == (1, 3, 224, 224)
+    assert build_batch(resnet, "data.py:photos", size=64).value.shape == (1, 3, 64, 64)
 
 
 def test_shuffling_follows_the_seed_and_leaves_the_global_state_alone(folder: Path) -> None:
@@ -237,9 +237,9 @@ def test_shuffling_follows_the_seed_and_leaves_the_global_state_alone(folder: Pa
     )
     state = torch.get_rng_state()
     for word in ("data.py:batches", "data.py:drawn"):
-        first = build(ONE, word, seed=3).value
-        assert torch.equal(first, build(ONE, word, seed=3).value)
-        assert not torch.equal(first, build(ONE, word, seed=4).value)
+        first = build_batch(ONE, word, seed=3).value
+        assert torch.equal(first, build_batch(ONE, word, seed=3).value)
+        assert not torch.equal(first, build_batch(ONE, word, seed=4).value)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -261,7 +261,7 @@ def test_python_code_that_offers_nothing_is_told(
 ) -> None:
     code(text)
     with pytest.raises(error, match=message) as caught:
-        build(ONE, "data.py:batches")
+        build_batch(ONE, "data.py:batches")
     assert caught.value.exit_code == 2
 
 
@@ -270,4 +270,4 @@ def test_a_module_that_can_be_imported_offers_batches(
 ) -> None:
     code("def batches(): return torch.ones(2)", "offering_for_tests.py")
     monkeypatch.syspath_prepend(str(folder))
-    assert build(ONE, "offering_for_tests:batches").value.tolist() == [1, 1]
+    assert build_batch(ONE, "offering_for_tests:batches").value.tolist() == [1, 1]

@@ -14,8 +14,8 @@ from torchvision.transforms import functional as F
 from torchvision.transforms._presets import ImageClassification
 
 from hookscope.errors import InputError
-from hookscope.inputs.recipes import named
-from hookscope.sources.presets import recipe_of
+from hookscope.inputs.image_recipes import named_recipe
+from hookscope.sources.presets import preset_recipe
 
 
 def picture(width: int, height: int, mode: str = "RGB") -> Image.Image:
@@ -29,7 +29,9 @@ def picture(width: int, height: int, mode: str = "RGB") -> Image.Image:
 @given(st.integers(1, 700), st.integers(1, 700))
 def test_imagenet_is_torchvisions_recipe_to_the_bit(width: int, height: int) -> None:
     image = picture(width, height)
-    assert torch.equal(named("imagenet").run(image), ImageClassification(crop_size=224)(image))
+    assert torch.equal(
+        named_recipe("imagenet").run(image), ImageClassification(crop_size=224)(image)
+    )
 
 
 @pytest.mark.parametrize("size", [64, 300, (128, 96)])
@@ -41,39 +43,39 @@ def test_another_size_keeps_the_margin_of_imagenet(size: int | tuple[int, int]) 
         (0.485, 0.456, 0.406),
         (0.229, 0.224, 0.225),
     )
-    assert torch.equal(named("imagenet", size).run(image), expected)
+    assert torch.equal(named_recipe("imagenet", size).run(image), expected)
 
 
 def test_none_gives_values_from_0_to_1() -> None:
     image = picture(31, 17)
-    assert torch.equal(named("none").run(image), F.to_tensor(image))
+    assert torch.equal(named_recipe("none").run(image), F.to_tensor(image))
     grey = picture(31, 17, "L")
-    assert torch.equal(named("none").run(grey), F.to_tensor(grey))
+    assert torch.equal(named_recipe("none").run(grey), F.to_tensor(grey))
 
 
 def test_none_resizes_antialiased_to_exactly_the_size() -> None:
     image = picture(310, 170)
     expected = F.to_tensor(F.resize(image, [40, 50], InterpolationMode.BILINEAR, antialias=True))
-    assert torch.equal(named("none", (40, 50)).run(image), expected)
-    assert named("none", 40).run(image).shape == (3, 40, 40)
+    assert torch.equal(named_recipe("none", (40, 50)).run(image), expected)
+    assert named_recipe("none", 40).run(image).shape == (3, 40, 40)
 
 
 def test_mean_and_std_are_applied_to_values_from_0_to_1() -> None:
     image = picture(8, 8)
-    found = named("none", None, (0.1, 0.2, 0.3), (0.5, 2.0, 1.0)).run(image)
+    found = named_recipe("none", None, (0.1, 0.2, 0.3), (0.5, 2.0, 1.0)).run(image)
     assert torch.equal(found, F.normalize(F.to_tensor(image), (0.1, 0.2, 0.3), (0.5, 2.0, 1.0)))
-    centred = named("none", None, (0.5,), None).run(image)
+    centred = named_recipe("none", None, (0.5,), None).run(image)
     assert torch.equal(centred, F.to_tensor(image) - 0.5)
 
 
 def test_three_means_do_not_fit_a_grey_image() -> None:
     with pytest.raises(InputError, match="3 values of mean or std do not fit an image of 1"):
-        named("imagenet").run(picture(8, 8, "L"))
+        named_recipe("imagenet").run(picture(8, 8, "L"))
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
     with pytest.raises(InputError, match="imagenet and none"):
-        named("clip")
+        named_recipe("clip")
 
 
 @pytest.mark.parametrize(
@@ -92,35 +94,35 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
 def test_weights_bring_their_own_recipe(name: str) -> None:
     entry = get_model_weights(name).DEFAULT
     image = picture(640, 480)
-    assert torch.equal(recipe_of(entry).run(image), entry.transforms()(image))
+    assert torch.equal(preset_recipe(entry).run(image), entry.transforms()(image))
 
 
 def test_frames_of_a_clip_are_prepared_as_torchvision_prepares_the_clip() -> None:
     entry = get_model_weights("r3d_18").DEFAULT
     frames = [picture(320, 240), picture(320, 240).transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
     clip = entry.transforms()(torch.stack([F.pil_to_tensor(frame) for frame in frames]))
-    run = recipe_of(entry).run
+    run = preset_recipe(entry).run
     assert torch.equal(torch.stack([run(frame) for frame in frames], 1), clip)
 
 
 def test_detectors_see_the_whole_image() -> None:
     entry = get_model_weights("ssd300_vgg16").DEFAULT
     image = picture(50, 40)
-    assert torch.equal(recipe_of(entry).run(image), F.to_tensor(image))
-    assert recipe_of(entry, (30, 20)).run(image).shape == (3, 30, 20)
+    assert torch.equal(preset_recipe(entry).run(image), F.to_tensor(image))
+    assert preset_recipe(entry, (30, 20)).run(image).shape == (3, 30, 20)
     with pytest.raises(InputError, match="takes no --mean"):
-        recipe_of(entry, mean=(0.5,))
+        preset_recipe(entry, mean=(0.5,))
 
 
 def test_flow_frames_get_a_size_that_the_model_can_halve() -> None:
     entry = get_model_weights("raft_small").DEFAULT
-    run = recipe_of(entry).run
+    run = preset_recipe(entry).run
     kept = picture(256, 160)
     assert torch.equal(run(kept), entry.transforms()(kept, kept)[0])
     assert run(picture(203, 99)).shape == (3, 128, 200)
-    assert recipe_of(entry, (136, 144)).run(kept).shape == (3, 136, 144)
+    assert preset_recipe(entry, (136, 144)).run(kept).shape == (3, 136, 144)
     with pytest.raises(InputError, match="multiples of 8"):
-        recipe_of(entry, 130)
+        preset_recipe(entry, 130)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_recipe_can_be_brought_to_another_size(
     name: str, size: object, shape: tuple[int, ...], image: tuple[int, int]
 ) -> None:
     entry = get_model_weights(name).DEFAULT
-    plain = recipe_of(entry)
+    plain = preset_recipe(entry)
     assert plain.tuned is not None
     assert plain.tuned(size, None, None).run(picture(*image)).shape == shape
 
@@ -147,7 +149,7 @@ def test_another_size_keeps_the_margin_of_the_crop() -> None:
     entry = get_model_weights("resnet50").DEFAULT  # 232 before a crop of 224
     image = picture(640, 480)
     expected = ImageClassification(crop_size=64, resize_size=66)(image)
-    assert torch.equal(recipe_of(entry, 64).run(image), expected)
+    assert torch.equal(preset_recipe(entry, 64).run(image), expected)
 
 
 def test_a_recipe_takes_another_mean_and_std() -> None:
@@ -163,13 +165,13 @@ def test_a_recipe_takes_another_mean_and_std() -> None:
             v2.Normalize(mean, std),
         ]
     )(image)
-    recipe = recipe_of(entry, None, mean, std)
+    recipe = preset_recipe(entry, None, mean, std)
     assert torch.allclose(recipe.run(image), expected, atol=1e-6)
     assert "mean 0.5 0.4 0.3, std 0.2 0.2 0.1" in recipe.text
 
 
 def test_the_text_says_what_is_done() -> None:
-    text = recipe_of(get_model_weights("resnet18").DEFAULT).text
+    text = preset_recipe(get_model_weights("resnet18").DEFAULT).text
     assert "ResNet18_Weights.IMAGENET1K_V1" in text
     assert "shorter side to 256 (bilinear), centre crop 224x224" in text
-    assert named("none", 32).text == "resized to 32x32, values 0 to 1"
+    assert named_recipe("none", 32).text == "resized to 32x32, values 0 to 1"

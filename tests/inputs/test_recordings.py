@@ -16,9 +16,9 @@ from PIL import Image
 from scipy.io import wavfile
 
 from hookscope.errors import EnvironmentFault, InputError, ModelError
-from hookscope.inputs.batch import build
+from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.loading import load, wrap
+from hookscope.sources.model_loader import load, wrap
 
 ANY = wrap(torch.nn.Identity())
 COLORS = [(n * 8, 255 - n * 8, 60) for n in range(32)]
@@ -56,18 +56,18 @@ def test_sound_is_a_batch_of_samples_at_its_own_rate(tmp_path: Path) -> None:
         file.setsampwidth(2)
         file.setframerate(8000)
         file.writeframes(samples.tobytes())
-    batch = build(ANY, str(tmp_path / "a.wav"))
+    batch = build_batch(ANY, str(tmp_path / "a.wav"))
     assert batch.value.shape == (1, 4000)
     assert torch.equal(batch.value[0], torch.from_numpy(samples.astype(np.float32) / 32768))
     assert "mono at 8000 Hz" in batch.note
-    assert build(ANY, [str(tmp_path / "a.wav")] * 2).value.shape == (2, 4000)
+    assert build_batch(ANY, [str(tmp_path / "a.wav")] * 2).value.shape == (2, 4000)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])
 def test_channels_become_their_mean(tmp_path: Path, name: str) -> None:
     left, right = tone(16000), tone(16000, hertz=880)
     soundfile.write(tmp_path / name, np.stack([left, right], 1), 16000)
-    found = build(ANY, str(tmp_path / name)).value[0].numpy()
+    found = build_batch(ANY, str(tmp_path / name)).value[0].numpy()
     assert np.allclose(found, (left + right) / 2, atol=0.05 if name == "a.ogg" else 1e-4)
 
 
@@ -75,7 +75,7 @@ def test_channels_become_their_mean(tmp_path: Path, name: str) -> None:
 def test_sound_is_brought_to_the_rate_of_the_model(tmp_path: Path, rate: int) -> None:
     model = model_file(tmp_path, "sample_rate = 16000\n")
     wavfile.write(tmp_path / "a.wav", rate, tone(rate).astype(np.float32))
-    batch = build(model, str(tmp_path / "a.wav"))
+    batch = build_batch(model, str(tmp_path / "a.wav"))
     assert batch.value.shape == (1, 8000)
     inner = slice(400, -400)  # a filter knows nothing beyond the ends
     assert np.allclose(batch.value[0].numpy()[inner], tone(16000)[inner], atol=2e-3)
@@ -85,7 +85,7 @@ def test_sound_is_brought_to_the_rate_of_the_model(tmp_path: Path, rate: int) ->
 def test_what_would_alias_is_cut(tmp_path: Path) -> None:
     model = model_file(tmp_path, "sample_rate = 16000\n")
     wavfile.write(tmp_path / "a.wav", 48000, tone(48000, hertz=15000).astype(np.float32))
-    assert build(model, str(tmp_path / "a.wav")).value[0, 400:-400].abs().max() < 5e-3
+    assert build_batch(model, str(tmp_path / "a.wav")).value[0, 400:-400].abs().max() < 5e-3
 
 
 def test_sounds_that_make_no_batch_are_refused(tmp_path: Path) -> None:
@@ -93,41 +93,41 @@ def test_sounds_that_make_no_batch_are_refused(tmp_path: Path) -> None:
         wavfile.write(tmp_path / f"{name}.wav", rate, tone(rate, seconds).astype(np.float32))
     a, b, c = (str(tmp_path / f"{name}.wav") for name in "abc")
     with pytest.raises(InputError, match="differ in length: 4000, 4800 samples"):
-        build(ANY, [a, b])
+        build_batch(ANY, [a, b])
     with pytest.raises(InputError, match="differ in rate: 8000 Hz, 16000 Hz"):
-        build(ANY, [a, c])
+        build_batch(ANY, [a, c])
 
 
 def test_what_else_a_file_calls_sample_rate_is_not_heeded(tmp_path: Path) -> None:
     wavfile.write(tmp_path / "a.wav", 8000, tone(8000).astype(np.float32))
     model = model_file(tmp_path, "def sample_rate(): return 3\n")
-    assert "does not say its rate" in build(model, str(tmp_path / "a.wav")).note
+    assert "does not say its rate" in build_batch(model, str(tmp_path / "a.wav")).note
 
 
 def test_a_video_becomes_as_many_frames_as_the_model_takes(clip: Path) -> None:
     model = load("r3d_18", meta=True)
-    batch = build(model, str(clip))
+    batch = build_batch(model, str(clip))
     assert batch.value.shape == (1, 3, 16, 112, 112)
     assert model.preprocess is not None
     for n in range(16):  # of 32 frames, in 16 pairs, the second of each
         expected = model.preprocess(Image.new("RGB", (48, 32), COLORS[2 * n + 1]))
         assert torch.allclose(batch.value[0, :, n], expected, atol=1e-5)
     assert "16 of 32 frames" in batch.note
-    assert build(model, [str(clip)] * 2).value.shape[0] == 2
+    assert build_batch(model, [str(clip)] * 2).value.shape[0] == 2
 
 
 def test_a_video_goes_to_a_model_whose_example_is_a_clip(clip: Path, tmp_path: Path) -> None:
     model = model_file(tmp_path, "def example_input(): return torch.zeros(1, 3, 4, 16, 24)\n")
-    value = build(model, str(clip)).value
+    value = build_batch(model, str(clip)).value
     assert value.shape == (1, 3, 4, 16, 24)
     assert value[0, :, 1, 5, 5].tolist() == pytest.approx([c / 255 for c in COLORS[12]])
     longer = model_file(tmp_path, "def example_input(): return torch.zeros(1, 3, 64, 16, 24)\n")
-    assert torch.equal(*(build(longer, str(clip)).value[0, :, n] for n in (0, 1)))
+    assert torch.equal(*(build_batch(longer, str(clip)).value[0, :, n] for n in (0, 1)))
 
 
 def test_a_model_of_images_takes_no_video(clip: Path) -> None:
     with pytest.raises(InputError, match="resnet18 takes no video clips") as caught:
-        build(load("resnet18", meta=True), str(clip))
+        build_batch(load("resnet18", meta=True), str(clip))
     assert "frame" in caught.value.hint
 
 
@@ -140,25 +140,25 @@ def test_texts_go_through_the_tokenizer_of_the_models_file(tmp_path: Path) -> No
         "    return {'input': torch.tensor(ids)}\n",
     )
     (tmp_path / "a.txt").write_bytes("\ufeffhé".encode())
-    batch = build(model, ["text:abc", str(tmp_path / "a.txt")])
+    batch = build_batch(model, ["text:abc", str(tmp_path / "a.txt")])
     assert batch.value["input"].tolist() == [[97, 98, 99], [104, 233, 32]]
     assert [entry["word"] for entry in batch.sources] == ["text:abc", str(tmp_path / "a.txt")]
     assert "tokenize() of" in batch.note
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="no text in UTF-8: byte 0"):
-        build(model, str(tmp_path / "b.txt"))
+        build_batch(model, str(tmp_path / "b.txt"))
 
 
 def test_a_tokenizer_that_fails_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="line 4, raised KeyError"):
-        build(model_file(tmp_path, "def tokenize(texts): return {}['x']\n"), "text:a")
+        build_batch(model_file(tmp_path, "def tokenize(texts): return {}['x']\n"), "text:a")
     with pytest.raises(ModelError, match="gave no tensor but str"):
-        build(model_file(tmp_path, "def tokenize(texts): return 'x'\n"), "text:a")
+        build_batch(model_file(tmp_path, "def tokenize(texts): return 'x'\n"), "text:a")
 
 
 def test_a_model_without_tokenizer_says_so() -> None:
     with pytest.raises(InputError, match="does not say how a text becomes its input") as caught:
-        build(load("resnet18", meta=True), "text:a cat")
+        build_batch(load("resnet18", meta=True), "text:a cat")
     assert "tokenize(texts)" in caught.value.hint
 
 
@@ -167,7 +167,7 @@ def test_several_arguments_are_not_one(tmp_path: Path) -> None:
         tmp_path, "def tokenize(texts): return {'a': torch.ones(1), 'b': torch.ones(1)}\n"
     )
     with pytest.raises(InputError, match="becomes several arguments, and 'x' is one"):
-        build(model, "x=text:a")
+        build_batch(model, "x=text:a")
 
 
 @pytest.mark.parametrize(
@@ -192,5 +192,5 @@ def test_a_missing_package_is_told_with_its_extra(
     )
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
     with pytest.raises(EnvironmentFault, match="not installed") as caught:
-        build(model, str(tmp_path / word))
+        build_batch(model, str(tmp_path / word))
     assert f'pip install "hookscope[{extra}]"' in caught.value.hint

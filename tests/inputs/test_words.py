@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import InputError
-from hookscope.specs.input import expand
+from hookscope.specs.input_spec import expand_inputs
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(words: list[str]) -> list[str]:
-    return [Path(file).name for file in expand(words)]
+    return [Path(file).name for file in expand_inputs(words)]
 
 
 def test_words_keep_their_order(folder: Path) -> None:
-    assert expand([f"{folder}/b.png", "-", folder / "a.JPG"]) == [
+    assert expand_inputs([f"{folder}/b.png", "-", folder / "a.JPG"]) == [
         f"{folder}/b.png",
         "-",
         f"{folder}/a.JPG",
@@ -61,7 +61,7 @@ def test_a_word_that_names_nothing_is_refused(folder: Path, word: str, message: 
     (folder / "hollow").mkdir()
     (folder / "dangling.png").symlink_to(folder / "gone.png")
     with pytest.raises(InputError) as caught:
-        expand([str(folder / word)])
+        expand_inputs([str(folder / word)])
     assert message in caught.value.message
     assert caught.value.exit_code == 2
     assert caught.value.hint
@@ -69,14 +69,14 @@ def test_a_word_that_names_nothing_is_refused(folder: Path, word: str, message: 
 
 def test_a_mistyped_file_is_answered_with_near_ones(folder: Path) -> None:
     with pytest.raises(InputError, match=r"Did you mean b\.png"):
-        expand([str(folder / "b.pgn")])
+        expand_inputs([str(folder / "b.pgn")])
 
 
 def test_empty_words_and_a_second_standard_input_are_refused() -> None:
     with pytest.raises(InputError, match="empty word"):
-        expand([""])
+        expand_inputs([""])
     with pytest.raises(InputError, match="only once"):
-        expand(["-", "-"])
+        expand_inputs(["-", "-"])
 
 
 @pytest.mark.parametrize(

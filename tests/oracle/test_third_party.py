@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.execution.losses.compute import compute
+from hookscope.execution.losses.loss import compute_loss
 from hookscope.results.records import key_of
 from hookscope.tensors.nested import as_call
 from tests.oracle import by_hand
@@ -86,7 +86,7 @@ def agreement(word: str, model_args: dict[str, Any]) -> tuple[int, int, str]:
 def at_outputs(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Tensor]:
     """Gradients at every output, of the sum of what the model returns."""
     with by_hand.slipped_in(model, inputs=False) as kept:
-        loss = compute("sum", model(*args, **kwargs)).value
+        loss = compute_loss("sum", model(*args, **kwargs)).value
         found = torch.autograd.grad(loss, list(kept.values()), allow_unused=True)
     return {f"{k}.grad": g for k, g in zip(kept, found, strict=True) if g is not None}
 
@@ -94,7 +94,7 @@ def at_outputs(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str,
 def at_parameters(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Tensor]:
     """Gradients at every parameter, of the same sum."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    loss = compute("sum", model(*args, **kwargs)).value
+    loss = compute_loss("sum", model(*args, **kwargs)).value
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     keys = {name: "{0}/{2}.grad".format(*name.rpartition(".")) for name in named}
     return {

@@ -10,7 +10,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from hookscope.results.dimensions import channel_dim, find_channels, layout
+from hookscope.results.dimensions import channel_dim, find_channel_dim, layout
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_channels_are_found_in_whole_models_at_any_aspect(
             "swin_t": not layer.startswith(("features.0.0", "permute", "avgpool")),
             "convnext_tiny": ".block." in layer and layer[-1] in "12345",
         }.get(name, False)
-        assert find_channels(type, "output", shape, image) == (3 if last else 1), (layer, shape)
+        assert find_channel_dim(type, "output", shape, image) == (3 if last else 1), (layer, shape)
     assert len(layers) > 60
 
 
 def test_where_both_might_be_sides_or_nothing_is_known_channels_come_second() -> None:
     # Of resnet18 on 256x400: as many channels as rows.
-    assert find_channels("ReLU", "output", (1, 64, 64, 100), (256, 400)) == 1
-    assert find_channels("ReLU", "output", (1, 8, 8, 8), (224, 224)) == 1
-    assert find_channels("Block", "output", (1, 7, 7, 768), None) == 1
+    assert find_channel_dim("ReLU", "output", (1, 64, 64, 100), (256, 400)) == 1
+    assert find_channel_dim("ReLU", "output", (1, 8, 8, 8), (224, 224)) == 1
+    assert find_channel_dim("Block", "output", (1, 7, 7, 768), None) == 1
 
 
 def test_attention_weights_and_windows_keep_their_order() -> None:

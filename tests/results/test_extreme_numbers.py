@@ -16,16 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookscope.analysis.cams.formulas import gradcam_plus_plus
-from hookscope.execution.edit_effect import change, relative_change
+from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.execution.gradient_penalty import gradient_penalty
-from hookscope.execution.losses.compute import compute
-from hookscope.extraction.statistics import Statistics
+from hookscope.execution.losses.loss import compute_loss
+from hookscope.extraction.channel_statistics import DatasetStatistics
 from hookscope.results import numpy_stats as arrays
 from hookscope.results import stats
-from hookscope.results.diff.measure import measure
+from hookscope.results.diff.comparator import measure_errors
 from hookscope.results.stats import Stats
-from hookscope.tensors.norms import deviation, euclidean_norm
-from hookscope.tensors.stats import summarize
+from hookscope.tensors.tensor_stats import deviation, euclidean_norm, summarize
 
 LARGEST, LEAST = 1.7976931348623157e308, 5e-324
 EDGES = [0.0, -0.0, LARGEST, -LARGEST, LEAST, -LEAST, 2.2250738585072014e-308, 1e154, -1.4e154]
@@ -86,7 +85,7 @@ def test_statistics_of_any_float64_are_those_of_exact_fractions(numbers: list[fl
 @given(st.lists(ANY, min_size=1, max_size=9), st.integers(1, 3))
 def test_blocks_of_different_size_are_merged_exactly(numbers: list[float], block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookscope.tensors.stats.BLOCK", block)
+        patch.setattr("hookscope.tensors.tensor_stats.BLOCK", block)
         demand_exact(summarize(torch.tensor(numbers, dtype=torch.float64)), numbers)
     pieces = np.array_split(np.array(numbers), range(block, len(numbers), block))
     demand_exact(arrays.summarize(piece for piece in pieces if piece.size), numbers)
@@ -130,7 +129,7 @@ def test_finite_complex_numbers_have_a_finite_norm(dtype: torch.dtype, size: flo
 def test_cosine_noise_and_largest_ratio_are_those_of_exact_fractions(pairs, split) -> None:
     a, b = (np.array(column, np.float64) for column in zip(*pairs, strict=True))
     cut = 1 if split else len(a)
-    found = measure([a[:cut], a[cut:]], [b[:cut], b[cut:]], 0, 0)
+    found = measure_errors([a[:cut], a[cut:]], [b[:cut], b[cut:]], 0, 0)
     one, two = ([Fraction(float(x)) for x in column] for column in (a, b))
     aa, bb = sum(x * x for x in one), sum(x * x for x in two)
     noise = sum((x - y) ** 2 for x, y in zip(one, two, strict=True))
@@ -149,7 +148,7 @@ def test_cosine_noise_and_largest_ratio_are_those_of_exact_fractions(pairs, spli
         assert close(found.max_rel, root(max(ratios) ** 2))
     if noise and aa:
         true = root(noise / aa)
-        assert close(change(torch.tensor(a), torch.tensor(b))["relative"], true)
+        assert close(tensor_change(torch.tensor(a), torch.tensor(b))["relative"], true)
         assert close(relative_change((torch.tensor(a),), (torch.tensor(b),)), true)
 
 
@@ -158,7 +157,7 @@ def test_cosine_noise_and_largest_ratio_are_those_of_exact_fractions(pairs, spli
 def test_channels_of_a_dataset_have_the_deviation_of_exact_fractions(numbers, cut) -> None:
     values = torch.tensor(numbers, dtype=torch.float64).reshape(-1, 1, 1)
     values = torch.cat([values, -values], 1)
-    known = Statistics()
+    known = DatasetStatistics()
     for part in (range(min(cut, len(values))), range(cut, len(values))):
         if part:
             known.update("a", values[list(part)], part)
@@ -182,7 +181,7 @@ def test_norms_of_float32_and_their_gradients_are_those_of_float64(size: float) 
     (true,) = torch.autograd.grad(torch.linalg.vector_norm(wide, dim=1).sum(), wide)
     assert torch.allclose(found.double(), true, rtol=1e-2 if size < 1e-40 else 1e-5)
     x, wide = x.detach(), wide.detach()
-    for norm in (euclidean_norm(x), compute("norm", x).value):
+    for norm in (euclidean_norm(x), compute_loss("norm", x).value):
         assert math.isclose(norm, torch.linalg.vector_norm(wide), rel_tol=1e-3)
     assert math.isclose(deviation(x), wide.std(correction=0), rel_tol=1e-3)
 

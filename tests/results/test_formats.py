@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.hooks.capture import Capture
-from hookscope.results.reader import open_capture
+from hookscope.results.capture_file import open_capture
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:ComplexHalf|torch.quantize", "ignore:.*quantize_per"

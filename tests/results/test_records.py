@@ -14,7 +14,15 @@ from torch import nn
 import hookscope
 from hookscope.errors import ResultsFileError
 from hookscope.hooks.capture import Capture
-from hookscope.results.records import Absent, Coverage, Fired, Record, Recording, Silent, key_of
+from hookscope.results.records import (
+    Absent,
+    Coverage,
+    ExecutedModule,
+    Record,
+    Recording,
+    UnexecutedModule,
+    key_of,
+)
 from hookscope.results.stats import Stats
 
 
@@ -92,7 +100,9 @@ def whole() -> Capture:
     put(capture, torch.tensor([1.0, math.inf]), aliases=("z",), weight_norm=0.5)
     put(capture, torch.tensor([1, 2]), what="input.0", kind="input")
     capture.absent = (Absent("c", "ReLU", 1, "output.grad", "output.grad", "integer"),)
-    capture.coverage = Coverage((Fired("a.b", "Linear", 2),), (Silent("c", "ReLU", "a branch"),))
+    capture.coverage = Coverage(
+        (ExecutedModule("a.b", "Linear", 2),), (UnexecutedModule("c", "ReLU", "a branch"),)
+    )
     capture.metadata = {"command": "capture", "seed": 3}
     return capture
 
@@ -162,7 +172,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
         lambda info: info["silent"][0].update(reason=[]), "c.reason is []",
     ),
     "a list of no records": (lambda info: info.update(records=[3]), "damaged"),
-    "no list": (lambda info: info.update(fired=3), "damaged"),
+    "no list": (lambda info: info.update(executed=3), "damaged"),
     "a word for the seed": (lambda info: info.update(seed="x"), "metadata.seed is 'x'"),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from hookscope.errors import HookscopeError
 from hookscope.results import stats
 from hookscope.results.stats import Stats
-from hookscope.tensors.stats import summarize
+from hookscope.tensors.tensor_stats import summarize
 
 KINDS = [np.float16, np.float32, np.float64, np.int8, np.int64, np.uint8, np.bool_]
 

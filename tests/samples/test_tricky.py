@@ -27,11 +27,11 @@ def x(sample: Sample) -> Tensor:
 
 def calls(model: nn.Module, x: Tensor) -> Counter[str]:
     """How often each module fired in one forward pass."""
-    fired: Counter[str] = Counter()
+    executed: Counter[str] = Counter()
     for name, module in model.named_modules():
-        module.register_forward_hook(lambda *_, name=name: fired.update([name]))
+        module.register_forward_hook(lambda *_, name=name: executed.update([name]))
     model(x)
-    return fired
+    return executed
 
 
 def test_the_in_place_activation_is_called_twice(tricky: nn.Module, x: Tensor) -> None:
@@ -77,9 +77,9 @@ def test_the_gate_comes_by_keyword(tricky: nn.Module, x: Tensor) -> None:
 
 
 def test_some_modules_are_never_called(tricky: nn.Module, x: Tensor) -> None:
-    fired = calls(tricky, x)
-    silent = {name for name, _ in tricky.named_modules()} - set(fired)
-    assert silent == {"extra", "branches", "branches.1"}
+    executed = calls(tricky, x)
+    not_executed = {name for name, _ in tricky.named_modules()} - set(executed)
+    assert not_executed == {"extra", "branches", "branches.1"}
 
 
 def test_training_moves_the_integer_buffers(tricky: nn.Module, x: Tensor) -> None:

@@ -7,8 +7,8 @@ from typing import Literal, Optional
 import pytest
 
 from hookscope.errors import RequestError
-from hookscope.sources.arguments import settle
-from hookscope.specs.model import Typed
+from hookscope.sources.arguments import convert_arguments
+from hookscope.specs.model_spec import CommandLineText
 
 
 def build(
@@ -63,7 +63,7 @@ class Later:
     ],
 )
 def test_a_value_follows_its_parameter(key: str, text: str, value: object) -> None:
-    found = settle(build, {key: Typed(text)})[key]
+    found = convert_arguments(build, {key: CommandLineText(text)})[key]
     assert found == value
     assert type(found) is type(value)
 
@@ -81,17 +81,20 @@ def test_a_value_follows_its_parameter(key: str, text: str, value: object) -> No
 )
 def test_a_value_of_the_wrong_type_is_refused(key: str, text: str, wanted: str) -> None:
     with pytest.raises(RequestError) as caught:
-        settle(build, {key: Typed(text)})
+        convert_arguments(build, {key: CommandLineText(text)})
     assert f"{text!r} does not do for {key}: it takes {wanted}." == caught.value.message
 
 
 def test_a_class_is_read_by_its_constructor() -> None:
-    assert settle(Net, {"width": Typed("8")}) == {"width": 8}
+    assert convert_arguments(Net, {"width": CommandLineText("8")}) == {"width": 8}
 
 
 def test_an_annotation_that_cannot_be_looked_up_leaves_a_literal() -> None:
-    assert settle(Later, {"width": Typed("8")}) == {"width": 8}
+    assert convert_arguments(Later, {"width": CommandLineText("8")}) == {"width": 8}
 
 
 def test_values_from_python_stay_as_they_are() -> None:
-    assert settle(build, {"plain": "8", "width": "wide"}) == {"plain": "8", "width": "wide"}
+    assert convert_arguments(build, {"plain": "8", "width": "wide"}) == {
+        "plain": "8",
+        "width": "wide",
+    }

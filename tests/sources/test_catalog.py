@@ -11,17 +11,17 @@ import pytest
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.specs import catalog
-from hookscope.specs.model import parse_shape
+from hookscope.specs.model_spec import parse_shape
 
 
 def test_the_list_is_for_the_installed_torchvision() -> None:
-    assert catalog.current(), f"run python -m tools.catalog for {version('torchvision')}"
+    assert catalog.list_is_current(), f"run python -m tools.catalog for {version('torchvision')}"
 
 
 def test_every_name_of_torchvision_is_listed_with_its_weights() -> None:
     from torchvision.models import get_model_weights, list_models
 
-    listed = {info.name: info for info in catalog.bundled()}
+    listed = {info.name: info for info in catalog.bundled_models()}
     assert list(listed) == list_models()
     for name, info in listed.items():
         if info.task != "quantized":
@@ -29,7 +29,7 @@ def test_every_name_of_torchvision_is_listed_with_its_weights() -> None:
 
 
 def test_tasks_are_those_of_torchvision() -> None:
-    tasks = [info.task for info in catalog.bundled()]
+    tasks = [info.task for info in catalog.bundled_models()]
     assert {task: tasks.count(task) for task in sorted(set(tasks))} == {
         "classification": 80,
         "detection": 12,
@@ -41,19 +41,19 @@ def test_tasks_are_those_of_torchvision() -> None:
 
 
 def test_inputs_are_written_as_shapes() -> None:
-    assert all(len(parse_shape(info.input)) in (3, 4, 5) for info in catalog.bundled())
+    assert all(len(parse_shape(info.input)) in (3, 4, 5) for info in catalog.bundled_models())
 
 
 @pytest.mark.exhaustive
 def test_the_list_is_what_torchvision_says_when_asked() -> None:
     from hookscope.sources.torchvision import live
 
-    assert catalog.bundled() == live()
+    assert catalog.bundled_models() == live()
 
 
 def test_an_unknown_name_is_answered_with_three_near_ones() -> None:
     with pytest.raises(ModelError, match="no model called 'resnet17'") as caught:
-        catalog.check("resnet17")
+        catalog.check_model_spec("resnet17")
     near = caught.value.hint.partition("?")[0]
     assert near.startswith("Did you mean resnet")
     assert len(near.replace(" or ", ", ").split(", ")) == 3
@@ -67,7 +67,7 @@ def test_a_name_that_is_a_file_is_told_for_what_it_is(
     with open("weights", "wb") as file:
         file.write(b"\x80\x02}q\x00.")
     with pytest.raises(ModelError, match="'weights' is a pickled checkpoint"):
-        catalog.check("weights")
+        catalog.check_model_spec("weights")
 
 
 def test_a_wrong_name_is_told_without_torch() -> None:
@@ -105,7 +105,7 @@ def test_weights_that_cannot_be_right_are_refused_at_once(
     Path("folder").mkdir()
     for file in ("w.pth", "net.py"):
         Path(file).touch()
-    spec = catalog.check(model)
+    spec = catalog.check_model_spec(model)
     with pytest.raises(RequestError, match=message) as caught:
         catalog.check_weights(spec, word)
     assert hint in caught.value.hint
@@ -115,4 +115,4 @@ def test_weights_that_cannot_be_right_are_refused_at_once(
 
 @pytest.mark.parametrize("word", ["default", "DEFAULT", "IMAGENET1K_V1"])
 def test_weights_that_a_model_has_pass(word: str) -> None:
-    catalog.check_weights(catalog.check("resnet18"), word)
+    catalog.check_weights(catalog.check_model_spec("resnet18"), word)

@@ -20,17 +20,22 @@ from torchvision import models
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
-from hookscope.sources.exported.source import adopt, load
-from hookscope.sources.ghosts import meta_copy
-from hookscope.sources.loaded import LoadedModel, WeightsWord
-from hookscope.specs.model import parse_model
+from hookscope.sources.exported.exported_source import load, to_module
+from hookscope.sources.loaded import LoadedModel, WeightsRequest
+from hookscope.sources.meta import meta_copy
+from hookscope.specs.model_spec import parse_model
 from hookscope.tensors.nested import as_call
 
 pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes self.lstm")
 
 
 def opened(path: Path, *, trust: bool = False, **given: Any) -> LoadedModel:
-    options: dict[str, Any] = {"weights": WeightsWord(), "model_args": {}, "seed": 0, "meta": False}
+    options: dict[str, Any] = {
+        "weights": WeightsRequest(),
+        "model_args": {},
+        "seed": 0,
+        "meta": False,
+    }
     return load(parse_model(str(path)), **options | given, trust=trust)
 
 
@@ -174,7 +179,7 @@ def test_copies_and_moved_models_run(resnet: tuple[nn.Module, Path]) -> None:
 
 
 def test_weights_and_arguments_are_refused(resnet: tuple[nn.Module, Path]) -> None:
-    for given in ({"weights": WeightsWord("default")}, {"model_args": {"width": "8"}}):
+    for given in ({"weights": WeightsRequest("default")}, {"model_args": {"width": "8"}}):
         with pytest.raises(RequestError, match="holds its weights"):
             opened(resnet[1], **given)
 
@@ -288,14 +293,14 @@ class Nested(nn.Sequential):
 def test_modules_in_nested_blocks_are_layers_too() -> None:
     model = Nested(*(nn.Linear(4, 4) for _ in range(4)))
     # From a file it would not come back: torch 2.15 cannot load what it saves of nested blocks.
-    exported = adopt(torch.export.export(model, (torch.ones(1, 4),)))
+    exported = to_module(torch.export.export(model, (torch.ones(1, 4),)))
     check_agreement(model, exported, torch.randn(1, 4))
 
 
 def test_a_live_program_is_adopted_with_weights_of_its_own() -> None:
     model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
     program = torch.export.export(model, (torch.ones(1, 4),))
-    module = adopt(program)
+    module = to_module(program)
     assert kinds(module) == [("", "Sequential"), ("0", "Linear"), ("1", "ReLU")]
     nn.init.zeros_(module.get_parameter("0.weight"))
     assert program.state_dict["0.weight"].any()
@@ -305,7 +310,7 @@ def test_a_live_program_is_adopted_with_weights_of_its_own() -> None:
 def test_a_program_exported_in_training_mode_trains_its_statistics() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3))
     x = torch.randn(4, 3)
-    module = adopt(torch.export.export(model, (x,)))
+    module = to_module(torch.export.export(model, (x,)))
     assert torch.equal(module(x), model(x))
     assert torch.equal(module.get_buffer("0.running_mean"), model[0].running_mean)
 
@@ -321,7 +326,7 @@ def free() -> nn.Module:
     n, m = Dim("n", min=2, max=8), Dim("m", min=4)
     shapes = ({0: n, 1: m}, {0: 2 * n}, None)
     given = (torch.ones(3, 5), torch.ones(6), 2)
-    return adopt(torch.export.export(Pair(), given, dynamic_shapes=shapes))
+    return to_module(torch.export.export(Pair(), given, dynamic_shapes=shapes))
 
 
 def test_lengths_that_were_left_free_may_vary(free: nn.Module) -> None:
@@ -378,7 +383,7 @@ def test_a_plain_value_is_the_one_of_the_export(free: nn.Module) -> None:
 
 def test_a_program_that_was_differentiated_cannot_be_taken_apart() -> None:
     with pytest.raises(ModelError, match="cannot be taken apart"):
-        adopt(_joint_program())
+        to_module(_joint_program())
 
 
 def _joint_program() -> torch.export.ExportedProgram:

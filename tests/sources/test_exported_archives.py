@@ -20,9 +20,9 @@ from torch._export.serde.serialize import serialize
 from torch.export import Dim
 
 from hookscope.errors import ModelError
-from hookscope.sources.exported.source import load
-from hookscope.sources.loaded import LoadedModel, WeightsWord
-from hookscope.specs.model import EXPORTED, ModelSpec
+from hookscope.sources.exported.exported_source import load
+from hookscope.sources.loaded import LoadedModel, WeightsRequest
+from hookscope.specs.model_spec import EXPORTED, ModelSpec
 
 Change = Callable[[str, bytes], bytes | str | None]
 MARK = Path("ran")  # what the crafted files make in the working folder
@@ -48,7 +48,7 @@ def sound(program: torch.export.ExportedProgram) -> Path:
 
 def opened(path: Path | str, *, trust: bool = False) -> LoadedModel:
     spec = ModelSpec(EXPORTED, str(path), str(path), "net")
-    return load(spec, weights=WeightsWord(), model_args={}, seed=0, meta=False, trust=trust)
+    return load(spec, weights=WeightsRequest(), model_args={}, seed=0, meta=False, trust=trust)
 
 
 def crafted(source: Path, change: Change, **more: bytes) -> Path:

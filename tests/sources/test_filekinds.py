@@ -19,8 +19,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from hookscope.errors import InputError
-from hookscope.files.detect import describe_file, refuse_other_than_image
-from hookscope.files.pickle_scan import DamagedPickle, globals_in
+from hookscope.files.file_types import check_is_image, describe_file
+from hookscope.files.pickle_scan import DamagedPickle, list_globals
 
 Write = Callable[[Path], object]
 STATE = {"fc.weight": torch.ones(2, 2), "fc.bias": torch.zeros(2)}
@@ -178,13 +178,13 @@ def test_looking_reads_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", range(6))
 def test_the_names_that_a_pickle_calls_are_read_off_every_protocol(protocol: int) -> None:
     data = pickle.dumps([Marked(), argparse.Namespace(a=Marked())], protocol)
-    assert globals_in(io.BytesIO(data))[0] in ("io.open", "_io.open", "__builtin__.open")
-    assert "argparse.Namespace" in globals_in(io.BytesIO(data))
+    assert list_globals(io.BytesIO(data))[0] in ("io.open", "_io.open", "__builtin__.open")
+    assert "argparse.Namespace" in list_globals(io.BytesIO(data))
 
 
 def test_what_is_no_pickle_is_no_list_of_names() -> None:
     with pytest.raises(DamagedPickle):
-        globals_in(io.BytesIO(b"\x80\x04no pickle"))
+        list_globals(io.BytesIO(b"\x80\x04no pickle"))
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_a_file_that_begins_as_no_image_is_refused(
     path = tmp_path / file
     path.write_bytes(data)
     if not refused:
-        refuse_other_than_image(str(path))
+        check_is_image(str(path))
         return
     with pytest.raises(InputError, match="is not an image") as caught:
-        refuse_other_than_image(str(path))
+        check_is_image(str(path))
     assert "PNG" in caught.value.hint

@@ -17,12 +17,12 @@ from torchvision import models
 
 import hookscope
 from hookscope.sources import weights
-from hookscope.sources.loaded import WeightsWord
+from hookscope.sources.checkpoint import lazy_tensors
+from hookscope.sources.loaded import WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta
-from hookscope.sources.stored import tensors_in
 from hookscope.sources.weights import build_from_file
-from hookscope.specs.catalog import bundled
-from hookscope.specs.model import check_weights_file
+from hookscope.specs.catalog import bundled_models
+from hookscope.specs.model_spec import check_weights_file
 
 SOME = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "raft_small", "mnasnet0_5")
 LARGE = 200_000_000  # parameters; one model of more is left out, for its time and memory
@@ -90,12 +90,12 @@ def test_a_torchvision_model_is_built_without_values(tmp_path: Path, name: str) 
     build = Builder(partial(models.get_model, name, weights=None, **options))
     torch.save(build().state_dict(), path)
     build.contexts.clear()
-    build_from_file(build, WeightsWord(str(path)))
+    build_from_file(build, WeightsRequest(str(path)))
     assert build.contexts == FILLED
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [m.name for m in bundled() if m.parameters < LARGE])
+@pytest.mark.parametrize("name", [m.name for m in bundled_models() if m.parameters < LARGE])
 def test_every_torchvision_model_is_filled_to_the_same_bits(tmp_path: Path, name: str) -> None:
     compare_with_plain_way(name, tmp_path)
 
@@ -164,7 +164,7 @@ def test_what_a_file_cannot_fill_is_built_truly(
     state = Builder(kind, 1)().state_dict()
     torch.save(state, path)
     build = Builder(kind, 0)
-    ours, _ = build_from_file(build, WeightsWord(str(path)))
+    ours, _ = build_from_file(build, WeightsRequest(str(path)))
     plain = Builder(kind, 0)()
     plain.load_state_dict(state)
     assert build.contexts == TRULY
@@ -177,7 +177,7 @@ def test_a_tied_weight_stays_one(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save(Builder(Tied, 1)().state_dict(), path)
     build = Builder(Tied)
-    ours, _ = build_from_file(build, WeightsWord(str(path)))
+    ours, _ = build_from_file(build, WeightsRequest(str(path)))
     assert build.contexts == FILLED
     assert ours.a.weight is ours.b.weight
     demand_same(ours, Builder(Tied, 1)())
@@ -190,7 +190,7 @@ def test_what_the_file_lacks_is_as_built_from_the_seed(tmp_path: Path, misfit: b
     if misfit:
         state["b.bias"] = torch.ones(7)
     save_file({n: t.clone() for n, t in state.items()}, path)
-    wanted = WeightsWord(str(path), partial=True)
+    wanted = WeightsRequest(str(path), partial=True)
     build = Builder(Tied, 5)
     ours, info = build_from_file(build, wanted)
     plain = Builder(Tied, 5)()
@@ -207,7 +207,7 @@ def test_weights_of_another_dtype_become_the_models(tmp_path: Path, dtype: torch
     state = {n: t.to(dtype, copy=True) for n, t in Builder(Tied, 1)().state_dict().items()}
     save_file(state, path)
     build = Builder(Tied)
-    ours, _ = build_from_file(build, WeightsWord(str(path)))
+    ours, _ = build_from_file(build, WeightsRequest(str(path)))
     plain = Builder(Tied, 0)()
     plain.load_state_dict(state)
     demand_same(ours, plain)
@@ -219,7 +219,7 @@ def test_pickled_weights_fill_a_model_too(tmp_path: Path, old: bool) -> None:
     path = tmp_path / "w.pth"
     state = Builder(Tied, 1)().state_dict()
     torch.save(state, path, _use_new_zipfile_serialization=not old)
-    ours, _ = build_from_file(Builder(Tied), WeightsWord(str(path)))
+    ours, _ = build_from_file(Builder(Tied), WeightsRequest(str(path)))
     demand_same(ours, Builder(Tied, 1)())
 
 
@@ -239,7 +239,7 @@ def test_a_model_that_loads_in_its_own_way_gets_the_values(tmp_path: Path) -> No
     more = {"qkv": torch.zeros(6, 2)}  # so that some name is the model's
     save_file({**dict(zip("qkv", parts.clone().unbind(), strict=True)), **more}, path)
     module = Fused()
-    weights.load_file_into(module, WeightsWord(str(path)))
+    weights.load_file_into(module, WeightsRequest(str(path)))
     assert torch.equal(module.qkv, parts.reshape(6, 2))
 
 
@@ -249,7 +249,7 @@ def test_a_lazy_model_takes_its_shapes_from_the_file(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # lazy modules are said to be under development
         lazy = nn.Sequential(nn.LazyLinear(3))
-    weights.load_file_into(lazy, WeightsWord(str(path)))
+    weights.load_file_into(lazy, WeightsRequest(str(path)))
     x = torch.randn(2, 5)
     assert torch.equal(lazy(x), stored(x))
 
@@ -257,7 +257,7 @@ def test_a_lazy_model_takes_its_shapes_from_the_file(tmp_path: Path) -> None:
 def test_tensors_are_read_when_they_are_used_and_not_before(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"a": torch.ones(3), "b": torch.zeros(2, 2, dtype=torch.int8)}, path)
-    found = tensors_in(check_weights_file(str(path)))
+    found = lazy_tensors(check_weights_file(str(path)))
     path.unlink()
     assert (found["b"].shape, found["b"].dtype) == ((2, 2), torch.int8)
     with pytest.raises(Exception, match=str(path)):

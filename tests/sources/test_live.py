@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.sources.live import hookable, opened
+from hookscope.sources.live import as_hookable, hookable
 
 
 def network() -> nn.Module:
@@ -97,7 +97,7 @@ def test_the_scripted_part_of_an_ordinary_model_is_open() -> None:
 
 def test_a_model_that_takes_hooks_is_left_alone() -> None:
     model = network()
-    assert opened(model) is model
+    assert as_hookable(model) is model
     with hookable(model) as same:
         assert same is model
 

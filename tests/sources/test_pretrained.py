@@ -18,7 +18,7 @@ from torchvision import models
 
 from hookscope.errors import ModelError, RequestError, WeightsError
 from hookscope.sources import network
-from hookscope.sources.loading import load
+from hookscope.sources.model_loader import load
 
 
 @pytest.fixture
@@ -198,10 +198,10 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(network, "_PATIENCE", 0.3)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/w-00000000.pth"
+    with socket.socket() as not_executed:
+        not_executed.bind(("127.0.0.1", 0))
+        not_executed.listen()
+        url = f"http://127.0.0.1:{not_executed.getsockname()[1]}/w-00000000.pth"
         with pytest.raises(WeightsError, match=r"did not answer within|timed out"):
             network.fetch(url)
 
@@ -212,7 +212,7 @@ def test_random_weights_ask_nobody(tmp_path: Path) -> None:
         "def refuse(*_): raise SystemExit('asked the network')\n"
         "sys.addaudithook(lambda e, a: refuse() if e in"
         " ('socket.connect', 'socket.getaddrinfo') else None)\n"
-        "from hookscope.sources.loading import load\n"
+        "from hookscope.sources.model_loader import load\n"
         "load('fasterrcnn_mobilenet_v3_large_320_fpn')\n"
         "load('lraspp_mobilenet_v3_large')\n"
     )

@@ -11,8 +11,8 @@ import torch
 
 import hookscope
 from hookscope.errors import ModelError, RequestError
-from hookscope.sources.loading import load
-from hookscope.specs.model import Typed
+from hookscope.sources.model_loader import load
+from hookscope.specs.model_spec import CommandLineText
 
 HEAD = "import torch\nfrom torch import nn\n"
 NET = "class Net(nn.Linear):\n    def __init__(self, width: int = 3): super().__init__(width, 2)\n"
@@ -32,7 +32,7 @@ def write(tmp_path: Path):
 def test_a_class_a_factory_and_an_instance_all_do(write) -> None:
     path = write(NET + "def build(width: int): return Net(width)\nmodel = Net(7)\n")
     assert load(f"{path}:Net").module.in_features == 3
-    assert load(f"{path}:Net", model_args={"width": Typed("5")}).module.in_features == 5
+    assert load(f"{path}:Net", model_args={"width": CommandLineText("5")}).module.in_features == 5
     assert load(f"{path}:build", model_args={"width": 6}).module.in_features == 6
     loaded = load(f"{path}:model")
     assert loaded.module.in_features == 7
@@ -72,7 +72,7 @@ def test_wrong_arguments_are_answered_with_the_signature(write) -> None:
     with pytest.raises(ModelError, match="unexpected keyword argument 'depth'"):
         load(f"{path}:build", model_args={"width": 1, "depth": 2})
     with pytest.raises(RequestError, match="'wide' does not do for width"):
-        load(f"{path}:build", model_args={"width": Typed("wide")})
+        load(f"{path}:build", model_args={"width": CommandLineText("wide")})
     with pytest.raises(ModelError, match="is built already"):
         load(f"{path}:model", model_args={"width": 1})
 
@@ -120,7 +120,7 @@ def test_dataclasses_and_deferred_annotations_work_in_the_file(write) -> None:
     code = "from dataclasses import dataclass\n@dataclass\nclass C:\n    w: 'int' = 3\n" + NET
     path = Path(write(code))
     path.write_text("from __future__ import annotations\n" + path.read_text())
-    assert load(f"{path}:Net", model_args={"width": Typed("4")}).module.in_features == 4
+    assert load(f"{path}:Net", model_args={"width": CommandLineText("4")}).module.in_features == 4
 
 
 def test_prints_of_the_file_stay_off_stdout(write, capsys) -> None:
@@ -169,7 +169,7 @@ def test_a_module_is_imported_from_the_current_folder(tmp_path, monkeypatch) -> 
     (package / "sizes.py").write_text("WIDTH = 5\n")
     (package / "broken.py").write_text("x = 1\nx / 0\n")
     monkeypatch.chdir(tmp_path)
-    loaded = load("nets_of_a_test.parts:Net", model_args={"width": Typed("5")})
+    loaded = load("nets_of_a_test.parts:Net", model_args={"width": CommandLineText("5")})
     assert (loaded.module.in_features, loaded.source) == (5, "module")
     assert load("nets_of_a_test:").name == "Net"
     with pytest.raises(ModelError, match=r"broken.py, line 2, raised ZeroDivisionError"):

@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.specs.model import (
-    ModelSpec,
-    parse_assignments,
-    parse_model,
-    parse_shape,
-)
+from hookscope.specs.model_spec import ModelSpec, parse_assignments, parse_model, parse_shape
 
 
 def test_a_plain_name_is_torchvisions_even_beside_a_folder_of_that_name(

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import hookscope
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
-from hookscope.sources.loading import load
+from hookscope.sources.model_loader import load
 from hookscope.tensors.nested import as_call
 from tests.conftest import Run
 from tests.sources.third_party_models import write_configuration

@@ -14,11 +14,11 @@ import torch
 from torchvision import models
 
 from hookscope.errors import ModelError, RequestError
-from hookscope.inputs.batch import build
+from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
-from hookscope.sources.loading import load
-from hookscope.specs.catalog import bundled
-from hookscope.specs.model import Typed
+from hookscope.sources.model_loader import load
+from hookscope.specs.catalog import bundled_models
+from hookscope.specs.model_spec import CommandLineText
 from hookscope.tensors.nested import as_call
 
 DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
@@ -89,13 +89,13 @@ def test_a_vision_transformer_is_built_for_the_size_of_its_recipe() -> None:
     loaded = load("vit_h_14", meta=True)
     assert loaded.module.image_size == 518
     assert loaded.shape == (1, 3, 518, 518)
-    small = load("vit_b_16", meta=True, model_args={"image_size": Typed("64")})
+    small = load("vit_b_16", meta=True, model_args={"image_size": CommandLineText("64")})
     assert small.shape == (1, 3, 64, 64)
     assert "centre crop 64x64" in small.recipe
 
 
 def test_model_arguments_reach_the_builder() -> None:
-    loaded = load("resnet18", meta=True, model_args={"num_classes": Typed("7")})
+    loaded = load("resnet18", meta=True, model_args={"num_classes": CommandLineText("7")})
     assert loaded.module.fc.out_features == 7
     assert loaded.categories == ()
     with pytest.raises(ModelError, match="cannot be built with depth=3"):
@@ -110,7 +110,7 @@ def test_building_on_meta_takes_no_memory_beside_the_import() -> None:
     # Not getrusage: a child's ru_maxrss starts from that of the process it was forked from.
     peak = "[line for line in open('/proc/self/status') if 'VmHWM' in line][0].split()[1]"
     lean = f"import torchvision; print({peak})"
-    ours = f"from hookscope.sources.loading import load\nload('vit_h_14', meta=True); print({peak})"
+    ours = f"from hookscope.sources.model_loader import load\nload('vit_h_14', meta=True); print({peak})"
     lean_peak, our_peak = (
         int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
         for code in (lean, ours)
@@ -142,7 +142,7 @@ def test_a_broken_installation_is_told_with_its_repair(
     script = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(repo)!r}]\n"
         "from hookscope.errors import EnvironmentFault\n"
-        "from hookscope.sources.loading import load\n"
+        "from hookscope.sources.model_loader import load\n"
         "try: load('resnet18')\n"
         "except EnvironmentFault as exc: print(exc)"
     )
@@ -162,7 +162,7 @@ def small_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
 
 def runs(name: str, shape: tuple[int, ...] | None) -> None:
     loaded = load(name)
-    args, kwargs = as_call(build(loaded, shape=shape).value)
+    args, kwargs = as_call(build_batch(loaded, shape=shape).value)
     with torch.no_grad():
         loaded.module(*args, **kwargs)
 
@@ -173,7 +173,7 @@ def test_a_model_runs_on_its_example(name: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [info.name for info in bundled()])
+@pytest.mark.parametrize("name", [info.name for info in bundled_models()])
 def test_every_model_builds_on_meta_and_runs_on_its_example(name: str) -> None:
     meta = load(name, meta=True)
     assert all(value.is_meta for value in meta.module.state_dict().values())
@@ -182,11 +182,13 @@ def test_every_model_builds_on_meta_and_runs_on_its_example(name: str) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [info.name for info in bundled() if info.task != "detection"])
+@pytest.mark.parametrize(
+    "name", [info.name for info in bundled_models() if info.task != "detection"]
+)
 def test_every_model_takes_noise_of_the_size_of_its_recipe(name: str, repo: Path) -> None:
     loaded = load(name, meta=True)
-    batch = build(loaded, str(repo / "img.png"))
-    noise = build(loaded)
+    batch = build_batch(loaded, str(repo / "img.png"))
+    noise = build_batch(loaded)
     if loaded.task not in ("segmentation", "optical flow"):
         sizes = {source["shape"].split("x")[-2:][0] for source in (*batch.sources, *noise.sources)}
         assert len(sizes) == 1

@@ -18,8 +18,8 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import HookscopeError, RequestError, WeightsError
-from hookscope.files.weight_files import find
-from hookscope.sources.loaded import WeightsWord
+from hookscope.files.weight_files import find_weight_files
+from hookscope.sources.loaded import WeightsRequest
 from hookscope.sources.weights import load_file_into
 
 SAFE, PICKLED = "model.safetensors.index.json", "pytorch_model.bin.index.json"
@@ -60,7 +60,7 @@ def test_a_sharded_set_is_read_by_its_folder_or_its_index(
     index = tmp_path / (SAFE if safe else PICKLED)
     assert index.exists()
     target = net()
-    info = load_file_into(target, WeightsWord(str(index if by == "index" else tmp_path)))
+    info = load_file_into(target, WeightsRequest(str(index if by == "index" else tmp_path)))
     assert same(target, net(1))
     assert (info.missing, info.unexpected) == ((), ())
 
@@ -75,15 +75,15 @@ def test_the_hash_of_a_set_is_that_of_what_b3sum_prints(shards: Path) -> None:
         printed = subprocess.run(command, cwd=shards, capture_output=True, text=True, check=True)
         assert printed.stdout == "".join(lines)
     expected = blake3("".join(lines).encode()).hexdigest()
-    assert load_file_into(net(), WeightsWord(str(shards))).blake3 == expected
+    assert load_file_into(net(), WeightsRequest(str(shards))).blake3 == expected
 
 
 def test_the_hash_of_a_set_is_the_same_from_any_folder(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = find(str(shards)).blake3()
+    elsewhere = find_weight_files(str(shards)).blake3()
     monkeypatch.chdir(shards)
-    assert find(SAFE).blake3() == find(".").blake3() == elsewhere
+    assert find_weight_files(SAFE).blake3() == find_weight_files(".").blake3() == elsewhere
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
@@ -93,7 +93,7 @@ def test_a_folder_with_one_file_is_that_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "training_args.bin").write_bytes(b"no weights")
     target = net()
-    info = load_file_into(target, WeightsWord(str(tmp_path)))
+    info = load_file_into(target, WeightsRequest(str(tmp_path)))
     assert same(target, net(1))
     assert info.blake3 == blake3((tmp_path / name).read_bytes()).hexdigest()
 
@@ -104,7 +104,7 @@ def test_links_to_a_cache_elsewhere_are_followed(shards: Path, tmp_path: Path) -
     for file in [*shards.glob("*.safetensors"), shards / SAFE]:
         (snapshot / file.name).symlink_to(file)
     target = net()
-    load_file_into(target, WeightsWord(str(snapshot)))
+    load_file_into(target, WeightsRequest(str(snapshot)))
     assert same(target, net(1))
 
 
@@ -116,7 +116,7 @@ def test_an_index_may_not_lead_out_of_its_folder(shards: Path, name: str) -> Non
     save_file(net(2).state_dict(), shards.parent / "out.safetensors")
     change_map(shards / SAFE, lambda names: names.update({"0.weight": name}))
     with pytest.raises(WeightsError, match="not in its folder") as caught:
-        load_file_into(net(), WeightsWord(str(shards)))
+        load_file_into(net(), WeightsRequest(str(shards)))
     assert caught.value.exit_code == 2
     assert caught.value.hint
 
@@ -125,7 +125,7 @@ def test_a_missing_file_of_a_set_is_named(shards: Path) -> None:
     gone = sorted(shards.glob("*.safetensors"))[1]
     gone.unlink()
     with pytest.raises(WeightsError, match=r"1 of 3 files .* is not there") as caught:
-        load_file_into(net(), WeightsWord(str(shards)))
+        load_file_into(net(), WeightsRequest(str(shards)))
     assert gone.name in caught.value.message
     assert "Download" in caught.value.hint
 
@@ -135,7 +135,7 @@ def test_a_cut_off_file_of_a_set_is_named(shards: Path, length: int) -> None:
     cut = sorted(shards.glob("*.safetensors"))[1]
     cut.write_bytes(cut.read_bytes()[:length])
     with pytest.raises(WeightsError) as caught:
-        load_file_into(net(), WeightsWord(str(shards)))
+        load_file_into(net(), WeightsRequest(str(shards)))
     assert cut.name in caught.value.message
     assert caught.value.exit_code == 2
 
@@ -143,12 +143,12 @@ def test_a_cut_off_file_of_a_set_is_named(shards: Path, length: int) -> None:
 def test_an_index_that_names_tensors_which_no_file_has_is_refused(shards: Path) -> None:
     change_map(shards / SAFE, lambda names: names.update({"3.weight": names["0.weight"]}))
     with pytest.raises(WeightsError, match=r"'3\.weight' is not in .*where the index"):
-        load_file_into(net(), WeightsWord(str(shards)))
+        load_file_into(net(), WeightsRequest(str(shards)))
 
 
 def test_of_a_set_the_tensors_that_the_index_names_are_read(shards: Path) -> None:
     change_map(shards / SAFE, lambda names: names.pop("0.bias"))
-    info = load_file_into(net(), WeightsWord(str(shards), partial=True))
+    info = load_file_into(net(), WeightsRequest(str(shards), partial=True))
     assert info.missing == ("0.bias",)
 
 
@@ -162,7 +162,7 @@ def test_of_a_set_the_tensors_that_the_index_names_are_read(shards: Path) -> Non
 def test_a_damaged_index_is_refused(shards: Path, text: str) -> None:
     (shards / SAFE).write_text(text, errors="surrogatepass")
     with pytest.raises(WeightsError, match="is no index of weights") as caught:
-        find(str(shards))
+        find_weight_files(str(shards))
     assert caught.value.exit_code == 2
 
 
@@ -182,7 +182,7 @@ def test_a_folder_without_weights_or_with_several_is_a_wrong_request(
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(RequestError, match=message) as caught:
-        find(str(tmp_path))
+        find_weight_files(str(tmp_path))
     assert hint in caught.value.hint
 
 
@@ -198,7 +198,7 @@ def test_mutated_sets_end_in_a_sentence(shards: Path) -> None:
             broken[place % len(sound)] = value % 256
             file.write_bytes(bytes(broken) if value % 3 else sound[:place])
             try:
-                load_file_into(net(), WeightsWord(str(shards)))
+                load_file_into(net(), WeightsRequest(str(shards)))
             except HookscopeError as error:
                 assert error.exit_code == 2
                 assert error.hint
@@ -242,5 +242,5 @@ def test_the_command_takes_a_folder_and_writes_its_hash(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     capture = hookscope.load(tmp_path / "out.safetensors")
-    assert capture.metadata["model"]["blake3"] == find(str(tmp_path / "set")).blake3()
+    assert capture.metadata["model"]["blake3"] == find_weight_files(str(tmp_path / "set")).blake3()
     assert torch.equal(capture["./output"], stored(capture["./input.0"].clone()))  # aligned

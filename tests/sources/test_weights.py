@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hookscope.errors import RequestError, WeightsError
-from hookscope.sources.loaded import WeightsWord
+from hookscope.sources.loaded import WeightsRequest
 from hookscope.sources.weights import load_file_into
 from tests.conftest import Run
 
@@ -35,7 +35,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 def test_weights_are_read_and_hashed(tmp_path: Path, suffix: str) -> None:
     path, source, target = tmp_path / f"w{suffix}", net(1), net()
     (save_file if suffix == ".safetensors" else torch.save)(source.state_dict(), path)
-    info = load_file_into(target, WeightsWord(str(path)))
+    info = load_file_into(target, WeightsRequest(str(path)))
     assert same(target, source)
     assert (info.missing, info.unexpected, info.stripped) == ((), (), ())
     assert info.blake3 == blake3(path.read_bytes()).hexdigest()
@@ -45,7 +45,7 @@ def test_weights_are_read_and_hashed(tmp_path: Path, suffix: str) -> None:
 def test_checkpoints_of_training_are_opened(tmp_path: Path, key: str) -> None:
     path, source, target = tmp_path / "w.pth", net(1), net()
     torch.save({"epoch": 3, key: source.state_dict(), "step": torch.tensor(5)}, path)
-    load_file_into(target, WeightsWord(str(path)))
+    load_file_into(target, WeightsRequest(str(path)))
     assert same(target, source)
 
 
@@ -62,7 +62,7 @@ def test_checkpoints_of_training_are_opened(tmp_path: Path, key: str) -> None:
 def test_prefixes_of_wrappers_are_taken_off(tmp_path: Path, rename, stripped) -> None:
     path, source, target = tmp_path / "w.pth", net(1), net()
     torch.save({rename(name): value for name, value in source.state_dict().items()}, path)
-    info = load_file_into(target, WeightsWord(str(path)))
+    info = load_file_into(target, WeightsRequest(str(path)))
     assert same(target, source)
     assert info.stripped == stripped
     assert not info.missing
@@ -73,7 +73,7 @@ def test_a_module_that_is_called_module_keeps_its_name(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     source, target = nn.ModuleDict({"module": net(1)}), nn.ModuleDict({"module": net()})
     torch.save(source.state_dict(), path)
-    assert load_file_into(target, WeightsWord(str(path))).stripped == ()
+    assert load_file_into(target, WeightsRequest(str(path))).stripped == ()
     assert same(target, source)
 
 
@@ -96,13 +96,13 @@ def test_a_file_is_refused_where_strict_loading_refuses_it(
         fits = False
     assert fits is (complete or lacks == "1.num_batches_tracked")
     if fits:
-        assert load_file_into(net(), WeightsWord(str(path))).missing == ()
+        assert load_file_into(net(), WeightsRequest(str(path))).missing == ()
         return
     with pytest.raises(WeightsError, match=f"6 of the model's 7 tensors .*lacks {lacks}") as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert caught.value.exit_code == 2
     assert "--partial" in caught.value.hint
-    assert load_file_into(net(), WeightsWord(str(path), partial=True)).missing == (lacks,)
+    assert load_file_into(net(), WeightsRequest(str(path), partial=True)).missing == (lacks,)
 
 
 def test_a_buffer_that_is_not_saved_is_not_missing(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_buffer_that_is_not_saved_is_not_missing(tmp_path: Path) -> None:
 
     path = tmp_path / "w.pth"
     torch.save(with_buffer().state_dict(), path)
-    assert load_file_into(with_buffer(), WeightsWord(str(path))).missing == ()
+    assert load_file_into(with_buffer(), WeightsRequest(str(path))).missing == ()
 
 
 def test_state_besides_tensors_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ def test_state_besides_tensors_that_is_missing_is_named(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save(nn.Linear(2, 2).state_dict(), path)
     with pytest.raises(WeightsError, match="lacks _extra_state"):
-        load_file_into(Extra(2, 2), WeightsWord(str(path)))
+        load_file_into(Extra(2, 2), WeightsRequest(str(path)))
 
 
 def test_names_of_another_model_are_told_of_both_sides(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({f"net.{name}": value for name, value in net().state_dict().items()}, path)
     with pytest.raises(WeightsError) as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert caught.value.message.startswith("0 of the model's 7 tensors are in")
     assert "net.0.weight" in caught.value.message
     assert "the model has 0.weight" in caught.value.message
@@ -146,9 +146,9 @@ def test_missing_names_beside_unexpected_ones_hint_at_renaming(tmp_path: Path) -
     state["0.offset"] = state.pop("0.bias")
     torch.save(state, path)
     with pytest.raises(WeightsError, match=r"lacks 0\.bias and holds 0\.offset besides") as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert "--rename" in caught.value.hint
-    wanted = WeightsWord(str(path), (("0.offset", "0.bias"),))
+    wanted = WeightsRequest(str(path), (("0.offset", "0.bias"),))
     assert load_file_into(net(), wanted).missing == ()
 
 
@@ -175,7 +175,7 @@ def test_the_family_of_a_wrong_models_checkpoint_is_named(
     path = tmp_path / "w.pth"
     torch.save(dict.fromkeys((f"module.{name}" for name in names), torch.ones(1)), path)
     with pytest.raises(WeightsError, match=family):
-        load_file_into(nn.ModuleDict({"own": nn.Linear(2, 2)}), WeightsWord(str(path)))
+        load_file_into(nn.ModuleDict({"own": nn.Linear(2, 2)}), WeightsRequest(str(path)))
 
 
 def test_the_command_refuses_the_checkpoint_of_another_model(run: Run, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_partial_lists_missing_and_unexpected_names(
     target = net()
     kept = target[0].bias.clone()
     with caplog.at_level(logging.WARNING, "hookscope"):
-        info = load_file_into(target, WeightsWord(str(path), partial=True))
+        info = load_file_into(target, WeightsRequest(str(path), partial=True))
     assert (info.missing, info.unexpected) == (("0.bias",), ("head.weight",))
     assert torch.equal(target[0].bias, kept)
     assert "0.bias" in caplog.text
@@ -213,7 +213,7 @@ def test_a_tied_weight_that_was_saved_once_is_not_missing(tmp_path: Path) -> Non
     path, state = tmp_path / "w.pth", tied().state_dict()
     del state["b.weight"]
     torch.save(state, path)
-    assert load_file_into(tied(), WeightsWord(str(path))).missing == ()
+    assert load_file_into(tied(), WeightsRequest(str(path))).missing == ()
 
 
 class Evil:
@@ -239,7 +239,7 @@ def test_content_that_is_no_fitting_weights_is_refused(
     monkeypatch.chdir(tmp_path)
     torch.save(content, "w.pth")
     with pytest.raises(WeightsError) as caught:
-        load_file_into(net(), WeightsWord("w.pth"))
+        load_file_into(net(), WeightsRequest("w.pth"))
     assert message in caught.value.message
     assert caught.value.hint
     assert not Path("ran").exists()
@@ -249,7 +249,7 @@ def test_a_misfit_names_the_tensor_and_both_shapes(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save(nn.Sequential(nn.Linear(5, 4)).state_dict(), path)
     with pytest.raises(WeightsError, match=r"0\.weight \(4x5 for 4x3\), and it lacks 1\.weight"):
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
@@ -259,7 +259,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str, length: int) -> 
     (save_file if suffix == ".safetensors" else torch.save)(net().state_dict(), path)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(WeightsError) as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert str(path) in caught.value.message
     assert "Write or download it again" in caught.value.hint
 
@@ -271,13 +271,13 @@ def test_a_file_that_pytorch_never_wrote_is_refused(
     monkeypatch.chdir(tmp_path)
     Path("w.pth").write_bytes(data)
     with pytest.raises(WeightsError):
-        load_file_into(net(), WeightsWord("w.pth"))
+        load_file_into(net(), WeightsRequest("w.pth"))
     assert not Path("ran").exists()
 
 
 def test_a_missing_file_is_a_wrong_request(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as caught:
-        load_file_into(net(), WeightsWord(str(tmp_path / "w.pth")))
+        load_file_into(net(), WeightsRequest(str(tmp_path / "w.pth")))
     assert caught.value.exit_code == 2
 
 
@@ -304,7 +304,7 @@ def test_prefixes_are_replaced_as_they_stand_or_without_wrappers(
 ) -> None:
     path, source, target = tmp_path / "w.pth", two("backbone", "head", 1), two("body", "neck")
     torch.save({stored(name): value for name, value in source.state_dict().items()}, path)
-    info = load_file_into(target, WeightsWord(str(path), tuple(rename.items())))
+    info = load_file_into(target, WeightsRequest(str(path), tuple(rename.items())))
     assert same(target, two("body", "neck", 1))
     assert (info.missing, info.unexpected) == ((), ())
 
@@ -316,7 +316,7 @@ def test_the_longest_prefix_counts_and_only_whole_parts_of_names(tmp_path: Path)
     for name, length in (("x", 1), ("ab", 2), ("y", 3)):
         target.add_module(name, nn.Module())
         target.get_submodule(name).w = nn.Parameter(torch.zeros(length))
-    info = load_file_into(target, WeightsWord(str(path), (("a", "x"), ("a.b", "y"))))
+    info = load_file_into(target, WeightsRequest(str(path), (("a", "x"), ("a.b", "y"))))
     assert (info.missing, info.unexpected) == ((), ())
 
 
@@ -336,7 +336,7 @@ def test_a_prefix_that_cannot_be_replaced_is_a_wrong_request(
     path = tmp_path / "w.pth"
     torch.save(nn.ModuleDict({"backbone": net()}).state_dict(), path)
     with pytest.raises(WeightsError) as caught:
-        load_file_into(net(), WeightsWord(str(path), rename))
+        load_file_into(net(), WeightsRequest(str(path), rename))
     assert message in caught.value.message
     assert hint in caught.value.hint
     assert caught.value.exit_code == 2
@@ -350,7 +350,7 @@ def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
     state = net(1).state_dict()
     torch.save({**state, "0.weight": torch.ones(7, 3)}, path)
     with caplog.at_level(logging.WARNING, "hookscope"):
-        info = load_file_into(target, WeightsWord(str(path), partial=True))
+        info = load_file_into(target, WeightsRequest(str(path), partial=True))
     assert torch.equal(target[0].weight, kept)
     assert torch.equal(target[0].bias, state["0.bias"])
     told = f"weights: left out for their shape (in {path}): 0.weight (7x3 for 4x3)"
@@ -362,14 +362,14 @@ def test_partial_with_nothing_that_fits_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({"0.weight": torch.ones(7, 3), "0.bias": torch.tensor(3.0)}, path)
     with pytest.raises(WeightsError, match=r"0 of .*7x3 for 4x3.*one number for 4"):
-        load_file_into(net(), WeightsWord(str(path), partial=True))
+        load_file_into(net(), WeightsRequest(str(path), partial=True))
 
 
 def test_a_bad_file_of_weights_is_a_wrong_request(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     path.write_bytes(b"PK")
     with pytest.raises(WeightsError) as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert caught.value.exit_code == 2
 
 
@@ -378,7 +378,7 @@ def test_an_image_is_told_for_what_it_is(tmp_path: Path, file: str) -> None:
     path = tmp_path / file
     Image.new("RGB", (4, 4)).save(path, "PNG")
     with pytest.raises(WeightsError, match="is an image, not weights") as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert "--input" in caught.value.hint
 
 
@@ -387,5 +387,5 @@ def test_torchscript_is_not_read_as_weights(tmp_path: Path) -> None:
     path = tmp_path / "w.pt"
     torch.jit.save(torch.jit.trace(net().eval(), torch.ones(1, 3)), str(path))
     with pytest.raises(WeightsError, match="is a TorchScript archive, not weights") as caught:
-        load_file_into(net(), WeightsWord(str(path)))
+        load_file_into(net(), WeightsRequest(str(path)))
     assert "This version does not read" in caught.value.hint

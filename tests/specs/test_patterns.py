@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import LayerError
-from hookscope.specs.patterns import expand_braces, matches, split_signs
+from hookscope.specs.patterns import expand_braces, matches, split_exclusions
 
 names = st.text("ab.01_", max_size=8)
 globs = st.text("ab.01_*?[]!-", max_size=8)
@@ -55,7 +55,7 @@ def test_braces_that_explode_are_refused_at_once() -> None:
 @pytest.mark.parametrize("pattern", ["", "!"])
 def test_an_empty_pattern_is_an_error(pattern: str) -> None:
     with pytest.raises(LayerError, match="empty"):
-        split_signs(["a", pattern])
+        split_exclusions(["a", pattern])
 
 
 @given(st.text("{},ab*", max_size=30))

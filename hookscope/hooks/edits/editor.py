@@ -13,16 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookscope.errors import EditError
-from hookscope.hooks.edits.plan import Bound, carry_out, is_editable
+from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import HookSet, inside_backward, what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
-from hookscope.tensors.clones import dressed
-from hookscope.tensors.gradient_gate import carries_gradient, gate
-from hookscope.tensors.interrupts import Restoring
-from hookscope.tensors.nested import Path, map_tensors
+from hookscope.tensors.clones import with_type_and_attributes
+from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
+from hookscope.tensors.interrupts import SignalSafeContext
+from hookscope.tensors.nested import TensorPath, map_tensors
 
 
 class _Running(threading.local):
@@ -32,7 +32,7 @@ class _Running(threading.local):
         self.calls: dict[nn.Module, list[int]] = {}
 
 
-class Editor(Restoring["Editor"]):
+class Editor(SignalSafeContext["Editor"]):
     """Carries edits out while the ``with`` block runs; afterwards no hook is left.
 
     Args:
@@ -49,7 +49,7 @@ class Editor(Restoring["Editor"]):
     def __init__(
         self,
         model: nn.Module,
-        bounds: tuple[Bound, ...],
+        bounds: tuple[BoundEdit, ...],
         seed: int,
         recorder: Recorder | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class Editor(Restoring["Editor"]):
         self._hooks = HookSet(model)
 
     def _enter(self) -> Editor:
-        own: dict[Layer, list[Bound]] = {}
+        own: dict[Layer, list[BoundEdit]] = {}
         for bound in self.bounds:
             own.setdefault(bound.layer, []).append(bound)
         with self._hooks.attaching() as hooks:
@@ -75,7 +75,7 @@ class Editor(Restoring["Editor"]):
     def _leave(self, *error: object) -> None:
         self._hooks.__exit__(None, None, None)
 
-    def demand_effect(self) -> None:
+    def check_effect(self) -> None:
         """Demand that every edit changed something.
 
         Raises:
@@ -100,7 +100,7 @@ class Editor(Restoring["Editor"]):
     def _before(
         self,
         layer: Layer,
-        bounds: list[Bound],
+        bounds: list[BoundEdit],
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -127,7 +127,7 @@ class Editor(Restoring["Editor"]):
     def _after(
         self,
         layer: Layer,
-        bounds: list[Bound],
+        bounds: list[BoundEdit],
         module: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -147,15 +147,17 @@ class Editor(Restoring["Editor"]):
             output = map_tensors(output, partial(self._listen, layer, call, gradients))
         return output
 
-    def _change(self, layer: Layer, call: int, kind: str, bounds: list[Bound], value: Any) -> Any:
+    def _change(
+        self, layer: Layer, call: int, kind: str, bounds: list[BoundEdit], value: Any
+    ) -> Any:
         """The value with its tensors edited; its structure is that of ``value``."""
         pairs: list[tuple[str, Tensor, Tensor]] = []
 
-        def change(path: Path, tensor: Tensor) -> Tensor:
+        def change(path: TensorPath, tensor: Tensor) -> Tensor:
             what = what_of(kind, path)
             new = self._edited(bounds, tensor, key_of(layer.name, call, what))
             if new is not tensor:
-                new = dressed(new, tensor)
+                new = with_type_and_attributes(new, tensor)
                 pairs.append((what, tensor, new))
             return new
 
@@ -172,18 +174,18 @@ class Editor(Restoring["Editor"]):
         return changed
 
     def _edited(
-        self, bounds: list[Bound], tensor: Tensor, key: str, activation: Tensor | None = None
+        self, bounds: list[BoundEdit], tensor: Tensor, key: str, activation: Tensor | None = None
     ) -> Tensor:
         """The tensor after all of the edits, in their order."""
         for bound in bounds:
             if is_editable(bound, tensor):
-                tensor = carry_out(bound, tensor, key, self.seed, activation)
+                tensor = apply_edit(bound, tensor, key, self.seed, activation)
                 if key not in self.changed[bound.position]:
                     self.changed[bound.position].append(key)
         return tensor
 
     def _listen(
-        self, layer: Layer, call: int, bounds: list[Bound], path: Path, tensor: Tensor
+        self, layer: Layer, call: int, bounds: list[BoundEdit], path: TensorPath, tensor: Tensor
     ) -> Tensor:
         """A clone of an output; the gradient is edited between the clone and the output.
 
@@ -196,7 +198,7 @@ class Editor(Restoring["Editor"]):
         activation = tensor.detach().clone() if needed else None
         what = f"{what_of(OUTPUT, path)}.grad"
         arrived = partial(self._arrived, layer, call, what, bounds, activation)
-        clone: Tensor = gate(tensor, lambda grads: tuple(map(arrived, grads)))
+        clone: Tensor = insert_gradient_gate(tensor, lambda grads: tuple(map(arrived, grads)))
         return clone
 
     def _arrived(
@@ -204,7 +206,7 @@ class Editor(Restoring["Editor"]):
         layer: Layer,
         call: int,
         what: str,
-        bounds: list[Bound],
+        bounds: list[BoundEdit],
         activation: Tensor | None,
         grad: Tensor | None,
     ) -> Tensor | None:

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.tensors.norms import deviation, euclidean_norm
+from hookscope.tensors.tensor_stats import deviation, euclidean_norm
 
 
 @dataclass(frozen=True)
-class Site:
+class EditSite:
     """Where an operation works, as far as it may want to know.
 
     Attributes:
@@ -45,7 +45,7 @@ class Site:
         return drawn.to(value.device, value.real.dtype if value.is_complex() else value.dtype)
 
 
-def seed_of(seed: int, position: int, key: str) -> int:
+def edit_seed(seed: int, position: int, key: str) -> int:
     """Return the seed of the edit at ``position`` (from 0) of its list, for the tensor ``key``.
 
     It is made of the first 63 bits of the SHA-256 digest of ``"SEED POSITION KEY"``, so that the
@@ -56,19 +56,19 @@ def seed_of(seed: int, position: int, key: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _zero(x: Tensor, argument: None, site: Site) -> Tensor:
+def _zero(x: Tensor, argument: None, site: EditSite) -> Tensor:
     return x.masked_fill(torch.ones((), dtype=torch.bool, device=x.device), 0)
 
 
-def _scale(x: Tensor, factor: float, site: Site) -> Tensor:
+def _scale(x: Tensor, factor: float, site: EditSite) -> Tensor:
     return x * factor
 
 
-def _clamp(x: Tensor, bounds: tuple[float, float], site: Site) -> Tensor:
+def _clamp(x: Tensor, bounds: tuple[float, float], site: EditSite) -> Tensor:
     return x.clamp(*bounds)
 
 
-def _noise(x: Tensor, size: tuple[float, bool], site: Site) -> Tensor:
+def _noise(x: Tensor, size: tuple[float, bool], site: EditSite) -> Tensor:
     number, in_deviations = size
     if not in_deviations:
         return x + number * site.draw(torch.randn, x)
@@ -78,7 +78,7 @@ def _noise(x: Tensor, size: tuple[float, bool], site: Site) -> Tensor:
     return x + number * deviation(x.detach()) * site.draw(torch.randn, x)
 
 
-def _mean(x: Tensor, over: str, site: Site) -> Tensor:
+def _mean(x: Tensor, over: str, site: EditSite) -> Tensor:
     if over == "channel":
         return _channel_mean(x, site)
     if over != "spatial" and x.ndim < 2:  # a vector of channels is one sample
@@ -91,7 +91,7 @@ def _mean(x: Tensor, over: str, site: Site) -> Tensor:
     return x.mean(space, keepdim=True).expand_as(x).contiguous()
 
 
-def _channel_mean(x: Tensor, site: Site) -> Tensor:
+def _channel_mean(x: Tensor, site: EditSite) -> Tensor:
     """The mean over the batch and every position; of one value it would be the value itself."""
     others = [dim for dim in range(x.ndim) if dim != site.channel_dim]
     if all(x.shape[dim] == 1 for dim in others):
@@ -99,18 +99,18 @@ def _channel_mean(x: Tensor, site: Site) -> Tensor:
     return x.mean(others, keepdim=True).expand_as(x).contiguous()
 
 
-def _add(x: Tensor, source: Any, site: Site) -> Tensor:
+def _add(x: Tensor, source: Any, site: EditSite) -> Tensor:
     assert site.stored is not None
     return x + site.stored
 
 
-def _patch(x: Tensor, source: Any, site: Site) -> Tensor:
+def _patch(x: Tensor, source: Any, site: EditSite) -> Tensor:
     assert site.stored is not None
     everywhere = torch.ones((), dtype=torch.bool, device=x.device)
     return torch.where(everywhere, site.stored, x)
 
 
-def _quantize(x: Tensor, bits: int, site: Site) -> Tensor:
+def _quantize(x: Tensor, bits: int, site: EditSite) -> Tensor:
     """Uniform affine quantization to ``bits`` bits and back, one range for the whole tensor.
 
     The range is from the smallest to the largest entry, widened to hold 0, which is then met
@@ -131,49 +131,49 @@ def _quantize(x: Tensor, bits: int, site: Site) -> Tensor:
     return torch.fake_quantize_per_tensor_affine(x, scale, zero, 0, top)
 
 
-def _dropout(x: Tensor, share: float, site: Site) -> Tensor:
+def _dropout(x: Tensor, share: float, site: EditSite) -> Tensor:
     """Inverted dropout, as ``torch.nn.functional.dropout`` has it (Srivastava et al. 2014)."""
     kept = site.draw(torch.rand, x.detach().float()) >= share
     return x * (kept.to(x.dtype) / (1 - share))
 
 
-def _dtype(x: Tensor, name: str, site: Site) -> Tensor:
+def _dtype(x: Tensor, name: str, site: EditSite) -> Tensor:
     narrow: torch.dtype = getattr(torch, name)
     rounded: Tensor = x.to(narrow, copy=True).to(x.dtype)
     return rounded
 
 
-def _clip(g: Tensor, limit: float, site: Site) -> Tensor:
+def _clip(g: Tensor, limit: float, site: EditSite) -> Tensor:
     return g.clamp(-limit, limit)
 
 
-def _norm(g: Tensor, limit: float, site: Site) -> Tensor:
+def _norm(g: Tensor, limit: float, site: EditSite) -> Tensor:
     """Clipping by norm, as ``torch.nn.utils.clip_grad_norm_`` has it (Pascanu et al. 2013)."""
     norm = euclidean_norm(g, dtype=torch.promote_types(g.dtype, torch.float32))
     share: Tensor = (limit / (norm + 1e-6)).clamp(max=1.0)
     return g * share.to(g.dtype)
 
 
-def _sign(g: Tensor, argument: None, site: Site) -> Tensor:
+def _sign(g: Tensor, argument: None, site: EditSite) -> Tensor:
     return g.sgn()
 
 
-def _l2(g: Tensor, weight: float, site: Site) -> Tensor:
+def _l2(g: Tensor, weight: float, site: EditSite) -> Tensor:
     assert site.activation is not None
     return g + weight * site.activation
 
 
-def _l1(g: Tensor, weight: float, site: Site) -> Tensor:
+def _l1(g: Tensor, weight: float, site: EditSite) -> Tensor:
     assert site.activation is not None
     return g + weight * site.activation.sgn()
 
 
-def _reverse(g: Tensor, argument: None, site: Site) -> Tensor:
+def _reverse(g: Tensor, argument: None, site: EditSite) -> Tensor:
     """Gradient reversal (Ganin and Lempitsky 2015)."""
     return -g
 
 
-Operation = Callable[[Tensor, Any, Site], Tensor]
+Operation = Callable[[Tensor, Any, EditSite], Tensor]
 
 OPERATIONS: dict[str, Operation] = {
     "zero": _zero,

@@ -12,19 +12,19 @@ from torch import Tensor
 from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer
 
-Keep = Callable[[Layer, int, str, Tensor], None]
+EmitCallback = Callable[[Layer, int, str, Tensor], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class HookContext:
     """Where a hook runs at this moment, for what it emits."""
 
     layer: Layer
     call: int
-    keep: Keep | None
+    keep: EmitCallback | None
 
 
-RUNNING: ContextVar[Place | None] = ContextVar("hookscope_running_hook", default=None)
+CURRENT_HOOK: ContextVar[HookContext | None] = ContextVar("hookscope_running_hook", default=None)
 
 
 def emit(name: str, value: Tensor | float) -> None:
@@ -51,7 +51,7 @@ def emit(name: str, value: Tensor | float) -> None:
         >>> list(shot)
         ['1/largest', '1/output']
     """
-    place = RUNNING.get()
+    place = CURRENT_HOOK.get()
     if place is None:
         raise RequestError(
             f"hookscope.emit({name!r}, ...) was called outside a hook of a running recording.",

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
 
-from hookscope.errors import RequestError, ResultsFileError, StoreError
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError, ResultsFileError, StoreError, cause
 from hookscope.results.features.folder import (
+    INPUTS,
     MANIFEST,
     PARTS,
     PLAN,
     STATISTICS,
     STATISTICS_ONLY,
-    damaged,
+    damaged_file_error,
     read_json,
 )
-from hookscope.results.features.lazy import SCALE, Rows
-from hookscope.results.features.location import Place, place_of
-from hookscope.results.features.manifest import parts_of
-from hookscope.results.features.schema import demand_known, demand_whole
+from hookscope.results.features.lazy_rows import SCALE, LazyRows
+from hookscope.results.features.location import Location, parse_location
+from hookscope.results.features.manifest import read_parts
+from hookscope.results.features.manifest_schema import check_manifest, check_schema
 from hookscope.results.features.shards import Shards
-from hookscope.results.features.table import Inputs
 from hookscope.specs.output_path import ADDRESS, holds_features
 from hookscope.specs.tensor_key import WHOLE, choose_keys
 
@@ -45,16 +50,16 @@ class Features:
 
     def __init__(self, folder: str | os.PathLike[str], *, sums: bool = False) -> None:
         """Open the folder; with ``sums`` shards that are read are held against their CRC-32."""
-        place = place_of(folder)
+        place = parse_location(folder)
         self.folder = str(place)
         self.manifest = read_manifest(place)
         self.rows = int(self.manifest["rows"])
         if (rows := sum(shard["rows"] for shard in self.manifest["shards"])) != self.rows:
-            raise damaged(place, MANIFEST, f"its shards hold {rows} of {self.rows} rows")
+            raise damaged_file_error(place, MANIFEST, f"its shards hold {rows} of {self.rows} rows")
         told = {str(one["key"]): one for one in self.manifest["keys"]}
         scales = {key + SCALE for key in told}  # not listed; and if they were, no key of their own
         self.keys = tuple(key for key in told if key not in scales)
-        self.inputs = Inputs(place, self.rows)
+        self.inputs = InputTable(place, self.rows)
         self._shapes = {key: tuple(told[key]["shape"]) for key in self.keys}
         self._shards = Shards(place, self.manifest["shards"], sums)
 
@@ -73,7 +78,7 @@ class Features:
     def __contains__(self, word: object) -> bool:
         return isinstance(word, str) and word in self.keys
 
-    def __getitem__(self, word: str) -> Rows:
+    def __getitem__(self, word: str) -> LazyRows:
         """Return the rows of a layer or a key.
 
         Raises:
@@ -96,7 +101,7 @@ class Features:
             raise RequestError(
                 f"{self.folder} holds no rows.", "Capture again, with an --input that is not empty."
             )
-        return Rows(self._shards, found[0], (self.rows, *self._shapes[found[0]]))
+        return LazyRows(self._shards, found[0], (self.rows, *self._shapes[found[0]]))
 
     def choose(self, words: Iterable[str]) -> list[str]:
         """Return the keys that layers, keys or globs over them name; all of them if none is given.
@@ -133,7 +138,7 @@ class Features:
         return RowsDataset(self[word], self.inputs if with_path else None)
 
 
-def read_manifest(place: Place) -> dict[str, Any]:
+def read_manifest(place: Location) -> dict[str, Any]:
     """Return the manifest of a finished folder.
 
     Raises:
@@ -159,7 +164,7 @@ def read_manifest(place: Place) -> dict[str, Any]:
             plan = read_json(place, PLAN) or {}
         except ResultsFileError:  # the run that goes on says so
             plan = {}
-        done = sum(part["rows"] for part in parts_of(place))
+        done = sum(part["rows"] for part in read_parts(place))
         raise StoreError(
             f"The features in {place} are not finished: {done} of {plan.get('rows', '?')} rows"
             " are there.",
@@ -171,6 +176,98 @@ def read_manifest(place: Place) -> dict[str, Any]:
             f"The folder {place} holds no features: {found}.",
             "Name a folder that 'hookscope extract' wrote.",
         )
-    demand_known(place, manifest)
-    demand_whole(place, manifest)
+    check_schema(place, manifest)
+    check_manifest(place, manifest)
     return manifest
+
+
+_BLOCK = 1 << 22  # bytes
+
+
+class InputTable(Sequence[dict[str, Any]]):
+    """One entry a row: ``row``, ``path``, ``bytes``, ``sha256``, and ``skipped`` if it was.
+
+    Of an item of a Dataset ``row`` and ``item``, its number there.
+
+    Args:
+        place: the folder.
+        rows: how many there are.
+    """
+
+    def __init__(self, place: Location, rows: int) -> None:
+        self._place, self._rows = place, rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InputTable, (self._place, self._rows)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @overload
+    def __getitem__(self, row: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, row: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(self._rows)[row]]
+        start, end = self._lines[range(self._rows)[row]]
+        try:
+            with self._place.open(INPUTS) as file:
+                file.seek(int(start))
+                line = file.read(int(end - start))
+        except OSError as error:
+            raise self._damaged(cause(error)) from error
+        return self._entry(line)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        rows = 0
+        try:
+            with self._place.open(INPUTS) as file:
+                for line in file:
+                    yield self._entry(line)
+                    rows += 1
+        except OSError as error:
+            raise self._damaged(cause(error)) from error
+        if rows != self._rows:
+            raise self._damaged(f"it has {rows} lines for {self._rows} rows")
+
+    @property
+    def paths(self) -> list[str | None]:
+        """The path of each row's input; None of an item of a Dataset."""
+        return [entry.get("path") for entry in self]
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """The rows whose input could not be used, each with the reason."""
+        return {entry["row"]: str(entry["skipped"]) for entry in self if "skipped" in entry}
+
+    @cached_property
+    def _lines(self) -> NDArray[np.int64]:
+        """Where each line begins and ends."""
+        found, at = [np.zeros(1, np.int64)], 0
+        try:
+            with self._place.open(INPUTS) as file:
+                while block := file.read(_BLOCK):
+                    found.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + at + 1)
+                    at += len(block)
+        except OSError as error:
+            raise self._damaged(cause(error)) from error
+        ends = np.concatenate(found)
+        if len(ends) != self._rows + 1:
+            raise self._damaged(f"it has {len(ends) - 1} lines for {self._rows} rows")
+        return np.stack([ends[:-1], ends[1:]], axis=1)
+
+    def _entry(self, line: bytes) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged("a line is no JSON") from error
+        if not isinstance(entry, dict) or "row" not in entry:
+            raise self._damaged("a line is of no row")
+        return entry
+
+    def _damaged(self, found: str) -> ResultsFileError:
+        return ResultsFileError(
+            f"The table {INPUTS} in {self._place} cannot be read: {found}.",
+            f"'hookscope verify {self._place}' tells what else is damaged.",
+        )

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from hookscope.errors import RequestError, ResultsFileError, cause
 from hookscope.files import strict_json
-from hookscope.results.features.location import Place
+from hookscope.results.features.location import Location
 
 MANIFEST = "manifest.json"
 INDEX = "features.safetensors.index.json"
@@ -38,7 +38,7 @@ _OURS = "|".join((_SHARD, *map(re.escape, (MANIFEST, INDEX, INPUTS, STATISTICS, 
 _SIGNS = "|".join((_SHARD, re.escape(INDEX), rf"{re.escape(PARTS)}.*"))
 
 
-def is_name_of_rows(name: str) -> bool:
+def is_row_file_name(name: str) -> bool:
     """Whether a run gives this name to a file of rows, or of statistics of them."""
     return name == STATISTICS or re.fullmatch(_SHARD, name) is not None
 
@@ -61,7 +61,7 @@ def slice_key(key: str, first: int, last: int) -> str:
     return f"{key}[{first}:{last}]"
 
 
-def read_json(place: Place, name: str, *, old: bool = False) -> Any:
+def read_json(place: Location, name: str, *, old: bool = False) -> Any:
     """Return what a JSON file of ours holds, without its checksum; None if there is no such file.
 
     Args:
@@ -79,18 +79,18 @@ def read_json(place: Place, name: str, *, old: bool = False) -> Any:
             data = file.read()
         value = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise damaged(place, name, cause(error)) from error
+        raise damaged_file_error(place, name, cause(error)) from error
     if value is None:
-        raise damaged(place, name, "it holds nothing")
+        raise damaged_file_error(place, name, "it holds nothing")
     told = value.pop(CHECKSUM, None) if isinstance(value, dict) else None
     if told is None and old and not (isinstance(value, dict) and value.get("schema") == SCHEMA):
         return value
     if told != _own_checksum(data):
-        raise damaged(place, name, "its checksum does not match its bytes")
+        raise damaged_file_error(place, name, "its checksum does not match its bytes")
     return value
 
 
-def damaged(place: Place, name: str, why: str) -> ResultsFileError:
+def damaged_file_error(place: Location, name: str, why: str) -> ResultsFileError:
     """The error for a file of ours that is not as we write it."""
     return ResultsFileError(
         f"Cannot read {name} in {place}: {why}.",
@@ -98,7 +98,7 @@ def damaged(place: Place, name: str, why: str) -> ResultsFileError:
     )
 
 
-def write_json(place: Place, name: str, value: Mapping[str, Any]) -> None:
+def write_json(place: Location, name: str, value: Mapping[str, Any]) -> None:
     """Write a file of ours with its checksum, the same bytes for the same value."""
     text = strict_json.dumps({**value, CHECKSUM: _BLANK}, sort_keys=True, indent=1, surrogates=True)
     data = f"{text}\n".encode()
@@ -115,7 +115,7 @@ def _own_checksum(data: bytes) -> str:
     return f"{zlib.crc32(blank):08x}"
 
 
-def is_sound(place: Place, shard: Mapping[str, Any]) -> bool:
+def is_intact(place: Location, shard: Mapping[str, Any]) -> bool:
     """Whether a shard is there with the bytes that it had when it was written.
 
     A link that leads out of the folder is not such a file.
@@ -140,7 +140,7 @@ def crc32_in(file: BinaryIO) -> str:
     return f"{checksum:08x}"
 
 
-def _crc32(place: Place, name: str) -> str:
+def _crc32(place: Location, name: str) -> str:
     with place.open(name) as file:
         return crc32_in(file)
 
@@ -148,7 +148,7 @@ def _crc32(place: Place, name: str) -> str:
 _FILES = (".safetensors", ".npy", ".npz", ".parquet")
 
 
-def check_folder(place: Place, *, resume: bool, force: bool) -> None:
+def check_folder(place: Location, *, resume: bool, force: bool) -> None:
     """Make sure that results can go to a folder.
 
     Raises:
@@ -165,7 +165,7 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
             f"{place} is named like a file, and the results are a folder.",
             "Name a folder, such as features/; 'hookscope export' then writes one file of it.",
         )
-    place.demand_writable()
+    place.check_writable()
     names = place.names()
     if names and not any(re.fullmatch(_SIGNS, name) for name in names):
         raise RequestError(
@@ -180,7 +180,7 @@ def check_folder(place: Place, *, resume: bool, force: bool) -> None:
         )
 
 
-def clear(place: Place) -> None:
+def clear_folder(place: Location) -> None:
     """Remove from a folder what hookscope wrote there, and nothing else."""
     # What the folder is known by goes last: whoever is killed before that may begin again.
     for name in sorted(place.names(), key=(PLAN, INDEX).__contains__):
@@ -188,7 +188,7 @@ def clear(place: Place) -> None:
             place.remove(name)
 
 
-def clear_half_written(place: Place) -> None:
+def remove_partial_files(place: Location) -> None:
     """Remove what processes that were killed had half written.
 
     A link of such a name would be written through.
@@ -197,7 +197,7 @@ def clear_half_written(place: Place) -> None:
         place.remove(name)
 
 
-def clear_strays(place: Place, kept: Collection[str]) -> None:
+def remove_stray_files(place: Location, kept: Collection[str]) -> None:
     """Remove the shards that are not in ``kept``, and what was known of any while it was made.
 
     What processes that were killed had half written goes too.
@@ -213,6 +213,6 @@ def _is_half_written(name: str) -> bool:
     return bool(re.fullmatch(rf"\.+({_OURS})(\.[^/]*)?\.part(/[^/]*)?", name))
 
 
-def told_of(place: Place, name: str) -> dict[str, Any]:
+def file_entry(place: Location, name: str) -> dict[str, Any]:
     """Size and checksum of a file of ours, as a manifest has them."""
     return {"file": name, "bytes": place.size(name), "crc32": _crc32(place, name)}

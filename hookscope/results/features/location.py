@@ -19,7 +19,7 @@ from hookscope.errors import EnvironmentFault, RequestError, ResultsFileError, S
 from hookscope.specs.output_path import ADDRESS
 
 
-class Place:
+class Location:
     """A folder on a disk. Names are relative to it, with slashes."""
 
     def __init__(self, word: str) -> None:
@@ -32,7 +32,7 @@ class Place:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.word,)  # a copy in another process has scratch room of its own
 
-    def demand_writable(self) -> None:
+    def check_writable(self) -> None:
         """Demand that files can be written to it; it is made with the first of them.
 
         Raises:
@@ -101,7 +101,7 @@ class Place:
         except OSError as error:
             with suppress(OSError):
                 scratch.unlink(missing_ok=True)
-            raise cannot_write(f"{name} to {self}", error) from error
+            raise write_error(f"{name} to {self}", error) from error
 
     def scratch(self, name: str) -> Path:
         """Where a file is to be written before :meth:`take` gives it its name."""
@@ -120,7 +120,7 @@ class Place:
             path.parent.rmdir()
 
 
-class RemotePlace(Place):
+class RemoteLocation(Location):
     """A folder behind an address."""
 
     def __init__(self, word: str) -> None:
@@ -145,7 +145,7 @@ class RemotePlace(Place):
     def _at(self, name: str) -> str:
         return f"{self._address}/{name}"
 
-    def demand_writable(self) -> None:
+    def check_writable(self) -> None:
         """Make the folder, where the store has such a thing: no other way tells of the rights."""
         try:
             self._files.makedirs(self._address, exist_ok=True)
@@ -206,7 +206,7 @@ class RemotePlace(Place):
             self._files.rm_file(self._at(name))
 
 
-def cannot_write(what: str, error: OSError) -> StoreError:
+def write_error(what: str, error: OSError) -> StoreError:
     """Return the error of a disk that is full, say, while a run writes ``what``: `to out/`."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     mend = "make room" if full else "see that the folder can be written to"
@@ -216,7 +216,7 @@ def cannot_write(what: str, error: OSError) -> StoreError:
     )
 
 
-def place_of(word: str | os.PathLike[str]) -> Place:
+def parse_location(word: str | os.PathLike[str]) -> Location:
     """Return the folder that ``word`` names.
 
     Raises:
@@ -224,4 +224,4 @@ def place_of(word: str | os.PathLike[str]) -> Place:
         RequestError: it is no address.
     """
     text = os.fspath(word).removeprefix("file://")
-    return RemotePlace(text) if ADDRESS in text else Place(text)
+    return RemoteLocation(text) if ADDRESS in text else Location(text)

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.files import strict_json
-from hookscope.files.typed_json import misfit
+from hookscope.files.strict_json import type_error
 from hookscope.results.features.folder import (
     FIT,
     FITTED,
@@ -23,16 +23,21 @@ from hookscope.results.features.folder import (
     PARTS,
     PLAN,
     SCHEMA,
-    clear,
-    clear_half_written,
-    clear_strays,
-    damaged,
-    is_sound,
+    clear_folder,
+    damaged_file_error,
+    is_intact,
     read_json,
+    remove_partial_files,
+    remove_stray_files,
     write_json,
 )
-from hookscope.results.features.location import Place, cannot_write
-from hookscope.results.features.schema import File, demand_known, demand_whole, fits_part
+from hookscope.results.features.location import Location, write_error
+from hookscope.results.features.manifest_schema import (
+    FileEntry,
+    check_manifest,
+    check_schema,
+    is_finished_shard,
+)
 
 log = logging.getLogger("hookscope")
 
@@ -49,7 +54,7 @@ class _Index(TypedDict):
     metadata: _Metadata
 
 
-def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
+def start_run(place: Location, plan: Mapping[str, Any]) -> set[str]:
     """Write down what the run does, or hold it against what an earlier run did.
 
     Args:
@@ -69,10 +74,10 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
         StoreError: the folder cannot be written.
     """
     plain = json.loads(strict_json.dumps(plan, surrogates=True))
-    clear_half_written(place)
+    remove_partial_files(place)
     earlier = _earlier(place)
     if earlier is None:
-        clear(place)  # nothing is finished from which it could go on
+        clear_folder(place)  # nothing is finished from which it could go on
         write_json(place, PLAN, plain)
         return set()
     if plain["options"].get("skip_bad"):  # what was done without it is what is done with it
@@ -83,18 +88,18 @@ def begin(place: Place, plan: Mapping[str, Any]) -> set[str]:
         _take_apart(place, earlier)
     write_json(place, PLAN, plain)
     place.remove(MANIFEST)
-    if not ((told := _fitted(place)) and is_sound(place, told)):
+    if not ((told := _fitted(place)) and is_intact(place, told)):
         place.remove(FITTED)  # fitting it anew gives the same
     sound = set()
-    for part in parts_of(place):
-        if is_sound(place, part):
+    for part in read_parts(place):
+        if is_intact(place, part):
             sound.add(part["file"])
         else:
             place.remove(part_name(part["first"]))
     return sound
 
 
-def _earlier(place: Place) -> dict[str, Any] | None:
+def _earlier(place: Location) -> dict[str, Any] | None:
     """The manifest of an earlier run, or its plan if it was not finished.
 
     None where nothing is finished, or where nothing whole tells of it.
@@ -107,7 +112,7 @@ def _earlier(place: Place) -> dict[str, Any] | None:
             problems.append(error.message)
             continue
         if found is not None:
-            demand_known(place, {"schema": SCHEMA, **found})
+            check_schema(place, {"schema": SCHEMA, **found})
             for problem in problems:
                 log.warning("%s It is made again.", problem)
             return found
@@ -116,41 +121,45 @@ def _earlier(place: Place) -> dict[str, Any] | None:
     return None
 
 
-def _manifest(place: Place) -> dict[str, Any] | None:
+def _manifest(place: Location) -> dict[str, Any] | None:
     return _tiled(place, read_json(place, MANIFEST, old=True))
 
 
-def _plan_of_parts(place: Place) -> dict[str, Any] | None:
+def _plan_of_parts(place: Location) -> dict[str, Any] | None:
     names = [name for name in place.names() if re.fullmatch(_PART, name)]
     if not names:
         return None
-    if next(iter(parts_of(place)), None) is None:
-        raise damaged(place, names[0], "it is damaged, and so is all that is known of other shards")
+    if next(iter(read_parts(place)), None) is None:
+        raise damaged_file_error(
+            place, names[0], "it is damaged, and so is all that is known of other shards"
+        )
     plan = read_json(place, PLAN)
     if not (isinstance(plan, dict) and isinstance(plan.get("options"), dict)):
-        raise damaged(place, PLAN, "it is missing or damaged")
+        raise damaged_file_error(place, PLAN, "it is missing or damaged")
     return plan
 
 
-def _copy_of_manifest(place: Place) -> dict[str, Any] | None:
+def _copy_of_manifest(place: Location) -> dict[str, Any] | None:
     index = read_json(place, INDEX, old=True)
-    if misfit(index, _Index):
+    if type_error(index, _Index):
         return None
     return _tiled(place, index["metadata"]["manifest"])
 
 
-def _tiled(place: Place, manifest: Any) -> dict[str, Any] | None:
+def _tiled(place: Location, manifest: Any) -> dict[str, Any] | None:
     """A manifest whose shards hold all its rows; None for none."""
     if manifest is None:
         return None
-    demand_whole(place, manifest)
+    check_manifest(place, manifest)
     ends = [0]
     for shard in manifest["shards"]:
         if shard["first"] != ends[-1]:
-            raise damaged(place, MANIFEST, f"no shard begins at row {ends[-1]}")
+            raise damaged_file_error(place, MANIFEST, f"no shard begins at row {ends[-1]}")
         ends.append(shard["first"] + shard["rows"])
     if ends[-1] != manifest["rows"]:
-        raise damaged(place, MANIFEST, f"its shards hold {ends[-1]} of {manifest['rows']} rows")
+        raise damaged_file_error(
+            place, MANIFEST, f"its shards hold {ends[-1]} of {manifest['rows']} rows"
+        )
     return dict(manifest)
 
 
@@ -165,7 +174,7 @@ def _deciding(plan: Mapping[str, Any], asked: Iterable[str]) -> dict[str, Any]:
     return told
 
 
-def _demand_same(place: Place, name: str, was: Any, now: Any) -> None:
+def _demand_same(place: Location, name: str, was: Any, now: Any) -> None:
     unknown = name.endswith(("sha256", "blake3")) and None in (
         was,
         now,
@@ -182,13 +191,13 @@ def _demand_same(place: Place, name: str, was: Any, now: Any) -> None:
     )
 
 
-def _fitted(place: Place) -> dict[str, Any] | None:
+def _fitted(place: Location) -> dict[str, Any] | None:
     """What is known of the file that rows are projected with; None if that is lost."""
     try:
         told = read_json(place, FIT)
     except ResultsFileError:
         return None
-    return None if misfit(told, File) or told["file"] != FITTED else told
+    return None if type_error(told, FileEntry) or told["file"] != FITTED else told
 
 
 def part_name(first: int) -> str:
@@ -196,7 +205,7 @@ def part_name(first: int) -> str:
     return f"{PARTS}{first:08d}.json"
 
 
-def parts_of(place: Place) -> Iterator[dict[str, Any]]:
+def read_parts(place: Location) -> Iterator[dict[str, Any]]:
     """Yield what is known of each finished shard, in order, with the lines of its rows.
 
     A shard of which what is told is damaged is as good as not finished.
@@ -206,17 +215,19 @@ def parts_of(place: Place) -> Iterator[dict[str, Any]]:
         if not re.fullmatch(_PART, name):
             continue
         with suppress(ResultsFileError):
-            if fits_part(told := read_json(place, name)):
+            if is_finished_shard(told := read_json(place, name)):
                 yield told
 
 
-def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
+def _take_apart(place: Location, manifest: Mapping[str, Any]) -> None:
     """Make of a finished folder an unfinished one in which each shard is known by itself."""
     kept = {shard["file"] for shard in manifest["shards"]}
-    clear_strays(place, kept)  # of a run that was cut short while it cleaned up
+    remove_stray_files(place, kept)  # of a run that was cut short while it cleaned up
     if "fitted" in manifest:
         write_json(place, FIT, manifest["fitted"])
-    for shard, lines in zip(manifest["shards"], lines_of(place, manifest["shards"]), strict=True):
+    for shard, lines in zip(
+        manifest["shards"], input_lines(place, manifest["shards"]), strict=True
+    ):
         checksum = shard.pop("table_crc32", None)
         told = [_line(line) for line in lines]
         first, rows = shard["first"], shard["rows"]
@@ -226,7 +237,7 @@ def _take_apart(place: Place, manifest: Mapping[str, Any]) -> None:
             write_json(place, part_name(first), {**shard, "inputs": told})
 
 
-def lines_of(place: Place, shards: Iterable[Mapping[str, Any]]) -> Iterator[list[bytes]]:
+def input_lines(place: Location, shards: Iterable[Mapping[str, Any]]) -> Iterator[list[bytes]]:
     """Yield the lines of the table of inputs for each shard, as far as they are there."""
     there = place.size(INPUTS) is not None
     with place.open(INPUTS) if there else nullcontext(()) as lines:
@@ -249,12 +260,12 @@ def _line(line: bytes) -> dict[str, Any]:
 
 
 Gather = Callable[
-    [Place, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str], int]
+    [Location, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str], int]
 ]
 
 
-def join(
-    place: Place, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
+def finish_run(
+    place: Location, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
 ) -> dict[str, Any]:
     """Write manifest, index and table of inputs from what is known of the shards.
 
@@ -277,7 +288,7 @@ def join(
             f"Of {plan['rows']} rows {known} are known in {place}, though all were written.",
             "Did something remove files there? The same command with --resume does the rest.",
         )
-    lines = map(lines_crc32, lines_of(place, shards))
+    lines = map(lines_crc32, input_lines(place, shards))
     shards = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
     told = _fitted(place)
     fitted = {"fitted": told} if told else {}
@@ -285,23 +296,23 @@ def join(
     metadata = {"total_size": size, "manifest": manifest}  # a copy, for one that gets damaged
     write_json(place, INDEX, {"metadata": metadata, "weight_map": places})
     write_json(place, MANIFEST, manifest)
-    clear_strays(place, {shard["file"] for shard in shards})
+    remove_stray_files(place, {shard["file"] for shard in shards})
     return manifest
 
 
-def _write_inputs(place: Place) -> list[dict[str, Any]]:
+def _write_inputs(place: Location) -> list[dict[str, Any]]:
     """Write the table of inputs, a shard's lines at a time; return what else is known of shards."""
     scratch, known = place.scratch(INPUTS), []
     try:
         with scratch.open("w", encoding="utf-8", newline="\n") as file:
-            for part in parts_of(place):
+            for part in read_parts(place):
                 file.writelines(
                     f"{strict_json.dumps(line, surrogates=True)}\n" for line in part.pop("inputs")
                 )
                 known.append(part)
         place.take(scratch, INPUTS)
     except OSError as error:
-        raise cannot_write(f"{INPUTS} to {place}", error) from error
+        raise write_error(f"{INPUTS} to {place}", error) from error
     return known
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import ResultsFileError, cause
+from hookscope.results.capture_file import StoredTensor as Spot
 from hookscope.results.dtypes import RAW
-from hookscope.results.features.folder import is_sound, slice_key
-from hookscope.results.features.location import Place
-from hookscope.results.header import Place as Spot
+from hookscope.results.features.folder import is_intact, slice_key
+from hookscope.results.features.location import Location
 from hookscope.specs.output_path import header_in
 
-OPEN = 128  # shards that are kept open: each takes a file descriptor
+MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor
 
 
 class OpenShard:
@@ -35,7 +35,7 @@ class OpenShard:
         ResultsFileError: it is missing or not of the length that it had, or no safetensors file.
     """
 
-    def __init__(self, place: Place, told: Mapping[str, Any]) -> None:
+    def __init__(self, place: Location, told: Mapping[str, Any]) -> None:
         self.first, self.rows = int(told["first"]), int(told["rows"])
         self._place, self._name = place, str(told["file"])
         size = place.size(self._name)
@@ -132,12 +132,14 @@ class Shards:
         sums: hold all bytes of each against its CRC-32 before the first row of it is given.
     """
 
-    def __init__(self, place: Place, told: Sequence[Mapping[str, Any]], sums: bool = False) -> None:
+    def __init__(
+        self, place: Location, told: Sequence[Mapping[str, Any]], sums: bool = False
+    ) -> None:
         self._made_of = (place, told, sums)
         self._place, self._told = place, told
         self._unchecked = set(range(len(told))) if sums else set()
         self._ends = np.cumsum([one["rows"] for one in told], dtype=np.intp)
-        self.open = lru_cache(OPEN)(lambda number: OpenShard(place, told[number]))
+        self.open = lru_cache(MAX_OPEN)(lambda number: OpenShard(place, told[number]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Shards, self._made_of
@@ -182,7 +184,7 @@ class Shards:
     def _check(self, number: int) -> None:
         shard = self.open(number)
         try:
-            sound = is_sound(self._place, self._told[number])
+            sound = is_intact(self._place, self._told[number])
         except OSError as error:
             raise shard.damaged(f"cannot be read: {cause(error)}") from error
         if not sound:

@@ -22,7 +22,7 @@ _NARROW = {
 }
 
 
-def tensor_of(bits: NDArray[Any], dtype: str) -> Tensor:
+def to_tensor(bits: NDArray[Any], dtype: str) -> Tensor:
     """Return the tensor that ``bits`` holds; ``dtype`` as the format names it."""
     # asarray, since an index of integers alone gives a scalar; contiguous, since torch has no
     # negative strides.
@@ -44,7 +44,7 @@ class TensorRows:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return tensor_of(self._rows.bits(index), self._rows.format)
+        return to_tensor(self._rows.bits(index), self._rows.format)
 
     @property
     def shape(self) -> torch.Size:

@@ -45,7 +45,7 @@ def open_archive(path: str, device: torch.device) -> ScriptObject:
     return _C.import_ir_module(_C.CompilationUnit(), path, device, {}, False)
 
 
-def of_live(module: torch.jit.ScriptModule) -> ScriptObject:
+def script_object(module: torch.jit.ScriptModule) -> ScriptObject:
     """The object behind a live scripted or traced module."""
     return module._c
 
@@ -142,7 +142,7 @@ def method(module: ScriptObject, name: str) -> Method:
     return Method(name, arguments, block, True, source)
 
 
-def called(node: Node) -> Method:
+def called_function(node: Node) -> Method:
     """The function that a ``CallFunction`` node runs.
 
     The compilation unit of a live module cannot be reached, so a graph that holds this call alone
@@ -302,7 +302,7 @@ def operator(schema: str) -> Callable[..., Any] | None:
 
 
 @cache
-def quick(name: str) -> Callable[..., Any] | None:
+def fast_function(name: str) -> Callable[..., Any] | None:
     """PyTorch's function or tensor method of an operator's name, if it is one written in C."""
     for owner in (_C.TensorBase, _C._VariableFunctions, _C._nn):
         found = getattr(owner, name, None)
@@ -331,7 +331,7 @@ def _variable(raw: Any) -> bool:
     return raw.kind() == "VarType" or any(map(_variable, raw.containedTypes()))
 
 
-def one_node(kind: str, inputs: Sequence[Type], output: Type) -> Callable[..., Any]:
+def single_node_function(kind: str, inputs: Sequence[Type], output: Type) -> Callable[..., Any]:
     """A function that runs one operator on values of these types, for operators of any type."""
     graph = _C.Graph()
     given = []
@@ -367,13 +367,13 @@ def tuple_of(types: Sequence[Type]) -> Type:
     return _type(_C.TupleType([one.raw for one in types]))
 
 
-def inferred(value: Any) -> Type | None:
+def inferred_type(value: Any) -> Type | None:
     """The type that PyTorch infers for a Python value; None if it infers none."""
     found = _C._jit_try_infer_type(value)
     return _type(found.type()) if found.success() else None
 
 
-def converted(value: Any, static: Type) -> Any:
+def convert_value(value: Any, static: Type) -> Any:
     """The value as PyTorch converts it to the type.
 
     Raises:

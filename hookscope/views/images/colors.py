@@ -79,7 +79,7 @@ DIVERGING = _diverging()
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColorScale:
     """The numbers at the two ends of a table of colours.
 
     ``diverging`` scales have zero in the middle, and ``low`` is minus ``high``.
@@ -112,28 +112,28 @@ class Scale:
         return colors
 
 
-def scale_of(values: NDArray[Any]) -> Scale:
+def color_scale(values: NDArray[Any]) -> ColorScale:
     """Return the scale that ``values`` fill: diverging where there are both signs.
 
     Values of one sign range from the smallest to the largest. Only finite ones count; where there
     is none, the scale is from 0 to 0.
 
     Example:
-        >>> scale_of(np.array([0.0, 2.0, np.inf])), scale_of(np.array([-1.0, 2.0]))
+        >>> color_scale(np.array([0.0, 2.0, np.inf])), color_scale(np.array([-1.0, 2.0]))
         (Scale(low=0.0, high=2.0, diverging=False), Scale(low=-2.0, high=2.0, diverging=True))
     """
     wide = magnitude(values).astype(np.float64)
     finite = wide[np.isfinite(wide)]
     if not finite.size:
-        return Scale(0.0, 0.0)
+        return ColorScale(0.0, 0.0)
     low, high = float(finite.min()), float(finite.max())
     if low < 0 < high:
         bound = max(-low, high)
-        return Scale(-bound, bound, diverging=True)
-    return Scale(low, high)
+        return ColorScale(-bound, bound, diverging=True)
+    return ColorScale(low, high)
 
 
-def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[Scale, ...]]:
+def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[ColorScale, ...]]:
     """Return the colours of several maps, and the scale of each.
 
     Args:
@@ -143,7 +143,7 @@ def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[Scale
     Returns:
         uint8 ``(maps, height, width, 3)``, and one scale for each map.
     """
-    common = None if each else scale_of(maps)
-    scales = tuple(common or scale_of(one) for one in maps)
+    common = None if each else color_scale(maps)
+    scales = tuple(common or color_scale(one) for one in maps)
     painted = [scale.paint(one) for scale, one in zip(scales, maps, strict=True)]
     return np.array(painted, np.uint8).reshape(*maps.shape, 3), scales

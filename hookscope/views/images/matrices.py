@@ -10,18 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.results.dimensions import find_channels
+from hookscope.results.capture_file import CaptureFile
+from hookscope.results.dimensions import find_channel_dim
 from hookscope.results.numpy_stats import magnitude
-from hookscope.results.reader import OpenCapture
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.views.images.channels import choose_channels, demand_channels
-from hookscope.views.images.choosing import Part
-from hookscope.views.images.maps import last_note
-from hookscope.views.images.wording import quantity_of, shape_text
+from hookscope.views.images.feature_maps import channels_last_note, check_channels, choose_channels
+from hookscope.views.images.figure_labels import quantity_name, shape_label
+from hookscope.views.images.plot_choice import TensorPart
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenMatrix:
     """One tensor as ``(positions, channels)``, the channels' numbers, and how they were found."""
 
     name: str
@@ -32,7 +31,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Heads:
+class AttentionHeads:
     """Weights of attention of one call: ``(heads, queries, keys)``, with the heads' numbers."""
 
     name: str
@@ -40,9 +39,9 @@ class Heads:
     heads: tuple[int, ...]
 
 
-def tokens_of(
-    capture: OpenCapture, part: Part, dim: int | None, channels: Sequence[int] | None
-) -> Tokens:
+def read_tokens(
+    capture: CaptureFile, part: TensorPart, dim: int | None, channels: Sequence[int] | None
+) -> TokenMatrix:
     """Read a tensor as positions by channels.
 
     Of a batch it is the first sample. Every dimension but that of the channels is positions, in
@@ -51,7 +50,7 @@ def tokens_of(
     Args:
         capture: the file.
         part: which tensor.
-        dim: the dimension of the channels, where ``dimensions.find_channels`` errs.
+        dim: the dimension of the channels, where ``dimensions.find_channel_dim`` errs.
         channels: these alone; all if None.
 
     Raises:
@@ -62,7 +61,7 @@ def tokens_of(
     record = part.record
     along = len(shape) - 1
     if whole:
-        along = find_channels(record.type, record.kind, shape, capture.image)
+        along = find_channel_dim(record.type, record.kind, shape, capture.image)
     if dim is not None:
         if not -len(shape) <= dim < len(shape):
             raise RequestError(
@@ -76,24 +75,24 @@ def tokens_of(
         array = capture.tensor(part.record.key, part.index)
     if array.ndim < 1 or not array.size:
         raise RequestError(
-            f"{part.name} ({shape_text(shape)}) has no positions to draw.", "Take --kind hist."
+            f"{part.name} ({shape_label(shape)}) has no positions to draw.", "Take --kind hist."
         )
     table = np.moveaxis(magnitude(array), along, -1)
     table = table.reshape(-1, table.shape[-1])
-    demand_channels(channels or (), table.shape[1], part.name)
+    check_channels(channels or (), table.shape[1], part.name)
     chosen = tuple(channels or range(table.shape[1]))
-    note = last_note(record, capture.image) if whole and dim is None else ""
-    return Tokens(part.name, table[:, list(chosen)], chosen, quantity_of(record.kind), note)
+    note = channels_last_note(record, capture.image) if whole and dim is None else ""
+    return TokenMatrix(part.name, table[:, list(chosen)], chosen, quantity_name(record.kind), note)
 
 
-def heads_of(
-    capture: OpenCapture,
-    part: Part,
+def read_heads(
+    capture: CaptureFile,
+    part: TensorPart,
     channels: Sequence[int] | None,
     by: str,
     count: int,
     seed: int,
-) -> Heads:
+) -> AttentionHeads:
     """Read some heads of a tensor ``(batch, heads, queries, keys)``, of the first sample.
 
     Of a slice, and where heads were averaged, all that stands before queries and keys is heads.
@@ -114,10 +113,10 @@ def heads_of(
     array = capture.tensor(key, (0,) if first else part.index)
     if array.ndim < 2 or not array.size:
         raise RequestError(
-            f"{part.name} ({shape_text(shape)}) is no matrix of queries and keys.",
+            f"{part.name} ({shape_label(shape)}) is no matrix of queries and keys.",
             "Leave out the slice, or cut less away: [0,3] is the fourth head.",
         )
     heads = array.reshape(-1, *array.shape[-2:])
-    demand_channels(channels or (), len(heads), part.name)
+    check_channels(channels or (), len(heads), part.name)
     chosen = tuple(channels or ()) or choose_channels(heads, 0, by, count, seed)
-    return Heads(part.name, heads[list(chosen)], chosen)
+    return AttentionHeads(part.name, heads[list(chosen)], chosen)

@@ -6,15 +6,29 @@ import math
 
 from rich.text import Text
 
-from hookscope.results.ablation import Ablation, Clean, Knockout
-from hookscope.views.text.coverage import NAMED, coverage_lines, listed
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.records import LOUD, QUIET, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, plural, real
+from hookscope.results.ablation import Ablation, BaselineMetrics, LayerAblation
+from hookscope.views.text.formats import count_text, number_text, plural
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    MAX_NAMES,
+    NOTICE_STYLE,
+    coverage_lines,
+    join_names,
+    number_cell,
+)
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
-SHOWN = 30  # rows on a terminal; a pipe gets all
-HOW = {
+MAX_ROWS = 30  # rows on a terminal; a pipe gets all
+METHOD_TEXT = {
     "zero": "set to zero",
     "mean": "set to each channel's mean over the batch and all positions",
     "noise": "with noise of its own standard deviation added",
@@ -30,19 +44,19 @@ def ablation_lines(result: Ablation, width: int | None, ascii: bool = False) -> 
         ascii: write everything outside ASCII as an escape.
     """
     figures = _figures(result)
-    shown = result.knockouts[: len(result.knockouts) if width is None else SHOWN]
+    shown = result.knockouts[: len(result.knockouts) if width is None else MAX_ROWS]
     head = sentence(_title(result), width, ascii, "bold")
     table = [*ablation_table(result, shown, width, ascii), *_more(result, len(shown), width, ascii)]
     meaning = [
         line for text in _meanings(result.clean, figures) for line in sentence(text, width, ascii)
     ]
-    told = [*_loud_lines(result, width, ascii), *coverage_lines(result.coverage, width, ascii)]
+    told = [*_alert_lines(result, width, ascii), *coverage_lines(result.coverage, width, ascii)]
     told += _left_out_lines(result, width, ascii)
-    return blocks(head, table, meaning, told, width=width)
+    return join_blocks(head, table, meaning, told, width=width)
 
 
 def ablation_table(
-    result: Ablation, shown: tuple[Knockout, ...], width: int | None, ascii: bool = False
+    result: Ablation, shown: tuple[LayerAblation, ...], width: int | None, ascii: bool = False
 ) -> list[Text]:
     """Return one row for each of the knock-outs ``shown``, in the order given."""
     if not shown:
@@ -63,7 +77,7 @@ def ablation_table(
         ("drop", "note"),
     )
     rows = tuple(_row(knockout, figures, channels) for knockout in shown)
-    return lower(Table(columns, rows, squeeze), width, ascii)
+    return table_lines(Table(columns, rows, squeeze), width, ascii)
 
 
 def _figures(result: Ablation) -> list[str]:
@@ -79,20 +93,20 @@ def _figures(result: Ablation) -> list[str]:
     return sorted(names, key=lambda name: name != result.rank)
 
 
-def _row(knockout: Knockout, figures: list[str], channels: bool) -> Row:
+def _row(knockout: LayerAblation, figures: list[str], channels: bool) -> Row:
     place = [Cell("" if knockout.channel is None else str(knockout.channel))] * channels
     cells = (Cell(knockout.layer), Cell(knockout.type, style="cyan"), *place)
     if knockout.failed:
-        note = Cell("failed", full=f"failed: {knockout.failed}", style=LOUD)
+        note = Cell("failed", full=f"failed: {knockout.failed}", style=ALERT_STYLE)
         return Row((*cells, *[Cell()] * len(figures)), note, gone=True)
     values = [getattr(knockout, name) for name in figures]
-    note = Cell(_loud(knockout), style=LOUD)
+    note = Cell(_nonfinite_words(knockout), style=ALERT_STYLE)
     if knockout.output is None:
-        note = Cell("another shape", style=QUIET)
+        note = Cell("another shape", style=NOTICE_STYLE)
     return Row((*cells, *map(number_cell, values)), note)
 
 
-def _loud(knockout: Knockout) -> str:
+def _nonfinite_words(knockout: LayerAblation) -> str:
     values = [v for v in (knockout.score, knockout.loss, knockout.output) if v is not None]
     words = {"NaN!": any(map(math.isnan, values)), "Inf!": any(map(math.isinf, values))}
     return " ".join(word for word, found in words.items() if found)
@@ -101,24 +115,24 @@ def _loud(knockout: Knockout) -> str:
 def _title(result: Ablation) -> str:
     channels = any(knockout.channel is not None for knockout in result.knockouts)
     what = plural(result.total, "channel" if channels else "layer")
-    return f"Knocked out in turn: {what}, each {HOW[result.by]}; ranked by {result.rank}."
+    return f"Knocked out in turn: {what}, each {METHOD_TEXT[result.by]}; ranked by {result.rank}."
 
 
 def _more(result: Ablation, shown: int, width: int | None, ascii: bool) -> list[Text]:
     left = len(result.knockouts) - shown
     if not left:
         return []
-    text = f"{count(left)} more stand below these; a pipe and the file have all."
+    text = f"{count_text(left)} more stand below these; a pipe and the file have all."
     return sentence(text, width, ascii, "dim")
 
 
-def _meanings(clean: Clean, figures: list[str]) -> list[str]:
+def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:
     """A sentence for each figure, with the value that it is the change of."""
     target = f" ({clean.target})" if clean.target else ""
     told = {
         "score": f"change of the target's logit{target}, mean over the batch; it is"
-        f" {real(clean.score)} in the clean run.",
-        "loss": f"change of the loss {clean.loss_name}, which is {real(clean.loss)} there.",
+        f" {number_text(clean.score)} in the clean run.",
+        "loss": f"change of the loss {clean.loss_name}, which is {number_text(clean.loss)} there.",
         "output": "norm of the difference of the model's output, over the norm of the clean one.",
         "flipped": f"for how many of {plural(clean.decisions, 'decision')} (one an image, or one a"
         " position in it) the likeliest class changed.",
@@ -126,25 +140,25 @@ def _meanings(clean: Clean, figures: list[str]) -> list[str]:
     return [f"{name}: {told[name]}" for name in figures]
 
 
-def _loud_lines(result: Ablation, width: int | None, ascii: bool) -> list[Text]:
+def _alert_lines(result: Ablation, width: int | None, ascii: bool) -> list[Text]:
     """What must not be overlooked: nothing moved, no numbers, failures, each cause once."""
     lines: list[Text] = []
     if all(getattr(knockout, result.rank) == 0 for knockout in result.knockouts):
         text = "Nothing moved: the output does not depend on these layers. The last layer of an"
         text += " untrained model may begin as zeros, as those of vision transformers do."
-        lines += sentence(text, width, ascii, QUIET)
-    odd = sum(1 for knockout in result.knockouts if _loud(knockout))
+        lines += sentence(text, width, ascii, NOTICE_STYLE)
+    odd = sum(1 for knockout in result.knockouts if _nonfinite_words(knockout))
     if odd:
         text = f"{plural(odd, 'knock-out')} gave NaN! or Inf!, and NaN stands first in the ranking."
-        lines += sentence(text, width, ascii, LOUD)
+        lines += sentence(text, width, ascii, ALERT_STYLE)
     causes: dict[str, list[str]] = {}
     for knockout in result.knockouts:
         if knockout.failed:
             channel = "" if knockout.channel is None else f"[{knockout.channel}]"
             causes.setdefault(knockout.failed, []).append(f"{knockout.layer}{channel}")
     for cause, names in causes.items():
-        some = None if width is None else NAMED
-        lines += sentence(f"Failed: {listed(names, some)}. {cause}", width, ascii, LOUD)
+        some = None if width is None else MAX_NAMES
+        lines += sentence(f"Failed: {join_names(names, some)}. {cause}", width, ascii, ALERT_STYLE)
     return lines
 
 
@@ -154,6 +168,6 @@ def _left_out_lines(result: Ablation, width: int | None, ascii: bool) -> list[Te
         reasons.setdefault(layer.reason, []).append(layer.layer)
     lines: list[Text] = []
     for reason, names in reasons.items():
-        text = f"Left out: {listed(names, None if width is None else NAMED)} ({reason})."
+        text = f"Left out: {join_names(names, None if width is None else MAX_NAMES)} ({reason})."
         lines += sentence(text, width, ascii, "yellow")
     return lines

@@ -6,12 +6,26 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.files.strict_json import number
+from hookscope.files.strict_json import parse_number
 from hookscope.results.records import Recording
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.records import LOUD, QUIET, label_cell, number_cell, probability_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import plural, real, shape_text
+from hookscope.views.text.formats import number_text, plural, shape_text
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    NOTICE_STYLE,
+    label_cell,
+    number_cell,
+    probability_cell,
+)
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 COLUMNS = (
     Column("input"),
@@ -44,13 +58,13 @@ def cam_lines(capture: Recording, width: int | None, ascii: bool = False) -> lis
     """
     told = capture.metadata["cam"]
     lines = sentence(f"{told['method']}: {told['formula']}.", width, ascii, "bold")
-    for text in (_layer(told), _guided(told), _integral(told)):
+    for text in (_layer_text(told), _guided_text(told), _integrated_text(told)):
         lines += sentence(text, width, ascii) if text else []
     rows = tuple(_row(entry) for entry in told["images"])
-    return blocks(lines, lower(Table(COLUMNS, rows, SQUEEZE), width, ascii), width=width)
+    return join_blocks(lines, table_lines(Table(COLUMNS, rows, SQUEEZE), width, ascii), width=width)
 
 
-def _layer(told: dict[str, Any]) -> str:
+def _layer_text(told: dict[str, Any]) -> str:
     if "layer" not in told:
         return ""
     order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
@@ -63,7 +77,7 @@ def _layer(told: dict[str, Any]) -> str:
     return f"{', '.join(parts)}; {told['upsampling']} upsampling to the image."
 
 
-def _guided(told: dict[str, Any]) -> str:
+def _guided_text(told: dict[str, Any]) -> str:
     if "relus" not in told:
         return ""
     others = ", ".join(f"{name} {count}" for name, count in told["unguided"].items())
@@ -71,36 +85,36 @@ def _guided(told: dict[str, Any]) -> str:
     return f"Guided through {plural(told['relus'], 'ReLU')} on the way to the image{rest}."
 
 
-def _integral(told: dict[str, Any]) -> str:
+def _integrated_text(told: dict[str, Any]) -> str:
     if "steps" not in told:
         return ""
-    gap = max((abs(number(gap) or 0.0) for gap in told["gap"]), default=0.0)
+    gap = max((abs(parse_number(gap) or 0.0) for gap in told["gap"]), default=0.0)
     return (
         f"From the {told['baseline']} baseline in {plural(told['steps'], 'step')}; what the pixels"
-        f" add up to is at most {real(gap)} off the change of the score."
+        f" add up to is at most {number_text(gap)} off the change of the score."
     )
 
 
 def _row(entry: dict[str, Any]) -> Row:
-    largest = number(entry["largest"])
+    largest = parse_number(entry["largest"])
     name = label_cell(entry) if entry["index"] is not None else Cell("several")
     note = Cell()
     if largest is None or largest != largest:
-        note = Cell("NaN!", style=LOUD)
+        note = Cell("NaN!", style=ALERT_STYLE)
     elif not largest:
-        note = Cell("zero everywhere: nothing speaks for this class", style=QUIET)
+        note = Cell("zero everywhere: nothing speaks for this class", style=NOTICE_STYLE)
     cells = (
         Cell(entry["word"]),
         name,
         Cell("" if entry["index"] is None else str(entry["index"])),
-        number_cell(number(entry["score"])),
+        number_cell(parse_number(entry["score"])),
         Cell() if entry["probability"] is None else probability_cell(entry),
-        Cell(_place(entry["peak"])),
-        Cell(_place(entry["pixel"])),
+        Cell(_position_text(entry["peak"])),
+        Cell(_position_text(entry["pixel"])),
         number_cell(largest),
     )
     return Row(cells, note)
 
 
-def _place(place: list[int] | None) -> str:
+def _position_text(place: list[int] | None) -> str:
     return ",".join(map(str, place or ()))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+from xml.etree import ElementTree
+
 from rich.text import Text
 
+from hookscope.files import strict_json
 from hookscope.results.health import Finding, Health
-from hookscope.specs.health_checks import CHECKS, ERROR, LEVELS, NOTE, WARNING
-from hookscope.views.text.coverage import NAMED, listed
+from hookscope.specs.health_checks import CHECKS, ERROR, LEVELS, NOTE, RUN, WARNING
+from hookscope.specs.output_path import REPORT_MARKS
+from hookscope.views.text.formats import number_text, plural, visible
 from hookscope.views.text.grads import loss_lines
-from hookscope.views.text.lower import blocks, sentence
-from hookscope.views.text.records import LOUD, QUIET
-from hookscope.views.text.text import plural, real
+from hookscope.views.text.shared_parts import ALERT_STYLE, MAX_NAMES, NOTICE_STYLE, join_names
+from hookscope.views.text.text_table import join_blocks, sentence
 
-STYLES = {ERROR: LOUD, WARNING: QUIET, NOTE: ""}
+STYLES = {ERROR: ALERT_STYLE, WARNING: NOTICE_STYLE, NOTE: ""}
 
 
 def check_lines(health: Health, width: int | None, ascii: bool = False) -> list[Text]:
@@ -23,14 +28,14 @@ def check_lines(health: Health, width: int | None, ascii: bool = False) -> list[
         width: cells of the terminal, None for a pipe, where a finding is one line.
         ascii: write everything outside ASCII as an escape.
     """
-    found = [_finding(finding, width, ascii) for finding in health.findings]
+    found = [_finding_lines(finding, width, ascii) for finding in health.findings]
     told = loss_lines(health.metadata, width, ascii) + verdict_lines(health, width, ascii)
-    return blocks(*found, told, width=width)
+    return join_blocks(*found, told, width=width)
 
 
-def _finding(finding: Finding, width: int | None, ascii: bool) -> list[Text]:
-    told = told_of(finding, NAMED if width is not None else None)
-    small = f"{finding.level} {finding.check}{measure_of(finding)}"
+def _finding_lines(finding: Finding, width: int | None, ascii: bool) -> list[Text]:
+    told = finding_text(finding, MAX_NAMES if width is not None else None)
+    small = f"{finding.level} {finding.check}{measurement_text(finding)}"
     style = STYLES[finding.level]
     if width is None:
         hint = f" {finding.hint}" if finding.hint else ""
@@ -39,18 +44,18 @@ def _finding(finding: Finding, width: int | None, ascii: bool) -> list[Text]:
     return lines + (sentence(finding.hint, width, ascii, "dim") if finding.hint else [])
 
 
-def told_of(finding: Finding, some: int | None = None) -> str:
+def finding_text(finding: Finding, some: int | None = None) -> str:
     """Return the sentence, the layer first; of further layers at most ``some`` by name."""
     message = finding.message.rstrip(".")
-    others = f"; likewise {listed(finding.others, some)}" if finding.others else ""
+    others = f"; likewise {join_names(finding.others, some)}" if finding.others else ""
     return f"{finding.layer}: {message}{others}."
 
 
-def measure_of(finding: Finding) -> str:
+def measurement_text(finding: Finding) -> str:
     """Return what was measured and what it was held against, as the end of a phrase."""
     if finding.check not in CHECKS:
         return ""
-    words = f", {CHECKS[finding.check].measure}: {real(finding.measured)}"
+    words = f", {CHECKS[finding.check].measure}: {number_text(finding.measured)}"
     return words if finding.threshold is None else f"{words}, threshold {finding.threshold:g}"
 
 
@@ -58,11 +63,119 @@ def verdict_lines(health: Health, width: int | None, ascii: bool = False) -> lis
     """Return how many findings there are of each level, and what could not be checked."""
     counts = [sum(f.level == level for f in health.findings) for level in LEVELS]
     numbers = ", ".join(plural(n, level) for n, level in zip(counts, LEVELS, strict=True))
-    style = "green" if health.ok else LOUD if counts[0] else QUIET
+    style = "green" if health.ok else ALERT_STYLE if counts[0] else NOTICE_STYLE
     lines = sentence(f"{plural(len(health.checks), 'check')}: {numbers}.", width, ascii, style)
     causes: dict[str, list[str]] = {}
     for name, cause in health.unmade.items():
         causes.setdefault(cause, []).append(name)
     for cause, names in causes.items():
-        lines += sentence(f"Not checked: {', '.join(names)} ({cause}).", width, ascii, QUIET)
+        lines += sentence(f"Not checked: {', '.join(names)} ({cause}).", width, ascii, NOTICE_STYLE)
     return lines
+
+
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
+
+RUN_FINDS = "a model that fails while it runs"
+
+
+def sarif_report(health: Health) -> str:
+    """Return a log of SARIF 2.1.0 with one run: a rule for each check, a result for each finding.
+
+    A layer is a logical location; where the model is a file, that is the place in the sources.
+    """
+    version = health.metadata.get("versions", {}).get("hookscope", "")
+    rules = [
+        {"id": name, "shortDescription": {"text": f"Finds {_check_purpose(name)}."}}
+        for name in (*health.checks, *health.unmade, RUN)
+    ]
+    file = _model_uri(health)
+    driver = {"name": "hookscope", "semanticVersion": version, "rules": rules}
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [
+            {
+                "executionSuccessful": not any(f.check == RUN for f in health.findings),
+                "toolExecutionNotifications": [
+                    {"level": NOTE, "message": {"text": f"{name} was not checked: {cause}."}}
+                    for name, cause in health.unmade.items()
+                ],
+            }
+        ],
+        "results": [
+            _sarif_result(finding, [rule["id"] for rule in rules], file)
+            for finding in health.findings
+        ],
+    }
+    log = {"version": "2.1.0", "$schema": SARIF_SCHEMA, "runs": [run]}
+    return f"{REPORT_MARKS['.sarif']}, {strict_json.dumps(log)[1:]}"
+
+
+def _sarif_result(finding: Finding, rules: list[Any], file: str) -> dict[str, Any]:
+    layers = (finding.layer, *finding.others)
+    place: dict[str, Any] = {
+        "logicalLocations": [{"fullyQualifiedName": name, "kind": "module"} for name in layers]
+    }
+    if file:
+        place["physicalLocation"] = {"artifactLocation": {"uri": file}}
+    text = f"{finding_text(finding)} {finding.hint}".strip()
+    return {
+        "ruleId": finding.check,
+        "ruleIndex": rules.index(finding.check),
+        "level": finding.level,
+        "message": {"text": text},
+        "locations": [place],
+        "properties": {"measured": finding.measured, "threshold": finding.threshold},
+    }
+
+
+def junit_report(health: Health) -> str:
+    """Return a JUnit report: a test case for each check, failed by its errors and warnings."""
+    model = health.metadata.get("model", {}).get("word", "")
+    names = [*health.checks, *health.unmade]
+    names += [RUN] if any(finding.check == RUN for finding in health.findings) else []
+    suite = ElementTree.Element("testsuite", name=visible(f"hookscope check {model}"))
+    failed = 0
+    for name in names:
+        case = ElementTree.SubElement(suite, "testcase", classname="hookscope.check", name=name)
+        found = [finding for finding in health.findings if finding.check == name]
+        bad = [finding for finding in found if finding.level != NOTE]
+        failed += bool(bad)
+        if bad:
+            first = ElementTree.SubElement(case, "failure", type=bad[0].level)
+            first.set("message", visible(finding_text(bad[0])))
+            first.text = "\n".join(map(_junit_line, bad))
+        elif name in health.unmade:
+            ElementTree.SubElement(case, "skipped", message=visible(health.unmade[name]))
+        notes = [finding for finding in found if finding.level == NOTE]
+        if notes:
+            ElementTree.SubElement(case, "system-out").text = "\n".join(map(_junit_line, notes))
+    suite.set("tests", str(len(names)))
+    suite.set("failures", str(failed))
+    suite.set("errors", "0")
+    suite.set("skipped", str(len(health.unmade)))
+    ElementTree.indent(suite)
+    return REPORT_MARKS[".xml"] + ElementTree.tostring(suite, encoding="unicode")
+
+
+def _junit_line(finding: Finding) -> str:
+    told = f"{finding.level}: {finding_text(finding)}{measurement_text(finding)} {finding.hint}"
+    return visible(told.strip())
+
+
+def _check_purpose(name: str) -> str:
+    return CHECKS[name].finds if name in CHECKS else RUN_FINDS
+
+
+def _model_uri(health: Health) -> str:
+    """The file that the model is from, as a relative URI; empty for one that has none."""
+    from urllib.parse import quote
+
+    model: Mapping[str, Any] = health.metadata.get("model", {})
+    if model.get("source") not in ("file", "torchscript", "exported"):
+        return ""
+    word = str(model.get("word", ""))
+    path = word.rpartition(":")[0] if ".py:" in word else word
+    return quote(path.replace("\\", "/"))
+
+
+REPORT_WRITERS: dict[str, Callable[[Health], str]] = {".sarif": sarif_report, ".xml": junit_report}

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.diff.result import (
+from hookscope.results.diff.diff_result import (
     BY_MAP,
     BY_NAME,
     BY_ORDER,
     CLOSE,
     DIFFERS,
     Diff,
-    Lone,
-    Pair,
+    TensorComparison,
+    UnmatchedTensor,
 )
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.records import LOUD, QUIET, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, full, per_cent, plural, shape_text
+from hookscope.views.text.formats import count_text, full_text, percent_text, plural, shape_text
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, number_cell
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 COLUMNS = (
     Column("tensor"),
@@ -37,9 +45,9 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("drop", title) for title in ("note", "type", "dtype", "cosine", "shape", "relative")),
     *(("drop", title) for title in ("by", "beyond", "SNR/dB")),
 )
-STYLES = {DIFFERS: LOUD, CLOSE: QUIET}
-HOW = {BY_MAP: "by --map", BY_ORDER: "by order and shape"}
-FIRST = "the first that differs"
+STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
+MATCHED_BY_TEXT = {BY_MAP: "by --map", BY_ORDER: "by order and shape"}
+FIRST_DIFFERENCE_NOTE = "the first that differs"
 
 
 def diff_lines(result: Diff, width: int | None, ascii: bool = False) -> list[Text]:
@@ -51,20 +59,20 @@ def diff_lines(result: Diff, width: int | None, ascii: bool = False) -> list[Tex
         ascii: write everything outside ASCII as an escape.
     """
     rows = [_row(pair, pair is result.first) for pair in result.rows]
-    rows += [_lone(one, "A") for one in result.only_a]
-    rows += [_lone(one, "B") for one in result.only_b]
-    table = lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    rows += [_unmatched_row(one, "A") for one in result.only_a]
+    rows += [_unmatched_row(one, "B") for one in result.only_b]
+    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
     told = [
         line for text, style in _verdict(result) for line in sentence(text, width, ascii, style)
     ]
-    return blocks(table, told, width=width)
+    return join_blocks(table, told, width=width)
 
 
-def _row(pair: Pair, first: bool) -> Row:
+def _row(pair: TensorComparison, first: bool) -> Row:
     figures, style = pair.figures, STYLES.get(pair.verdict, "")
     beyond = Cell("-")
     if pair.share is not None:
-        beyond = Cell(per_cent(pair.share), full=full(pair.share), style=style)
+        beyond = Cell(percent_text(pair.share), full=full_text(pair.share), style=style)
     cells = (
         Cell(pair.key),
         Cell(pair.type, style="cyan"),
@@ -75,17 +83,19 @@ def _row(pair: Pair, first: bool) -> Row:
         beyond,
         Cell(pair.verdict, style=style),
     )
-    told = [FIRST] if first else []
+    told = [FIRST_DIFFERENCE_NOTE] if first else []
     told += [pair.reason] if pair.reason else []
-    told += [f"{HOW[pair.by]}: {pair.other}"] if pair.by != BY_NAME else []
-    return Row(cells, Cell("; ".join(told), style=LOUD if first or pair.reason else QUIET))
+    told += [f"{MATCHED_BY_TEXT[pair.by]}: {pair.other}"] if pair.by != BY_NAME else []
+    return Row(
+        cells, Cell("; ".join(told), style=ALERT_STYLE if first or pair.reason else NOTICE_STYLE)
+    )
 
 
 def _both(a: str, b: str) -> str:
     return a if a == b else f"{a}, {b}"
 
 
-def _lone(one: Lone, side: str) -> Row:
+def _unmatched_row(one: UnmatchedTensor, side: str) -> Row:
     cells = (
         Cell(one.key),
         Cell(one.type, style="cyan"),
@@ -93,7 +103,7 @@ def _lone(one: Lone, side: str) -> Row:
         Cell(one.dtype),
     )
     empty = [Cell()] * (len(COLUMNS) - len(cells))
-    return Row((*cells, *empty), Cell(f"in {side} alone", style=QUIET), gone=True)
+    return Row((*cells, *empty), Cell(f"in {side} alone", style=NOTICE_STYLE), gone=True)
 
 
 def _verdict(result: Diff) -> list[tuple[str, str]]:
@@ -103,7 +113,10 @@ def _verdict(result: Diff) -> list[tuple[str, str]]:
     if result.first is not None:
         first = f"The first that differs is {result.first.key} ({result.first.type})."
         told.append(
-            (f"{first} {count(counts[DIFFERS])} of {plural(every, 'tensor')} differ.", LOUD)
+            (
+                f"{first} {count_text(counts[DIFFERS])} of {plural(every, 'tensor')} differ.",
+                ALERT_STYLE,
+            )
         )
     elif result.first_unequal is not None:
         text = f"All of {plural(every, 'tensor')} agree within tolerance, {counts[CLOSE]:,} of them"
@@ -111,7 +124,9 @@ def _verdict(result: Diff) -> list[tuple[str, str]]:
     else:
         told.append((f"{plural(every, 'tensor')}, and all are equal.", "green"))
     lone = [(len(found), side) for found, side in ((result.only_a, "A"), (result.only_b, "B"))]
-    if text := " and ".join(f"{count(number)} in {side}" for number, side in lone if number):
+    if text := " and ".join(f"{count_text(number)} in {side}" for number, side in lone if number):
         counted = "; with --strict they count" if result.strict else ""
-        told.append((f"Without a partner: {text}{counted}.", LOUD if result.strict else QUIET))
+        told.append(
+            (f"Without a partner: {text}{counted}.", ALERT_STYLE if result.strict else NOTICE_STYLE)
+        )
     return told

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.gradcheck import Comparison, Entry, GradCheck
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.records import LOUD, QUIET, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, plural, shape_text
+from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
+from hookscope.views.text.formats import count_text, plural, shape_text
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, number_cell
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 COLUMNS = (
     Column("input"),
@@ -37,21 +45,23 @@ def gradcheck_lines(result: GradCheck, width: int | None, ascii: bool = False) -
         ascii: write everything outside ASCII as an escape.
     """
     rows = [_row(c, entry, first) for c in result.comparisons for first, entry in _entries(c)]
-    table = lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
     told = _verdict(result, width, ascii)
     if result.unvaried:
-        told += sentence(f"Not varied, and so not checked: {result.unvaried}.", width, ascii, QUIET)
-    return blocks(table, told, width=width)
+        told += sentence(
+            f"Not varied, and so not checked: {result.unvaried}.", width, ascii, NOTICE_STYLE
+        )
+    return join_blocks(table, told, width=width)
 
 
-def _entries(comparison: Comparison) -> list[tuple[bool, Entry]]:
+def _entries(comparison: GradientComparison) -> list[tuple[bool, Derivative]]:
     return [(number == 0, entry) for number, entry in enumerate(comparison.farthest)]
 
 
-def _row(comparison: Comparison, entry: Entry, first: bool) -> Row:
-    told = [f"{count(comparison.wrong)} of {count(comparison.compared)} differ"]
+def _row(comparison: GradientComparison, entry: Derivative, first: bool) -> Row:
+    told = [f"{count_text(comparison.wrong)} of {count_text(comparison.compared)} differ"]
     if not comparison.wrong:
-        told = [f"{count(comparison.compared)} agree"]
+        told = [f"{count_text(comparison.compared)} agree"]
     told += [comparison.note] if comparison.note else []
     cells = (
         Cell(f"{comparison.input} ({shape_text(comparison.input_shape)})"),
@@ -60,7 +70,7 @@ def _row(comparison: Comparison, entry: Entry, first: bool) -> Row:
         Cell(_index(entry.output_index)),
         *map(number_cell, (entry.analytical, entry.numerical, entry.difference)),
     )
-    note = Cell("; ".join(told), style=LOUD if comparison.wrong else "") if first else Cell()
+    note = Cell("; ".join(told), style=ALERT_STYLE if comparison.wrong else "") if first else Cell()
     return Row(cells, note)
 
 
@@ -71,8 +81,8 @@ def _verdict(result: GradCheck, width: int | None, ascii: bool) -> list[Text]:
     if result.ok:
         text = f"The backward agrees with numerical gradients: {plural(compared, 'derivative')}"
         return sentence(f"{text}, {how}.", width, ascii, "green")
-    text = f"The backward is wrong: {count(wrong)} of {plural(compared, 'derivative')} differ"
-    return sentence(f"{text} from numerical ones, {how}.", width, ascii, LOUD)
+    text = f"The backward is wrong: {count_text(wrong)} of {plural(compared, 'derivative')} differ"
+    return sentence(f"{text} from numerical ones, {how}.", width, ascii, ALERT_STYLE)
 
 
 def _index(index: tuple[int, ...]) -> str:

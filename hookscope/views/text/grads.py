@@ -6,31 +6,45 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.files.strict_json import number
+from hookscope.files.strict_json import parse_number
 from hookscope.results.gradient_flow import VANISHING, gradient_marks
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import PARAM_GRAD
-from hookscope.views.text.capture import verified_lines
-from hookscope.views.text.coverage import coverage_lines
-from hookscope.views.text.edits import drift_lines, edit_note, effect_lines, top_change_lines
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.marks import LEGEND, not_finite
-from hookscope.views.text.records import (
-    ORIGIN,
+from hookscope.views.text.capture import (
+    drift_lines,
+    edit_note,
+    effect_lines,
+    top_change_lines,
+    verified_lines,
+)
+from hookscope.views.text.formats import number_text
+from hookscope.views.text.shared_parts import (
+    GRADIENT_LEGEND,
+    ORIGIN_COLUMNS,
+    coverage_lines,
+    device_notes,
     missing_rows,
+    nonfinite_note,
     note_cell,
     number_cell,
     origin_cells,
-    places,
 )
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import real
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
-COLUMNS = (*ORIGIN, *(Column(title, SHORT.get(title), right=True) for title in NUMBERS))
+COLUMNS = (*ORIGIN_COLUMNS, *(Column(title, SHORT.get(title), right=True) for title in NUMBERS))
 
-NORMS = 8  # so many of a batch are told on a terminal
+MAX_NORMS = 8  # so many of a batch are told on a terminal
 
 SQUEEZE: tuple[Squeeze, ...] = (
     ("shorten", "mean"),
@@ -51,7 +65,7 @@ def grads_lines(capture: Recording, width: int | None, ascii: bool = False) -> l
     """
     marks = gradient_marks(capture.records)
     told = [
-        *(sentence(LEGEND, width, ascii, "dim") if marks else []),
+        *(sentence(GRADIENT_LEGEND, width, ascii, "dim") if marks else []),
         *effect_lines(capture, width, ascii),
         *verified_lines(capture, width, ascii),
         *coverage_lines(capture.coverage, width, ascii),
@@ -59,7 +73,7 @@ def grads_lines(capture: Recording, width: int | None, ascii: bool = False) -> l
     loss = loss_lines(capture.metadata, width, ascii)
     drift = drift_lines(capture, width, ascii)
     top = top_change_lines(capture.metadata, width, ascii)
-    return blocks(loss, grads_table(capture, width, ascii), drift, told, top, width=width)
+    return join_blocks(loss, grads_table(capture, width, ascii), drift, told, top, width=width)
 
 
 def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
@@ -68,7 +82,7 @@ def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False)
     if not loss:
         return []
     parts = [
-        f"Loss {loss['name']} = {real(number(loss['value']), 6)}",
+        f"Loss {loss['name']} = {number_text(parse_number(loss['value']), 6)}",
         f"formula {loss['formula']}",
     ]
     parts += [f"reduction {loss['reduction']}"] if loss.get("reduction") else []
@@ -80,11 +94,11 @@ def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False)
 
 def _penalty_lines(penalty: dict[str, Any], width: int | None, ascii: bool) -> list[Text]:
     """The penalty, and the norms it is made of: on a terminal the first few of them."""
-    norms = [real(number(norm)) for norm in penalty["norms"]]
-    shown = norms if width is None else norms[:NORMS]
+    norms = [number_text(parse_number(norm)) for norm in penalty["norms"]]
+    shown = norms if width is None else norms[:MAX_NORMS]
     more = f" and {len(norms) - len(shown)} more" if len(norms) > len(shown) else ""
     told = [
-        f"Penalty {penalty['name']} = {real(number(penalty['value']), 6)}",
+        f"Penalty {penalty['name']} = {number_text(parse_number(penalty['value']), 6)}",
         f"formula {penalty['formula']}",
         f"norms {', '.join(shown)}{more}",
         "the gradients below are the penalty's",
@@ -95,7 +109,7 @@ def _penalty_lines(penalty: dict[str, Any], width: int | None, ascii: bool) -> l
 def grads_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
     """Return one row for each gradient in recorded order, then those that do not exist, and why."""
     marks = gradient_marks(capture.records)
-    devices = places(capture.records)
+    devices = device_notes(capture.records)
     rows = [
         _row(
             record,
@@ -105,14 +119,14 @@ def grads_table(capture: Recording, width: int | None, ascii: bool = False) -> l
         for record in capture.records
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
 def _row(record: Record, mark: str, told: tuple[str, ...]) -> Row:
     stats = record.stats
     values = (stats.norm if stats.absmax is not None else None, stats.absmax, stats.mean, stats.std)
     ratio = number_cell(record.ratio) if record.kind == PARAM_GRAD else Cell()
-    loud = [word for word in (not_finite(stats), mark) if word and word != VANISHING]
+    loud = [word for word in (nonfinite_note(stats), mark) if word and word != VANISHING]
     quiet = [word for word in (*told, mark if mark == VANISHING else "") if word]
     note = note_cell(record, ", ".join(loud), ", ".join(quiet))
     return Row((*origin_cells(record), *map(number_cell, values), ratio), note)

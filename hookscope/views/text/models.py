@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from hookscope.specs.catalog import ModelInfo
-from hookscope.views.text.lower import lower, sentence
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, plural, short_count
+from hookscope.views.text.formats import count_text, plural, short_count_text
+from hookscope.views.text.text_table import Cell, Column, Row, Squeeze, Table, sentence, table_lines
 
 COLUMNS = (
     Column("model"),
@@ -47,9 +46,13 @@ def models_lines(models: Sequence[ModelInfo], width: int | None, ascii: bool = F
         )
         for model in models
     )
-    lines = lower(Table(COLUMNS, rows, SQUEEZE, note=""), width, ascii)
+    lines = table_lines(Table(COLUMNS, rows, SQUEEZE, note=""), width, ascii)
     return [*lines, *sentence(f"{plural(len(models), 'model')}.", width, ascii, "bold")]
 
 
 def _parameters(number: int | None) -> Cell:
-    return Cell("-") if number is None else Cell(count(number), short_count(number), str(number))
+    return (
+        Cell("-")
+        if number is None
+        else Cell(count_text(number), short_count_text(number), str(number))
+    )

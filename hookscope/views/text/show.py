@@ -7,12 +7,25 @@ from typing import Any
 
 from rich.text import Text
 
-from hookscope.views.images.values import Bin, Look
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.marks import not_finite
-from hookscope.views.text.records import LOUD, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, full, per_cent, real, shape_text
+from hookscope.views.images.tensor_view import Bin, TensorView
+from hookscope.views.text.formats import (
+    count_text,
+    full_text,
+    number_text,
+    percent_text,
+    shape_text,
+)
+from hookscope.views.text.shared_parts import ALERT_STYLE, nonfinite_note, number_cell
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COLUMNS = (
@@ -23,12 +36,12 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in NUMBERS),
     *(("drop", title) for title in ("type", "dtype", "norm", "std", "note", "zeros", "mean")),
 )
-BAR = 40  # cells of the longest bar, where there is room
-ROOM = 40  # cells that stand before the bars
-PARTS = " ▏▎▍▌▋▊▉█"
+MAX_BAR_WIDTH = 40  # cells of the longest bar, where there is room
+WIDTH_BEFORE_BARS = 40  # cells that stand before the bars
+EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def look_lines(look: Look, width: int | None, ascii: bool = False) -> list[Text]:
+def tensor_lines(look: TensorView, width: int | None, ascii: bool = False) -> list[Text]:
     """Return what a tensor holds: statistics, histogram, largest entries, what is not finite.
 
     Args:
@@ -36,18 +49,18 @@ def look_lines(look: Look, width: int | None, ascii: bool = False) -> list[Text]
         width: cells of the terminal, None for a pipe.
         ascii: write everything outside ASCII as an escape.
     """
-    return blocks(
+    return join_blocks(
         _stats_table(look, width, ascii),
         histogram_table(look.histogram, width, ascii) if look.histogram else [],
         _largest_table(look, width, ascii) if look.largest else [],
-        _odd_lines(look, width, ascii),
+        _nonfinite_lines(look, width, ascii),
         width=width,
     )
 
 
-def _stats_table(look: Look, width: int | None, ascii: bool) -> list[Text]:
+def _stats_table(look: TensorView, width: int | None, ascii: bool) -> list[Text]:
     stats = look.stats
-    zeros = Cell(per_cent(stats.zero_share), full=full(stats.zero_share))
+    zeros = Cell(percent_text(stats.zero_share), full=full_text(stats.zero_share))
     cells = (
         Cell(f"{look.record.key}{look.part}"),
         Cell(look.record.type, style="cyan"),
@@ -56,20 +69,20 @@ def _stats_table(look: Look, width: int | None, ascii: bool) -> list[Text]:
         *map(number_cell, (stats.mean, stats.std, stats.min, stats.max, stats.norm)),
         zeros if stats.numel else Cell("-"),
     )
-    note = Cell(not_finite(stats) or ("" if stats.numel else "empty"), style=LOUD)
-    return lower(Table(COLUMNS, (Row(cells, note),), SQUEEZE), width, ascii)
+    note = Cell(nonfinite_note(stats) or ("" if stats.numel else "empty"), style=ALERT_STYLE)
+    return table_lines(Table(COLUMNS, (Row(cells, note),), SQUEEZE), width, ascii)
 
 
 def histogram_table(bins: tuple[Bin, ...], width: int | None, ascii: bool) -> list[Text]:
     """Return a row for each bin; on a terminal with a bar as long as its count is large."""
     most = max(one.count for one in bins)
-    room = max(min(BAR, (width or 0) - ROOM), 6)
+    room = max(min(MAX_BAR_WIDTH, (width or 0) - WIDTH_BEFORE_BARS), 6)
     rows = [
         Row(
             (
-                Cell(real(one.low), full=full(one.low)),
-                Cell(real(one.high), full=full(one.high)),
-                Cell(count(one.count), full=str(one.count)),
+                Cell(number_text(one.low), full=full_text(one.low)),
+                Cell(number_text(one.high), full=full_text(one.high)),
+                Cell(count_text(one.count), full=str(one.count)),
                 Cell(_bar(one.count / most * room, ascii), style="cyan"),
             )
         )
@@ -81,7 +94,7 @@ def histogram_table(bins: tuple[Bin, ...], width: int | None, ascii: bool) -> li
     else:
         columns.append(Column("histogram"))
     squeeze: tuple[Squeeze, ...] = (("drop", "to"), ("drop", "entries"))
-    return lower(Table(tuple(columns), tuple(rows), squeeze, note=""), width, ascii)
+    return table_lines(Table(tuple(columns), tuple(rows), squeeze, note=""), width, ascii)
 
 
 def _bar(cells: float, ascii: bool) -> str:
@@ -89,26 +102,28 @@ def _bar(cells: float, ascii: bool) -> str:
     if ascii:
         return "#" * max(round(cells), cells > 0)
     eighths = max(round(cells * 8), cells > 0)
-    return "█" * (eighths // 8) + PARTS[eighths % 8].strip()
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
-def _largest_table(look: Look, width: int | None, ascii: bool) -> list[Text]:
+def _largest_table(look: TensorView, width: int | None, ascii: bool) -> list[Text]:
     rows = [
         Row((Cell(f"[{','.join(map(str, entry.index))}]"), number_cell(entry.value)))
         for entry in look.largest
     ]
     columns = (Column("largest entries"), Column("value", right=True))
-    return lower(Table(columns, tuple(rows), note=""), width, ascii)
+    return table_lines(Table(columns, tuple(rows), note=""), width, ascii)
 
 
-def _odd_lines(look: Look, width: int | None, ascii: bool) -> list[Text]:
+def _nonfinite_lines(look: TensorView, width: int | None, ascii: bool) -> list[Text]:
     lines: list[Text] = []
     named = ((look.stats.nan, "NaN", look.first_nan), (look.stats.inf, "infinite", look.first_inf))
     for number, what, first in named:
         if first is not None:
             where = f"the first at [{','.join(map(str, first))}]"
             entries = "entry" if number == 1 else "entries"
-            lines += sentence(f"{count(number)} {what} {entries}, {where}.", width, ascii, LOUD)
+            lines += sentence(
+                f"{count_text(number)} {what} {entries}, {where}.", width, ascii, ALERT_STYLE
+            )
     return lines
 
 
@@ -119,7 +134,7 @@ def provenance_lines(
     rows = [Row((Cell(name), Cell(text))) for name, text in _facts(metadata, "")]
     table = Table((Column("provenance"), Column("value")), tuple(rows), note="")
     if width is None:
-        return lower(table, None, ascii)
+        return table_lines(table, None, ascii)
     told = [sentence(f"{row.cells[0].text}: {row.cells[1].text}", width, ascii) for row in rows]
     return [line for lines in told for line in lines]
 

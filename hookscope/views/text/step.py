@@ -8,14 +8,26 @@ from rich.text import Text
 
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import PARAM_UPDATE
-from hookscope.views.text.coverage import coverage_lines
-from hookscope.views.text.edits import drift_lines, edit_note, effect_lines, top_change_lines
+from hookscope.views.text.capture import drift_lines, edit_note, effect_lines, top_change_lines
+from hookscope.views.text.formats import shape_text
 from hookscope.views.text.grads import loss_lines
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.marks import not_finite
-from hookscope.views.text.records import missing_rows, note_cell, number_cell
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import shape_text
+from hookscope.views.text.shared_parts import (
+    coverage_lines,
+    missing_rows,
+    nonfinite_note,
+    note_cell,
+    number_cell,
+)
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 NUMBERS = ("gradient", "update", "weight", "update/weight")
 COLUMNS = (
@@ -51,7 +63,7 @@ def step_lines(capture: Recording, width: int | None, ascii: bool = False) -> li
     told = effect_lines(capture, width, ascii) + coverage_lines(capture.coverage, width, ascii)
     drift = drift_lines(capture, width, ascii)
     top = top_change_lines(capture.metadata, width, ascii)
-    return blocks(head, step_table(capture, width, ascii), drift, told, top, width=width)
+    return join_blocks(head, step_table(capture, width, ascii), drift, told, top, width=width)
 
 
 def optimizer_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
@@ -82,7 +94,7 @@ def step_table(capture: Recording, width: int | None, ascii: bool = False) -> li
         if r.kind != PARAM_UPDATE
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return lower(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
 
 
 def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row:
@@ -98,6 +110,6 @@ def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row
     if update:
         ratio = (update.stats.norm, record.weight_norm, update.ratio)
         numbers[1:] = [number_cell(value) for value in ratio]
-    loud = [word for one in (record, update) if one and (word := not_finite(one.stats))]
+    loud = [word for one in (record, update) if one and (word := nonfinite_note(one.stats))]
     note = note_cell(record, ", ".join(loud[:1]), edit_note(record, metadata))
     return Row((*cells, *numbers), note)

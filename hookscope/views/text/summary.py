@@ -6,8 +6,8 @@ from rich.text import Text
 
 from hookscope.results.records import Recording
 from hookscope.views.text.capture import capture_lines
+from hookscope.views.text.extract import statistics_lines
 from hookscope.views.text.grads import grads_lines
-from hookscope.views.text.statistics import statistics_lines
 from hookscope.views.text.step import step_lines
 
 

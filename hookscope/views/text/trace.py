@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hookscope.results.trace import BACKWARD, FORWARD, Event, Trace
-from hookscope.views.text.coverage import coverage_lines
+from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
+from hookscope.views.text.formats import (
+    bytes_text,
+    count_text,
+    full_text,
+    number_text,
+    plural,
+    shape_text,
+)
 from hookscope.views.text.grads import loss_lines
-from hookscope.views.text.lower import blocks, lower, sentence
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, full, plural, real, shape_text, size
+from hookscope.views.text.shared_parts import coverage_lines
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    join_blocks,
+    sentence,
+    table_lines,
+)
 
 COLUMNS = (
     Column("layer"),
@@ -43,10 +58,10 @@ def trace_lines(trace: Trace, width: int | None, ascii: bool = False) -> list[Te
         *coverage_lines(trace.coverage, width, ascii),
     ]
     loss = loss_lines(trace.metadata, width, ascii)
-    return blocks(loss, lower(table, width, ascii), told, width=width)
+    return join_blocks(loss, table_lines(table, width, ascii), told, width=width)
 
 
-def _row(event: Event) -> Row:
+def _row(event: TraceEvent) -> Row:
     indent = INDENT * event.depth
     shapes = [shape_text(shape) for shape in event.outputs]
     cells = (
@@ -55,7 +70,7 @@ def _row(event: Event) -> Row:
         Cell(event.type, style="cyan"),
         Cell(str(event.call)),
         Cell(" ".join(shapes), full=",".join(shapes)),
-        Cell(count(event.bytes), short=size(event.bytes), full=str(event.bytes)),
+        Cell(count_text(event.bytes), short=bytes_text(event.bytes), full=str(event.bytes)),
         _milliseconds(event.time),
         _milliseconds(event.own),
     )
@@ -63,7 +78,7 @@ def _row(event: Event) -> Row:
 
 
 def _milliseconds(value: float) -> Cell:
-    return Cell(f"{value:.3f}", short=real(value, 2), full=full(round(value, 6)))
+    return Cell(f"{value:.3f}", short=number_text(value, 2), full=full_text(round(value, 6)))
 
 
 def _totals(trace: Trace) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.text import Text
 
 from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree
-from hookscope.views.text.lower import lower, sentence
-from hookscope.views.text.signature import compact
-from hookscope.views.text.table import Cell, Column, Row, Squeeze, Table
-from hookscope.views.text.text import count, plural, short_count, size
+from hookscope.views.text.formats import bytes_text, count_text, plural, short_count_text
+from hookscope.views.text.text_table import Cell, Column, Row, Squeeze, Table, sentence, table_lines
 
-TYPE = 20  # characters of a type that stands alone: one long type then costs no column
-ARGUMENTS = 48  # characters of arguments on a terminal; a pipe has them all
+MAX_TYPE_LENGTH = 20  # characters of a type that stands alone: one long type then costs no column
+
+MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has them all
+
 BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
+
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
 
 SQUEEZE: tuple[Squeeze, ...] = (
@@ -61,7 +63,7 @@ def tree_lines(
         )
         for node, drawn in zip(tree.nodes, guides, strict=True)
     )
-    lines = lower(Table(_columns(ran, sources), rows, SQUEEZE), width, ascii)
+    lines = table_lines(Table(_columns(ran, sources), rows, SQUEEZE), width, ascii)
     return [*lines, *sentence(_totals(tree, failed is not None), width, ascii, "bold")]
 
 
@@ -101,23 +103,27 @@ def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
         *cells,
         Cell(" ".join(node.run.outputs), full=",".join(node.run.outputs)),
         Cell(str(node.run.calls)),
-        Cell(short_count(flops) if flops else "", full=str(flops)),
+        Cell(short_count_text(flops) if flops else "", full=str(flops)),
     )
 
 
 def type_cell(kind: str, arguments: str) -> Cell:
     """Return the cell of a module's type and arguments; the type alone where room is short."""
     return Cell(
-        compact(kind, arguments, ARGUMENTS),
-        short=kind if len(kind) <= TYPE else f"{kind[: TYPE - 2]}..",
-        full=compact(kind, arguments),
+        short_signature(kind, arguments, MAX_ARGUMENTS_LENGTH),
+        short=kind if len(kind) <= MAX_TYPE_LENGTH else f"{kind[: MAX_TYPE_LENGTH - 2]}..",
+        full=short_signature(kind, arguments),
         style="cyan",
     )
 
 
 def _amount(number: int) -> Cell:
     """A number of parameters; blank on a terminal where there are none."""
-    return Cell(count(number) if number else "", short_count(number) if number else "", str(number))
+    return Cell(
+        count_text(number) if number else "",
+        short_count_text(number) if number else "",
+        str(number),
+    )
 
 
 def _state(node: ModuleNode) -> Cell:
@@ -178,13 +184,123 @@ def _totals(tree: ModuleTree, failed: bool) -> str:
     elif total.trainable == total.parameters:
         trainable = " (all trainable)"
     else:
-        trainable = f" ({count(total.trainable) if total.trainable else 'none'} trainable)"
+        trainable = f" ({count_text(total.trainable) if total.trainable else 'none'} trainable)"
     parts = [
         plural(total.parameters, "parameter") + trainable,
         plural(total.buffers, "buffer value"),
-        size(total.bytes),
+        bytes_text(total.bytes),
     ]
     if total.run is not None:
         until = " until it failed" if failed else ""
-        parts.append(f"{short_count(total.run.flops)} FLOPs{until}")
+        parts.append(f"{short_count_text(total.run.flops)} FLOPs{until}")
     return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'module')} listed."
+
+
+# Said by their place alone, as in Conv2d(3, 64, 7x7).
+UNNAMED_ARGUMENTS = {
+    "in_features",
+    "out_features",
+    "kernel_size",
+    "output_size",
+    "normalized_shape",
+    "p",
+}
+
+# Say nothing about what a layer does to a shape or a value at a glance.
+HIDDEN_ARGUMENTS = {
+    *("bias", "eps", "momentum", "affine", "elementwise_affine", "track_running_stats"),
+    *("padding", "output_padding", "ceil_mode", "count_include_pad", "return_indices"),
+}
+
+# Shown when they are not 1, as in "stride 2".
+SHOWN_UNLESS_ONE = {"stride", "dilation", "groups"}
+
+_KEYWORD = re.compile(r"(\w+)\s*=\s*(.+)", re.DOTALL)
+
+_NUMBERS = re.compile(r"\(\s*-?\d+(?:\s*,\s*-?\d+)*\s*,?\s*\)")
+
+_CLOSES = {")": "(", "]": "[", "}": "{"}
+
+
+def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:
+    """Return type and arguments in short form.
+
+    Args:
+        kind: the type's name.
+        arguments: what the module's ``extra_repr()`` gave; anything that cannot be read as a list
+            of arguments is kept as it is, on one line.
+        limit: cut the arguments to this many characters, with ``...`` for the rest.
+
+    Example:
+        >>> compact("Conv2d", "3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3)")
+        'Conv2d(3, 64, 7x7, stride 2)'
+        >>> compact("ReLU", "inplace=True"), compact("MaxPool2d", "kernel_size=3, stride=2")
+        ('ReLU(inplace)', 'MaxPool2d(3x3, stride 2)')
+    """
+    text = " ".join(arguments.split())
+    parts = split_arguments(text)
+    if parts is not None:
+        text = ", ".join(shown for part in parts if (shown := _argument(part, kind)))
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 3].rstrip() + "..."
+    return f"{kind}({text})" if text else kind
+
+
+def split_arguments(text: str) -> list[str] | None:
+    """Split at the commas outside brackets and quotes; None where those do not match up."""
+    parts, start, quote = [], 0, ""
+    open_brackets: list[str] = []
+    for i, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            open_brackets.append(character)
+        elif character in ")]}":
+            if not open_brackets or open_brackets.pop() != _CLOSES[character]:
+                return None
+        elif character == "," and not open_brackets:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    if quote or open_brackets:
+        return None
+    return [*parts, text[start:].strip()]
+
+
+def _argument(part: str, kind: str) -> str:
+    keyword = _KEYWORD.fullmatch(part)
+    if not keyword:
+        return _value(part)
+    name, value = keyword.groups()
+    if name in HIDDEN_ARGUMENTS or value in ("False", "None"):
+        return ""
+    if value == "True":
+        return name
+    if name in SHOWN_UNLESS_ONE:
+        numbers = set(_numbers(value) or [value])
+        if numbers == {"1"}:
+            return ""
+        return f"{name} {numbers.pop() if len(numbers) == 1 else _value(value)}"
+    if name == "kernel_size" and value.isdigit():
+        return "x".join([value] * _spatial_dimensions(kind))
+    return _value(value) if name in UNNAMED_ARGUMENTS else f"{name}={_value(value)}"
+
+
+def _numbers(value: str) -> list[str]:
+    """The integers of a written tuple; empty for anything else."""
+    return re.findall(r"-?\d+", value) if _NUMBERS.fullmatch(value) else []
+
+
+def _value(value: str) -> str:
+    if numbers := _numbers(value):
+        return "x".join(numbers)
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return value
+
+
+def _spatial_dimensions(kind: str) -> int:
+    """How many dimensions a type's name claims: 2 for MaxPool2d, 1 where it claims none."""
+    claimed = re.search(r"([123])d$", kind)
+    return int(claimed[1]) if claimed else 1

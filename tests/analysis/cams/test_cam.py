@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookscopeError, LossError, RequestError
-from hookscope.specs.cam import METHODS
+from hookscope.specs.cam_methods import METHODS
 from tests.analysis.cams.models import (
     Functions,
     Overwritten,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.specs.cam import METHODS
+from hookscope.specs.cam_methods import METHODS
 from tests.analysis.cams.models import Overwritten, images, seeded
 from tests.oracle.by_hand import same_bits
 

@@ -273,14 +273,16 @@ def test_weights_given_once_go_to_the_model_that_takes_them(checkpoints) -> None
 
 
 def test_arguments_that_come_twice_are_as_and_bs() -> None:
-    from hookscope.specs.diff import both, each_key
-    from hookscope.specs.model import parse_assignments
+    from hookscope.specs.diff_request import parse_pairs_for_both, split_paired_options
+    from hookscope.specs.model_spec import parse_assignments
 
-    pair = each_key(["a=1", "b=2", "a=3"], parse_assignments)
+    pair = parse_pairs_for_both(["a=1", "b=2", "a=3"], parse_assignments)
     values = {"weights": (), "rename": None, "method": (), "attn": (), "dtype": (), "device": ()}
-    sides = both({**values, "model_args": pair, "partial": False}, (f"{NETS}:Net", f"{NETS}:Net"))
+    sides = split_paired_options(
+        {**values, "model_args": pair, "partial": False}, (f"{NETS}:Net", f"{NETS}:Net")
+    )
     assert [side["model_args"] for side in sides] == [{"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
-    assert each_key(["a=1"], parse_assignments) == {"a": "1"}
+    assert parse_pairs_for_both(["a=1"], parse_assignments) == {"a": "1"}
 
 
 def test_the_errors_of_the_library_are_its_own(tmp_path) -> None:

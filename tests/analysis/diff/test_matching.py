@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookscope.errors import RequestError
-from hookscope.results.diff.matching import match
+from hookscope.results.diff.record_matches import match_records
 from hookscope.results.records import Record, key_of
 
 
@@ -25,7 +25,7 @@ def records(*words: str) -> list[Record]:
 
 
 def told(a: list[Record], b: list[Record], **prefixes: str) -> dict[str, tuple[str, str]]:
-    found = match(a, b, prefixes)
+    found = match_records(a, b, prefixes)
     assert [pair[0] for pair in found.pairs] == [r for r in a if r not in found.only_a]
     return {one.module: (two.module, by) for one, two, by in found.pairs}
 
@@ -73,7 +73,7 @@ def test_order_type_and_shape_find_what_was_renamed() -> None:
 def test_a_module_called_twice_finds_two_modules() -> None:
     a = records("one:Linear:2", "relu:ReLU:2", "two:Linear:2", "relu#2:ReLU:2")
     b = records("one:Linear:2", "relu1:ReLU:2", "two:Linear:2", "relu2:ReLU:2")
-    found = match(a, b, {})
+    found = match_records(a, b, {})
     assert [(x.key, y.key) for x, y, by in found.pairs if by == "order"] == [
         ("relu/output", "relu1/output"),
         ("relu:2/output", "relu2/output"),
@@ -83,7 +83,7 @@ def test_a_module_called_twice_finds_two_modules() -> None:
 def test_layers_in_other_places_are_no_partners() -> None:
     a = records("extra:Linear:2", "mid:Conv2d:2", "end:ReLU:2")
     b = records("mid:Conv2d:2", "late:Linear:2", "end:ReLU:2")
-    found = match(a, b, {})
+    found = match_records(a, b, {})
     assert [r.module for r in found.only_a] == ["extra"]
     assert [r.module for r in found.only_b] == ["late"]
 

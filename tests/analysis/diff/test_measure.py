@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookscope.errors import RequestError
-from hookscope.results.diff.judging import Judge
-from hookscope.results.diff.measure import measure
-from hookscope.results.diff.result import Figures, Pair
+from hookscope.results.diff.comparator import Comparator, measure_errors
+from hookscope.results.diff.diff_result import ErrorMetrics, TensorComparison
 from hookscope.results.records import Record
 from hookscope.results.stats import BLOCK
 from hookscope.specs.tolerances import check_tolerances, tolerances
-from hookscope.tensors.stats import blocks
+from hookscope.tensors.tensor_stats import numpy_blocks
 
 ODD = (0.0, -0.0, 1.0, 1.0 + 1e-6, -1.0, 1e-30, 3e38, math.inf, -math.inf, math.nan, 1e-5)
 DTYPES = sorted(
@@ -25,17 +24,17 @@ DTYPES = sorted(
 )
 
 
-def figures(a: torch.Tensor, b: torch.Tensor, atol=0.0, rtol=0.0, equal_nan=False) -> Figures:
-    return measure(blocks(a), blocks(b), atol, rtol, equal_nan)
+def figures(a: torch.Tensor, b: torch.Tensor, atol=0.0, rtol=0.0, equal_nan=False) -> ErrorMetrics:
+    return measure_errors(numpy_blocks(a), numpy_blocks(b), atol, rtol, equal_nan)
 
 
-def judged(a: torch.Tensor, b: torch.Tensor, **strictness) -> Pair:
+def judged(a: torch.Tensor, b: torch.Tensor, **strictness) -> TensorComparison:
     one, two = (
         Record("x/output", "x", "X", 1, "output", "output", tuple(t.shape), str(t.dtype)[6:], "cpu")
         for t in (a, b)
     )
-    judge = Judge(**{"atol": None, "rtol": None, "equal_nan": False} | strictness)
-    return judge.pair(one, two, "name", lambda: blocks(a), lambda: blocks(b))
+    judge = Comparator(**{"atol": None, "rtol": None, "equal_nan": False} | strictness)
+    return judge.pair(one, two, "name", lambda: numpy_blocks(a), lambda: numpy_blocks(b))
 
 
 def test_the_figures_are_those_of_numpy_by_hand() -> None:
@@ -43,7 +42,7 @@ def test_the_figures_are_those_of_numpy_by_hand() -> None:
     a = source.standard_normal(3 * BLOCK + 17)
     b = a + source.standard_normal(a.size) * 1e-3
     b[5] = a[5]
-    found = measure(np.array_split(a, 4), np.array_split(b, 4), 1e-3, 0.1)
+    found = measure_errors(np.array_split(a, 4), np.array_split(b, 4), 1e-3, 0.1)
     gap = np.abs(a - b)
     assert found.max_abs == gap.max()
     assert found.max_rel == (gap / np.abs(a)).max()
@@ -80,7 +79,7 @@ def test_what_lies_beyond_is_what_torch_isclose_says(pairs, equal_nan) -> None:
 def test_equal_tensors_are_equal_in_every_dtype(dtype) -> None:
     a = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
     pair = judged(a, a.clone())
-    assert pair.figures == Figures(0.0, 0.0, 1.0, math.inf)
+    assert pair.figures == ErrorMetrics(0.0, 0.0, 1.0, math.inf)
     assert (pair.verdict, pair.share, pair.reason) == ("equal", 0.0, "")
 
 

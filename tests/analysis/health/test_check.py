@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.analysis.health.standing import inspect
-from hookscope.analysis.health.still import judge_still
+from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.errors import LossError, RequestError
 from hookscope.results.health import Finding, Health
 from tests.analysis.health import faulty
@@ -205,10 +204,10 @@ def test_statistics_that_no_layer_has_updated_are_a_note() -> None:
 def test_a_part_on_another_device_is_told() -> None:
     model = faulty.sound()
     model.spare = nn.Linear(2, 2, device="meta")
-    [finding] = judge_still(inspect(model), weights_from_file=False)
+    [finding] = parameter_findings(inspect_parameters(model), weights_from_file=False)
     assert (finding.level, finding.check, finding.layer) == ("warning", "devices", "spare")
     model.hf_device_map = {"spare": "meta"}
-    [finding] = judge_still(inspect(model), weights_from_file=False)
+    [finding] = parameter_findings(inspect_parameters(model), weights_from_file=False)
     assert finding.level == "note"
 
 

@@ -14,17 +14,22 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.compute import all_floating, class_scores, compute, has_classes
-from hookscope.execution.losses.custom import own_loss
-from hookscope.execution.losses.targets import hand_over, read, resolve
+from hookscope.execution.losses.custom_loss import resolve_custom_loss
+from hookscope.execution.losses.loss import (
+    class_scores,
+    compute_loss,
+    flatten_floating,
+    has_classes,
+)
+from hookscope.execution.losses.target import read_target, resolve_target, target_for_function
 from hookscope.specs.losses import (
     FORMULAS,
     REDUCTIONS,
+    check_custom_loss_options,
     check_reduction,
     check_target,
     is_target_file,
-    refuse_choices,
-    refuse_idle_loss,
+    reject_loss_options,
 )
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -33,13 +38,13 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 def test_probabilities_run_from_zero_to_one_inclusive() -> None:
     inside = torch.tensor([[0.0, 1.0, 0.25]])
     target = torch.tensor([[0.0, 1.0, 1.0]])
-    found = compute("bce", inside, target, raw=True)
+    found = compute_loss("bce", inside, target, raw=True)
     torch.testing.assert_close(found.value, F.binary_cross_entropy(inside, target))
     for outside in ([[-0.01, 1.0]], [[0.5, 1.01]], [[0.5, 1.5]], [[-1.0, 0.5]]):
         with pytest.raises(
             LossError, match=f"runs from {min(outside[0]):.4g} to {max(outside[0]):.4g}"
         ):
-            compute("bce", torch.tensor(outside), torch.zeros(1, 2), raw=True)
+            compute_loss("bce", torch.tensor(outside), torch.zeros(1, 2), raw=True)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -66,19 +71,19 @@ def test_terms_are_reduced_as_asked(name: str, raw: bool, reduction: str) -> Non
         "sum": terms[name].sum(),
         "batchmean": terms[name].sum() / 3,
     }[reduction]
-    found = compute(name, x, "1,0,3", raw=raw, reduction=reduction)
+    found = compute_loss(name, x, "1,0,3", raw=raw, reduction=reduction)
     torch.testing.assert_close(found.value, expected)
     assert (found.reduction, found.target, found.raw) == (reduction, "1, 0, 3", raw)
     assert found.classes is not None and found.classes.tolist() == [1, 0, 3]
     formula = FORMULAS[name]
     assert found.formula == (formula.raw_formula if raw else formula.formula) and found.formula
-    default = compute(name, x, "1,0,3", raw=raw)
+    default = compute_loss(name, x, "1,0,3", raw=raw)
     assert default.reduction == (formula.raw_reduction if raw else formula.reduction)
 
 
 @pytest.mark.parametrize("name", ["sum", "norm"])
 def test_a_loss_of_one_number_has_no_target_and_no_reduction(name: str) -> None:
-    found = compute(name, {"a": X, "b": [X.double()]})
+    found = compute_loss(name, {"a": X, "b": [X.double()]})
     every = torch.cat([X.flatten().double()] * 2)
     expected = every.sum() if name == "sum" else every.norm()
     torch.testing.assert_close(found.value.double(), expected)
@@ -90,7 +95,7 @@ def test_a_loss_of_one_number_has_no_target_and_no_reduction(name: str) -> None:
 
 def test_a_reduction_that_is_none_is_refused() -> None:
     with pytest.raises(LossError, match="no reduction called 'average'") as caught:
-        compute("ce", X, 1, reduction="average")
+        compute_loss("ce", X, 1, reduction="average")
     assert all(name in caught.value.hint for name in REDUCTIONS)
 
 
@@ -126,7 +131,7 @@ def test_an_output_of_class_scores_is_told_from_others(output, task, expected) -
 def test_scores_are_of_single_precision_or_more(dtype: torch.dtype) -> None:
     wide = torch.promote_types(dtype, torch.float32)
     assert class_scores(X.to(dtype)).dtype is wide
-    assert all_floating([X.to(dtype)]).dtype is wide
+    assert flatten_floating([X.to(dtype)]).dtype is wide
     assert class_scores(X[0]).shape == (1, 4)
     assert class_scores({"logits": torch.zeros(2, 3, 4)}).shape == (2, 4, 3)
     assert class_scores({"out": torch.zeros(2, 3, 4)}).shape == (2, 3, 4)
@@ -135,18 +140,18 @@ def test_scores_are_of_single_precision_or_more(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("total", [1.0, 1.0005, 0.9995])
 def test_a_distribution_adds_up_to_one(total: float) -> None:
     row = torch.tensor([0.5, 0.25, 0.25, 0.0]) * total
-    assert compute("ce", X, row).value.isfinite()
+    assert compute_loss("ce", X, row).value.isfinite()
     for wrong, told in ((row * 1.1, r"adds up to 1\.(1|099|101)"), (row - 0.25, r"holds -0.25")):
         with pytest.raises(LossError, match=f"takes a distribution over the classes.*{told}"):
-            compute("ce", X, wrong)
+            compute_loss("ce", X, wrong)
 
 
 @pytest.mark.parametrize(("raw", "reduction"), [(True, None), (False, "mean")])
 def test_a_function_is_neither_reduced_nor_raw(raw: bool, reduction: Any) -> None:
-    refuse_choices("mine", None, False)
+    check_custom_loss_options("mine", None, False)
     option = "--raw" if raw else "--reduction"
     with pytest.raises(LossError, match=f"{option} is for the losses with a name, and mine is"):
-        refuse_choices("mine", reduction, raw)
+        check_custom_loss_options("mine", reduction, raw)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +167,9 @@ def test_a_function_is_neither_reduced_nor_raw(raw: bool, reduction: Any) -> Non
 )
 def test_nothing_of_a_loss_is_chosen_without_a_backward_pass(choices: Any, name: Any) -> None:
     if name is None:
-        return refuse_idle_loss(*choices)
+        return reject_loss_options(*choices)
     with pytest.raises(LossError, match=f"^--{name} is for the backward pass") as caught:
-        refuse_idle_loss(*choices)
+        reject_loss_options(*choices)
     assert f"--{name} or --forward-only" in caught.value.hint
     return None
 
@@ -183,7 +188,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(LossError, match=r"There is no target file 'none\.npy'"):
         check_target("none.npy")
     with pytest.raises(LossError, match="There is no target file"):
-        resolve(tmp_path / "none.pt", X)
+        resolve_target(tmp_path / "none.pt", X)
 
 
 WAYS = {
@@ -200,11 +205,11 @@ def test_every_kind_of_file_holds_a_target(tmp_path: Path, name: str, upper: boo
     WAYS[name](tmp_path / name, X)
     path = tmp_path / (name.upper() if upper else name)
     (tmp_path / name).rename(path)
-    assert torch.equal(read(str(path)), X)
+    assert torch.equal(read_target(str(path)), X)
     for given in (path, str(path)):
-        found = resolve(given, X)
+        found = resolve_target(given, X)
         assert torch.equal(found.values, X) and found.text == f"{path} (3x4)"
-        handed, text = hand_over(given)
+        handed, text = target_for_function(given)
         assert torch.equal(handed, X) and text == f"{path} (3x4)"
 
 
@@ -220,14 +225,14 @@ def test_every_kind_of_file_holds_a_target(tmp_path: Path, name: str, upper: boo
 def test_a_file_of_something_else_is_refused(tmp_path: Path, name, value, told) -> None:
     torch.save(value, tmp_path / name)
     with pytest.raises(LossError, match=told):
-        read(str(tmp_path / name))
+        read_target(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x80nothing of the kind\nat all")
     with pytest.raises(LossError, match="cannot be read: ") as caught:
-        read(str(tmp_path / name))
+        read_target(str(tmp_path / name))
     [first, *_] = str(caught.value).splitlines()
     assert name in first and first.endswith((".", "!", "?"))
 
@@ -261,7 +266,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str) -> Non
     ],
 )
 def test_a_function_gets_the_target_as_it_was_meant(target, categories, handed, text) -> None:
-    found, told = hand_over(target, categories)
+    found, told = target_for_function(target, categories)
     plain = found.tolist() if isinstance(found, Tensor) else found
     assert (plain, told) == (handed, text) and type(plain) is type(handed)
     if isinstance(found, Tensor):
@@ -270,38 +275,38 @@ def test_a_function_gets_the_target_as_it_was_meant(target, categories, handed, 
 
 def test_labels_with_the_same_name_want_an_index() -> None:
     with pytest.raises(LossError, match="Several classes are called 'a': 0 and 2") as caught:
-        resolve("a", X, ["a", "b", "a", "A"])
+        resolve_target("a", X, ["a", "b", "a", "A"])
     assert caught.value.hint == "Give the index."
-    assert resolve("A", X, ["a", "b", "a", "A"]).classes.tolist() == [3, 3, 3]
+    assert resolve_target("A", X, ["a", "b", "a", "A"]).classes.tolist() == [3, 3, 3]
     with pytest.raises(LossError, match="Several"):
-        resolve("B", X, ["b", "x", "b"])
+        resolve_target("B", X, ["b", "x", "b"])
 
 
 def test_a_label_beyond_the_output_is_refused() -> None:
     with pytest.raises(LossError, match="no class 4: the model's output has 4 classes") as caught:
-        resolve("e", X, list("abcde"))
+        resolve_target("e", X, list("abcde"))
     assert caught.value.hint == "Give an index from 0 to 3."
     with pytest.raises(LossError, match="has 1 class") as caught:
-        resolve(1, torch.zeros(2, 1))
+        resolve_target(1, torch.zeros(2, 1))
     assert caught.value.hint == "The only index is 0."
 
 
 def test_a_word_that_is_no_class_is_answered(tmp_path: Path) -> None:
     with pytest.raises(LossError, match="no class called 'dgo'") as caught:
-        resolve("dgo", X, ["cat", "dog"])
+        resolve_target("dgo", X, ["cat", "dog"])
     assert "Did you mean dog?" in caught.value.hint
     with pytest.raises(LossError) as caught:
-        resolve("zzzz", X, ["cat", "dog"])
+        resolve_target("zzzz", X, ["cat", "dog"])
     assert caught.value.hint.startswith("A target is ")
     with pytest.raises(LossError) as caught:
-        resolve("zzzz", X)
+        resolve_target("zzzz", X)
     assert caught.value.hint == "This model names no classes; give an index."
     (tmp_path / "note.txt").write_text("words")
     with pytest.raises(LossError, match=r"from which no target is read"):
-        resolve(str(tmp_path / "note.txt"), X)
+        resolve_target(str(tmp_path / "note.txt"), X)
     for wrong in ([None], [object()], [[1, 2]]):
         with pytest.raises(LossError, match="is no target"):
-            resolve(wrong, X)
+            resolve_target(wrong, X)
 
 
 class Weighted(nn.Module):
@@ -316,17 +321,20 @@ class Called:
 
 def test_modules_and_objects_that_can_be_called_are_losses() -> None:
     x = X.clone().requires_grad_()
-    module = own_loss(Weighted(), None, False)
+    module = resolve_custom_loss(Weighted(), None, False)
     assert module is not None and module.name == "Weighted"
     assert module.compute(x, 3, None).value.item() == pytest.approx(3 * X.sum().item())
-    called = own_loss(Called(), None, False)
+    called = resolve_custom_loss(Called(), None, False)
     assert called is not None and called.name == "Called"
     assert torch.equal(called.compute(x, "argmax", None).value, x.sum())
 
 
 @pytest.mark.parametrize("name", [*FORMULAS, "zzz"])
 def test_the_name_of_a_formula_is_no_function(name: str) -> None:
-    assert own_loss(name, "mean", True) is None and own_loss(None, None, False) is None
+    assert (
+        resolve_custom_loss(name, "mean", True) is None
+        and resolve_custom_loss(None, None, False) is None
+    )
 
 
 def test_a_function_gets_a_copy_of_the_input_that_is_a_constant() -> None:
@@ -337,7 +345,7 @@ def test_a_function_gets_a_copy_of_the_input_that_is_a_constant() -> None:
         seen.append(input[0])
         return (output * input[0]).sum()
 
-    own = own_loss(loss, None, False)
+    own = resolve_custom_loss(loss, None, False)
     assert own is not None
     own.compute(x * 2, "argmax", (x,)).value.backward()
     assert not seen[0].requires_grad and seen[0].data_ptr() != x.data_ptr()
@@ -359,7 +367,7 @@ def test_what_is_no_number_is_no_loss(value: Any, told: str) -> None:
     def loss(output: Tensor) -> Any:
         return value
 
-    own = own_loss(loss, None, False)
+    own = resolve_custom_loss(loss, None, False)
     assert own is not None
     with pytest.raises(LossError, match=f"the loss {told}") as caught:
         own.compute(X, "argmax", None)
@@ -367,7 +375,7 @@ def test_what_is_no_number_is_no_loss(value: Any, told: str) -> None:
 
 
 def test_a_loss_of_one_entry_loses_its_dimensions() -> None:
-    own = own_loss(lambda output: output.sum().reshape(1, 1), None, False)
+    own = resolve_custom_loss(lambda output: output.sum().reshape(1, 1), None, False)
     assert own is not None and own.compute(X, "argmax", None).value.shape == ()
 
 
@@ -387,14 +395,14 @@ def test_what_nothing_is_there_for_is_refused() -> None:
     for function, works in SIGNATURES:
         if works is None:
             with pytest.raises(LossError) as caught:
-                own_loss(function, None, False)
+                resolve_custom_loss(function, None, False)
             assert "Write loss(output)" in caught.value.hint
         else:
-            assert own_loss(function, None, False) is not None
+            assert resolve_custom_loss(function, None, False) is not None
 
 
 def test_a_function_that_is_not_written_in_python_gets_output_and_target() -> None:
-    own = own_loss(torch.dist, None, False)
+    own = resolve_custom_loss(torch.dist, None, False)
     assert own is not None and own.name == "dist"
     goal = torch.zeros(3, 4)
     torch.testing.assert_close(own.compute(X, goal, None).value, X.norm())
@@ -415,7 +423,7 @@ def test_parameters_of_every_kind_are_filled() -> None:
         return output.sum() * scale * target
 
     for function, factor in ((positional, 3), (rest, 1), (named, 3), (skipped, 6)):
-        own = own_loss(function, None, False)
+        own = resolve_custom_loss(function, None, False)
         assert own is not None and own.name == function.__name__
         found = own.compute(X, 3, None)
         torch.testing.assert_close(found.value, X.sum() * factor)
@@ -427,7 +435,7 @@ def test_the_line_that_raised_is_the_innermost(tmp_path: Path) -> None:
     path.write_text(
         "def loss(output):\n    return helper(output)\n\ndef helper(output):\n    return 1 / 0\n"
     )
-    own = own_loss(f"{path}:loss", None, False)
+    own = resolve_custom_loss(f"{path}:loss", None, False)
     assert own is not None and own.path == str(path)
     with pytest.raises(LossError, match=r"mine\.py, line 5, raised ZeroDivisionError"):
         own.compute(X, "argmax", None)
@@ -438,7 +446,7 @@ def test_the_line_that_raised_is_the_innermost(tmp_path: Path) -> None:
     def loss(output: Tensor) -> Tensor:
         return helper()
 
-    inner = own_loss(loss, None, False)
+    inner = resolve_custom_loss(loss, None, False)
     assert inner is not None
     line = helper.__code__.co_firstlineno + 1
     with pytest.raises(LossError, match=f"line {line}, raised KeyError: 'gone'") as caught:
@@ -448,23 +456,23 @@ def test_the_line_that_raised_is_the_innermost(tmp_path: Path) -> None:
 
 def test_choices_of_a_function_without_a_name_are_refused_by_its_class() -> None:
     with pytest.raises(LossError, match="and Called is a function of your own"):
-        own_loss(Called(), "sum", False)
+        resolve_custom_loss(Called(), "sum", False)
 
 
 @pytest.mark.parametrize("name", ["kl", "ce"])
 def test_one_class_has_no_softmax_to_differentiate(name: str) -> None:
     one = torch.full((2, 1), 0.5)
     with pytest.raises(LossError, match=f"its softmax is 1 and the gradient of {name} is zero"):
-        compute(name, one, 0)
-    assert compute("kl", one, 0, raw=True).value.item() == pytest.approx(-0.5)
+        compute_loss(name, one, 0)
+    assert compute_loss("kl", one, 0, raw=True).value.item() == pytest.approx(-0.5)
     with pytest.raises(LossError, match="has one class"):
-        compute("ce", one, 0, raw=True)
+        compute_loss("ce", one, 0, raw=True)
 
 
 def test_a_loss_in_a_file_that_ends_the_program_has_failed(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("import sys\n\ndef loss(output):\n    print('told')\n    sys.exit(3)\n")
-    own = own_loss(f"{path}:loss", None, False)
+    own = resolve_custom_loss(f"{path}:loss", None, False)
     assert own is not None
     with pytest.raises(LossError, match=r"mine\.py, line 5, raised SystemExit: 3"):
         own.compute(X, "argmax", None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.compute import compute
+from hookscope.execution.losses.loss import compute_loss
 from hookscope.specs.losses import FORMULAS
 
 CLASS_LOSSES = [name for name, formula in FORMULAS.items() if formula.needs_target]
@@ -25,7 +25,7 @@ def logits(*shape: int, seed: int = 0) -> Tensor:
 
 
 def gradient(name: str, output: Tensor, target: object, **options: object) -> Tensor:
-    return torch.autograd.grad(compute(name, output, target, **options).value, output)[0]
+    return torch.autograd.grad(compute_loss(name, output, target, **options).value, output)[0]
 
 
 @given(st.integers(0, 1000))
@@ -41,7 +41,7 @@ def test_raw_kl_is_the_module_of_pytorch_with_its_own_default() -> None:
     target = F.one_hot(torch.tensor([3, 1, 0, 9]), 10).float()
     with pytest.warns(UserWarning, match="batchmean"):
         expected = torch.nn.KLDivLoss()(x, target)
-    assert torch.allclose(compute("kl", x, "3,1,0,9", raw=True).value, expected)
+    assert torch.allclose(compute_loss("kl", x, "3,1,0,9", raw=True).value, expected)
 
 
 @given(
@@ -56,7 +56,7 @@ def test_kl_of_a_class_is_cross_entropy(shape: tuple[int, ...], label: int, seed
     y = torch.full((shape[0], *shape[2:]), label)
     assert torch.allclose(kl, ce, atol=1e-6)
     assert torch.allclose(
-        compute("kl", x, label, reduction="sum").value,
+        compute_loss("kl", x, label, reduction="sum").value,
         F.cross_entropy(x, y, reduction="sum"),
         rtol=1e-4,
     )
@@ -66,13 +66,13 @@ def test_kl_from_uniform_is_the_divergence_in_that_direction() -> None:
     x = logits(2, 5)
     p = x.softmax(1)
     by_hand = sum(0.2 * torch.log(0.2 / p[i, c]) for i in range(2) for c in range(5)) / 2
-    loss = compute("kl", x, "uniform")
+    loss = compute_loss("kl", x, "uniform")
     assert torch.allclose(loss.value, by_hand)
     assert loss.target == "uniform over 5 classes"
 
 
 def test_kl_of_equal_logits_from_uniform_is_zero() -> None:
-    assert compute("kl", torch.ones(3, 8), "uniform").value == pytest.approx(0, abs=1e-6)
+    assert compute_loss("kl", torch.ones(3, 8), "uniform").value == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # of kl_div, as a reminder
@@ -92,16 +92,18 @@ def test_losses_equal_those_of_pytorch(shape: tuple[int, ...], reduction: str) -
         "kl": F.kl_div(x.log_softmax(1), dense, reduction=reduction),
     }
     for name, expected in oracles.items():
-        found = compute(name, x, y, reduction=reduction).value
+        found = compute_loss(name, x, y, reduction=reduction).value
         assert torch.allclose(found, expected, rtol=1e-5), name
 
 
 def test_raw_bce_takes_probabilities() -> None:
     p = logits(3, 4).sigmoid()
     dense = F.one_hot(torch.tensor([2, 2, 2]), 4).float()
-    assert torch.allclose(compute("bce", p, "2", raw=True).value, F.binary_cross_entropy(p, dense))
+    assert torch.allclose(
+        compute_loss("bce", p, "2", raw=True).value, F.binary_cross_entropy(p, dense)
+    )
     with pytest.raises(LossError, match="takes probabilities; the output runs from"):
-        compute("bce", logits(3, 4) * 9, "2", raw=True)
+        compute_loss("bce", logits(3, 4) * 9, "2", raw=True)
 
 
 def test_logit_gradient_is_one_at_the_class_of_each_row_and_zero_elsewhere() -> None:
@@ -112,7 +114,7 @@ def test_logit_gradient_is_one_at_the_class_of_each_row_and_zero_elsewhere() -> 
 
 def test_logit_is_summed_over_the_positions_of_a_segmentation() -> None:
     x = logits(1, 4, 5, 6)
-    loss = compute("logit", {"out": x}, "2")
+    loss = compute_loss("logit", {"out": x}, "2")
     assert torch.allclose(loss.value, x[:, 2].sum())
 
 
@@ -122,7 +124,7 @@ def test_sum_of_a_linear_map_gives_the_worked_gradient() -> None:
         f1.weight.fill_(8.0)
         f1.bias.fill_(2.0)
     x = torch.tensor([1.0, 2, 3, 4], requires_grad=True)
-    loss = compute("sum", f1(x) / 4)
+    loss = compute_loss("sum", f1(x) / 4)
     assert loss.value.item() == 20.5
     loss.value.backward()
     assert x.grad is not None
@@ -134,9 +136,9 @@ def test_sum_of_a_linear_map_gives_the_worked_gradient() -> None:
 def test_sum_and_norm_take_every_floating_tensor() -> None:
     a, b = logits(2, 3), logits(4, seed=1)
     output = [{"boxes": a, "labels": torch.tensor([1, 2])}, {"scores": (b, None)}]
-    assert torch.allclose(compute("sum", output).value, a.sum() + b.sum())
+    assert torch.allclose(compute_loss("sum", output).value, a.sum() + b.sum())
     expected = torch.sqrt((a**2).sum() + (b**2).sum())
-    assert torch.allclose(compute("norm", output).value, expected)
+    assert torch.allclose(compute_loss("norm", output).value, expected)
 
 
 @dataclass
@@ -161,25 +163,25 @@ Named = namedtuple("Named", "logits aux")  # as googlenet gives in train mode
 @pytest.mark.parametrize("name", CLASS_LOSSES)
 def test_scores_are_found_in_any_output(wrap: object, name: str) -> None:
     x = logits(2, 5)
-    assert torch.equal(compute(name, wrap(x), "1").value, compute(name, x, "1").value)
+    assert torch.equal(compute_loss(name, wrap(x), "1").value, compute_loss(name, x, "1").value)
 
 
 def test_classes_of_three_dimensional_logits_come_last() -> None:
     x = logits(2, 3, 7)  # batch, token, class
-    found = compute("ce", Scores(None, x), "6").value
+    found = compute_loss("ce", Scores(None, x), "6").value
     assert torch.allclose(found, F.cross_entropy(x.reshape(6, 7), torch.full((6,), 6)))
 
 
 def test_one_row_without_a_batch_dimension_counts_as_a_batch_of_one() -> None:
     x = logits(10)
-    expected = compute("kl", x.unsqueeze(0), "3").value
-    assert torch.equal(compute("kl", x, "3").value, expected)
+    expected = compute_loss("kl", x.unsqueeze(0), "3").value
+    assert torch.equal(compute_loss("kl", x, "3").value, expected)
 
 
 @pytest.mark.parametrize("name", ["kl", "ce"])
 def test_softmax_of_one_class_is_refused(name: str) -> None:
     with pytest.raises(LossError, match="one class") as caught:
-        compute(name, logits(2, 1), "0")
+        compute_loss(name, logits(2, 1), "0")
     assert "logit, bce or mse" in caught.value.hint
 
 
@@ -202,70 +204,70 @@ def test_losses_without_softmax_work_on_one_class(name: str) -> None:
 @pytest.mark.parametrize("name", CLASS_LOSSES)
 def test_an_output_without_scores_is_refused_with_a_way_out(output: object, name: str) -> None:
     with pytest.raises(LossError) as caught:
-        compute(name, output, "0")
+        compute_loss(name, output, "0")
     assert "sum and norm" in caught.value.hint
 
 
 def test_an_output_without_floating_tensors_has_no_sum() -> None:
     with pytest.raises(LossError, match="no floating tensor"):
-        compute("sum", {"ids": torch.tensor([1])})
+        compute_loss("sum", {"ids": torch.tensor([1])})
 
 
 def test_half_precision_is_widened() -> None:
     x = torch.full((1, 70000), 1.0, dtype=torch.float16)
-    assert compute("sum", x).value.item() == 70000
-    assert compute("kl", x, "uniform").value.dtype is torch.float32
+    assert compute_loss("sum", x).value.item() == 70000
+    assert compute_loss("kl", x, "uniform").value.dtype is torch.float32
 
 
 def test_double_precision_stays() -> None:
     x = logits(2, 3).detach().double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: compute("kl", z, "2,0").value, x)
-    assert torch.autograd.gradcheck(lambda z: compute("norm", z).value, x)
+    assert torch.autograd.gradcheck(lambda z: compute_loss("kl", z, "2,0").value, x)
+    assert torch.autograd.gradcheck(lambda z: compute_loss("norm", z).value, x)
 
 
 def test_unknown_names_are_answered_with_near_ones() -> None:
     with pytest.raises(LossError) as caught:
-        compute("smoothl1", logits(1, 2), "0")
+        compute_loss("smoothl1", logits(1, 2), "0")
     assert "Did you mean smooth_l1" in caught.value.hint
     with pytest.raises(LossError, match="no reduction called 'none'"):
-        compute("ce", logits(1, 2), "0", reduction="none")
+        compute_loss("ce", logits(1, 2), "0", reduction="none")
     with pytest.raises(LossError, match="takes no reduction"):
-        compute("norm", logits(1, 2), reduction="mean")
+        compute_loss("norm", logits(1, 2), reduction="mean")
 
 
 def test_a_loss_says_what_was_computed() -> None:
-    loss = compute("kl", logits(1, 3), "1", categories=("a", "b", "c"))
+    loss = compute_loss("kl", logits(1, 3), "1", categories=("a", "b", "c"))
     assert (loss.name, loss.reduction, loss.target) == ("kl", "batchmean", "1 (b)")
     assert loss.formula == FORMULAS["kl"].formula
-    raw = compute("kl", logits(1, 3), "1", raw=True)
+    raw = compute_loss("kl", logits(1, 3), "1", raw=True)
     assert (raw.formula, raw.reduction) == (FORMULAS["kl"].raw_formula, "mean")
 
 
 def test_kl_wants_a_distribution() -> None:
     with pytest.raises(LossError, match="adds up to 2"):
-        compute("kl", logits(1, 2), torch.tensor([[1.0, 1.0]]))
+        compute_loss("kl", logits(1, 2), torch.tensor([[1.0, 1.0]]))
     with pytest.raises(LossError, match="holds -1"):
-        compute("ce", logits(1, 2), torch.tensor([[-1.0, 2.0]]))
+        compute_loss("ce", logits(1, 2), torch.tensor([[-1.0, 2.0]]))
 
 
 def test_a_list_of_tensors_holds_no_class_scores() -> None:
     flow = [logits(1, 2, 4, 4), logits(1, 2, 4, 4)]  # as optical flow models return it
     with pytest.raises(LossError, match="no tensor of class scores") as caught:
-        compute("ce", flow)
+        compute_loss("ce", flow)
     assert "sum and norm" in caught.value.hint
-    assert compute("norm", flow).value > 0
-    assert compute("ce", tuple(flow)).value > 0
+    assert compute_loss("norm", flow).value > 0
+    assert compute_loss("ce", tuple(flow)).value > 0
 
 
 def test_a_target_that_the_loss_does_not_use_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "hookscope"):
-        compute("norm", logits(1, 3))
+        compute_loss("norm", logits(1, 3))
         assert not caplog.text
-        compute("norm", logits(1, 3), "1")
+        compute_loss("norm", logits(1, 3), "1")
     assert "target: not used by the loss norm" in caplog.text
 
 
 def test_a_reduction_of_one_number_is_refused_with_a_repair() -> None:
     with pytest.raises(LossError, match="takes no reduction") as caught:
-        compute("norm", logits(1, 3), reduction="mean")
+        compute_loss("norm", logits(1, 3), reduction="mean")
     assert "Leave out --reduction" in caught.value.hint

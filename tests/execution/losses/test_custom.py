@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import LossError, ModelError, RequestError
-from hookscope.execution.losses.custom import own_loss
+from hookscope.execution.losses.custom_loss import resolve_custom_loss
 from hookscope.specs.request import ONLY_PYTHON
 from tests.oracle.by_hand import same_bits
 
@@ -23,7 +23,7 @@ OUT, IN = torch.arange(6.0).reshape(2, 3), torch.ones(2, 4)
 def given(function: Any, target: Any = "3") -> list[Any]:
     """What ``function`` is handed, in the order of its own parameters."""
     seen: list[Any] = []
-    loss = own_loss(function(seen), None, False)
+    loss = resolve_custom_loss(function(seen), None, False)
     assert loss is not None
     loss.compute(OUT, target, IN)
     return seen
@@ -65,7 +65,7 @@ def test_parameters_get_what_they_are_named_after_else_output_then_target(
 
 def target_of(target: Any, categories: tuple[str, ...] = ()) -> Any:
     seen: list[Any] = []
-    loss = own_loss(lambda y, t: keep(seen, t), None, False)
+    loss = resolve_custom_loss(lambda y, t: keep(seen, t), None, False)
     assert loss is not None
     return seen, loss.compute(OUT, target, IN, categories).target
 

@@ -8,12 +8,12 @@ from torch import nn
 
 import hookscope
 from hookscope.errors import LossError
-from hookscope.execution.losses.projection import project
+from hookscope.execution.losses.loss import projection_loss
 
 
 def direction(count: int, seed: int) -> torch.Tensor:
     x = torch.zeros(count, requires_grad=True)
-    return torch.autograd.grad(project(x, seed).value, x)[0]
+    return torch.autograd.grad(projection_loss(x, seed).value, x)[0]
 
 
 def test_the_seed_chooses_the_direction_and_nothing_else_does() -> None:
@@ -40,18 +40,20 @@ def test_the_value_is_the_sum_of_the_entries_along_the_direction() -> None:
     parts = {"a": torch.randn(2, 3), "b": torch.randn(4).double(), "c": torch.arange(3)}
     entries = torch.cat([parts["a"].flatten().double(), parts["b"]])
     expected = (entries * direction(10, 5).double()).sum()
-    torch.testing.assert_close(project(parts, 5).value.double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        projection_loss(parts, 5).value.double(), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_it_has_a_name_and_neither_target_nor_reduction() -> None:
-    found = project(torch.ones(2), 0)
+    found = projection_loss(torch.ones(2), 0)
     assert (found.name, found.target, found.reduction) == ("projection", "", "")
     assert "variance 1/n" in found.formula
 
 
 def test_an_empty_output_is_refused() -> None:
     with pytest.raises(LossError, match="empty"):
-        project(torch.zeros(0, 3), 0)
+        projection_loss(torch.zeros(0, 3), 0)
 
 
 def test_check_takes_another_direction_with_another_seed() -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hookscope.errors import LossError
-from hookscope.execution.losses.targets import resolve
+from hookscope.execution.losses.target import resolve_target
 
 LABELS = ("tench", "crane", "great white shark", "crane", "spoon, wooden")
 ROWS = torch.tensor([[0.0, 3, 1, 0, 0], [5.0, 0, 0, 0, 0]])
@@ -36,7 +36,7 @@ ROWS = torch.tensor([[0.0, 3, 1, 0, 0], [5.0, 0, 0, 0, 0]])
     ],
 )
 def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int]) -> None:
-    found = resolve(target, ROWS, LABELS).classes
+    found = resolve_target(target, ROWS, LABELS).classes
     assert found is not None
     assert found.tolist() == classes
 
@@ -58,24 +58,24 @@ def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int]) -
 )
 def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> None:
     with pytest.raises(LossError) as caught:
-        resolve(target, ROWS, LABELS)
+        resolve_target(target, ROWS, LABELS)
     assert message in caught.value.message
 
 
 def test_unknown_labels_are_answered_with_near_ones() -> None:
     with pytest.raises(LossError, match="Did you mean tench"):
-        resolve("tensch", ROWS, LABELS)
+        resolve_target("tensch", ROWS, LABELS)
     with pytest.raises(LossError, match="names no classes"):
-        resolve("tench", ROWS)
+        resolve_target("tench", ROWS)
 
 
 def test_one_class_is_told_in_the_singular() -> None:
     with pytest.raises(LossError, match="has 1 class\\."):
-        resolve("1", torch.zeros(1, 1))
+        resolve_target("1", torch.zeros(1, 1))
 
 
 def test_a_list_gives_each_row_of_a_segmentation_its_class() -> None:
-    found = resolve("1,2", torch.zeros(2, 3, 4, 5)).classes
+    found = resolve_target("1,2", torch.zeros(2, 3, 4, 5)).classes
     assert found is not None
     assert found.shape == (2, 4, 5)
     assert found[0].unique().tolist() == [1]
@@ -84,16 +84,16 @@ def test_a_list_gives_each_row_of_a_segmentation_its_class() -> None:
 
 def test_argmax_is_taken_at_each_position() -> None:
     x = torch.randn(2, 3, 4, 5)
-    target = resolve("argmax", x)
+    target = resolve_target("argmax", x)
     assert target.classes is not None
     assert torch.equal(target.classes, x.argmax(1))
     assert target.text == "argmax at each position"
 
 
 def test_text_names_index_and_label() -> None:
-    assert resolve("argmax", ROWS, LABELS).text == "argmax: 1 (crane), 0 (tench)"
-    assert resolve("2", ROWS, LABELS).text == "2 (great white shark)"
-    assert resolve("2", ROWS).text == "2"
+    assert resolve_target("argmax", ROWS, LABELS).text == "argmax: 1 (crane), 0 (tench)"
+    assert resolve_target("2", ROWS, LABELS).text == "2 (great white shark)"
+    assert resolve_target("2", ROWS).text == "2"
 
 
 def write(path: Path, values: torch.Tensor) -> str:
@@ -109,18 +109,18 @@ def write(path: Path, values: torch.Tensor) -> str:
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".pt", ".pth"])
 def test_targets_are_read_from_files(tmp_path: Path, suffix: str) -> None:
     values = torch.rand(2, 5)
-    target = resolve(write(tmp_path / f"dense{suffix}", values), ROWS)
+    target = resolve_target(write(tmp_path / f"dense{suffix}", values), ROWS)
     assert target.values is not None
     assert torch.equal(target.values, values)
     indices = torch.tensor([4, 0])
-    classes = resolve(Path(write(tmp_path / f"classes{suffix}", indices)), ROWS).classes
+    classes = resolve_target(Path(write(tmp_path / f"classes{suffix}", indices)), ROWS).classes
     assert classes is not None
     assert classes.tolist() == [4, 0]
 
 
 def test_one_row_stands_for_the_whole_batch(tmp_path: Path) -> None:
     row = torch.rand(5)
-    target = resolve(row, ROWS)
+    target = resolve_target(row, ROWS)
     assert target.values is not None
     assert torch.equal(target.values, torch.stack([row, row]))
 
@@ -129,11 +129,11 @@ def test_a_target_file_that_holds_no_tensor_is_refused(tmp_path: Path) -> None:
     two = tmp_path / "two.safetensors"
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, two)
     with pytest.raises(LossError, match="holds 2 entries"):
-        resolve(str(two), ROWS)
+        resolve_target(str(two), ROWS)
     for name in ("cut.npy", "cut.safetensors", "cut.pt"):
         (tmp_path / name).write_bytes(b"\x93NUM")
         with pytest.raises(LossError, match="cannot be read"):
-            resolve(str(tmp_path / name), ROWS)
+            resolve_target(str(tmp_path / name), ROWS)
 
 
 class Evil:
@@ -149,7 +149,7 @@ def test_no_target_file_is_unpickled_into_code(
     torch.save({"x": Evil()}, "evil.pt")
     for name in ("evil.npy", "evil.pt"):
         with pytest.raises(LossError, match="cannot be read"):
-            resolve(name, ROWS)
+            resolve_target(name, ROWS)
     assert not Path("ran").exists()
 
 
@@ -159,5 +159,5 @@ def test_a_file_that_no_target_is_read_from_is_told_with_those_that_are(tmp_path
     image.write_bytes(b"\x89PNG\r\n")
     for path, message in ((objects, "cannot be read"), (image, "is an image")):
         with pytest.raises(LossError, match=message) as caught:
-            resolve(str(path), ROWS, LABELS)
+            resolve_target(str(path), ROWS, LABELS)
         assert ".npy, .safetensors, .pt or .pth" in caught.value.hint

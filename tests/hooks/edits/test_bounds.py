@@ -13,25 +13,26 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import EditError
-from hookscope.execution.edit_effect import change, relative_change
-from hookscope.hooks.edits.operations import OPERATIONS, Site, seed_of
-from hookscope.hooks.edits.plan import bind
+from hookscope.execution.edit_effect import relative_change, tensor_change
+from hookscope.hooks.edits.bound_edit import bind_edits
+from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from hookscope.specs.edit import (
-    files_of,
-    read_edits,
-    refuse_idle_comparison,
-    refuse_second_order,
+    GRADIENT_OPERATIONS,
+    VALUE_OPERATIONS,
+    check_comparison,
+    check_second_order,
+    files_read_by,
+    parse_edits,
 )
-from hookscope.specs.edit_operations import GRADIENTS, VALUES
 from tests.hooks.edits.by_hand import quantized
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
 X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-SITE = Site("conv/output", 7, 1)
+SITE = EditSite("conv/output", 7, 1)
 
 
-def made(name: str, x: Tensor, argument: Any = None, site: Site = SITE) -> Tensor:
+def made(name: str, x: Tensor, argument: Any = None, site: EditSite = SITE) -> Tensor:
     return OPERATIONS[name](x, argument, site)
 
 
@@ -51,7 +52,7 @@ def made(name: str, x: Tensor, argument: Any = None, site: Site = SITE) -> Tenso
     ],
 )
 def test_arguments_at_their_bounds_are_read(word: str, argument: Any) -> None:
-    assert read_edits(f"a={word}")[0].argument == argument
+    assert parse_edits(f"a={word}")[0].argument == argument
 
 
 @pytest.mark.parametrize(
@@ -64,57 +65,57 @@ def test_arguments_at_their_bounds_are_read(word: str, argument: Any) -> None:
 )  # fmt: skip
 def test_arguments_beyond_their_bounds_are_refused(word: str) -> None:
     with pytest.raises(EditError) as caught:
-        read_edits(f"a={word}")
+        parse_edits(f"a={word}")
     name = word.partition(":")[0]
-    assert caught.value.hint == f"Write {VALUES[name].example}."
+    assert caught.value.hint == f"Write {VALUE_OPERATIONS[name].example}."
 
 
 @pytest.mark.parametrize("word", ["clip:-1", "norm:-1", "sign:1", "l2", "reverse:2"])
 def test_arguments_of_gradients_are_held_to_their_bounds(word: str) -> None:
     with pytest.raises(EditError) as caught:
-        read_edits(f"a={word}", gradients=True)
-    assert caught.value.hint == f"Write {GRADIENTS[word.partition(':')[0]].example}."
+        parse_edits(f"a={word}", gradients=True)
+    assert caught.value.hint == f"Write {GRADIENT_OPERATIONS[word.partition(':')[0]].example}."
 
 
 def test_a_word_is_taken_apart() -> None:
-    [edit] = read_edits(["input:a.b:3[0,2-4]=scale:2"])
+    [edit] = parse_edits(["input:a.b:3[0,2-4]=scale:2"])
     assert (edit.kind, edit.pattern, edit.call, edit.channels) == ("input", "a.b", 3, (0, 2, 3, 4))
     assert (edit.what, edit.word) == ("scale:2", "input:a.b:3[0,2-4]=scale:2")
-    assert [e.name for e in read_edits(["a=zero", "b=mean"])] == ["zero", "mean"]
-    assert len(read_edits(f"a[0-{(1 << 20) - 1}]=zero")[0].channels or ()) == 1 << 20
+    assert [e.name for e in parse_edits(["a=zero", "b=mean"])] == ["zero", "mean"]
+    assert len(parse_edits(f"a[0-{(1 << 20) - 1}]=zero")[0].channels or ()) == 1 << 20
     with pytest.raises(EditError, match="names no channels"):
-        read_edits(f"a[0-{1 << 20}]=zero")
+        parse_edits(f"a[0-{1 << 20}]=zero")
 
 
 def test_the_files_of_edits_are_listed(tmp_path: Path) -> None:
     file = tmp_path / "f.safetensors"
     file.touch()
     words = [f"a=patch:{file}", "b=zero", f"c=add:{file}#x/output"]
-    assert files_of(words) == [str(file), str(file)]
+    assert files_read_by(words) == [str(file), str(file)]
     with pytest.raises(EditError, match="it takes a file alone"):
-        read_edits(f"a=patch:{file}#x")
+        parse_edits(f"a=patch:{file}#x")
     for wrong in (f"{file}#", "#x", str(file)):
         with pytest.raises(EditError, match="does not name a file and a key in it"):
-            read_edits(f"a=add:{wrong}")
+            parse_edits(f"a=add:{wrong}")
 
 
 def test_what_cannot_be_together_is_refused() -> None:
-    refuse_idle_comparison(True, (), ["a=zero"])
-    refuse_idle_comparison(False)
+    check_comparison(True, (), ["a=zero"])
+    check_comparison(False)
     with pytest.raises(EditError, match="there are none"):
-        refuse_idle_comparison(True, (), [])
-    refuse_second_order(None, ["a=zero"], ["backward"])
-    refuse_second_order("gp", (), ["forward"])
+        check_comparison(True, (), [])
+    check_second_order(None, ["a=zero"], ["backward"])
+    check_second_order("gp", (), ["forward"])
     with pytest.raises(EditError, match="and --grad-edit would change them"):
-        refuse_second_order("gp", ["a=zero"], ["forward"])
+        check_second_order("gp", ["a=zero"], ["forward"])
     with pytest.raises(EditError, match="and a hook of kind tensor would change them"):
-        refuse_second_order("gp", (), ["forward", "tensor"])
+        check_second_order("gp", (), ["forward", "tensor"])
 
 
 def test_seeds_differ_by_run_position_and_key() -> None:
-    seeds = {seed_of(s, p, k) for s in (0, 1) for p in (0, 1) for k in ("a", "b")}
+    seeds = {edit_seed(s, p, k) for s in (0, 1) for p in (0, 1) for k in ("a", "b")}
     assert len(seeds) == 8 and all(0 <= seed < 2**63 for seed in seeds)
-    assert seed_of(0, 0, "a") == seed_of(0, 0, "a")
+    assert edit_seed(0, 0, "a") == edit_seed(0, 0, "a")
 
 
 def test_zero_takes_what_is_not_finite_away_too() -> None:
@@ -156,18 +157,18 @@ def test_a_single_value_has_no_deviation(shape: tuple[int, ...]) -> None:
 )
 def test_a_mean_is_taken_over_the_right_dimensions(over, shape, channel, dims) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = made("mean", x, over, Site("k", 0, channel))
+    found = made("mean", x, over, EditSite("k", 0, channel))
     assert same_bits(found, x.mean(dims, keepdim=True).expand_as(x)) and found.is_contiguous()
 
 
 def test_a_mean_of_one_value_is_refused_or_the_value() -> None:
     for shape, over in (((2, 3), "spatial"), ((3,), "spatial")):
         with pytest.raises(ValueError, match="none of space to average over"):
-            made("mean", torch.ones(shape), over, Site("k", 0, len(shape) - 1))
+            made("mean", torch.ones(shape), over, EditSite("k", 0, len(shape) - 1))
     for shape in ((1, 3), (3,), (1, 3, 1)):
         channel = shape.index(3)
         with pytest.raises(ValueError, match="its own mean"):
-            made("mean", torch.ones(shape), "channel", Site("k", 0, channel))
+            made("mean", torch.ones(shape), "channel", EditSite("k", 0, channel))
     x = torch.randn(3)
     for over in ("", "batch"):
         found = made("mean", x, over)
@@ -224,7 +225,7 @@ def test_a_norm_is_bounded_as_pytorch_does(limit: float) -> None:
 
 
 def test_penalties_add_to_the_gradient_and_complex_signs_are_of_unit_size() -> None:
-    site = Site("k", 0, 1, activation=torch.tensor([2.0, -3.0, 0.0]))
+    site = EditSite("k", 0, 1, activation=torch.tensor([2.0, -3.0, 0.0]))
     g = torch.tensor([1.0, 1.0, 1.0])
     assert made("l2", g, 0.5, site).tolist() == [2.0, -0.5, 1.0]
     assert made("l1", g, 0.5, site).tolist() == [1.5, 0.5, 1.0]
@@ -253,8 +254,8 @@ IN = torch.randn(2, 2, 4, generator=torch.Generator().manual_seed(1))
 
 def test_an_edit_concerns_its_kind_and_its_call() -> None:
     model = net()
-    edits = read_edits(["*=zero", "0:2=zero", "input:0=zero"])
-    bounds = bind(model, edits)
+    edits = parse_edits(["*=zero", "0:2=zero", "input:0=zero"])
+    bounds = bind_edits(model, edits)
     assert [(b.position, b.layer.name) for b in bounds] == [
         (0, "."), (0, "0"), (0, "1"), (0, "2"), (1, "0"), (2, "0"),
     ]  # fmt: skip
@@ -350,7 +351,7 @@ def test_a_foreign_file_is_no_source_of_edits(tmp_path: Path) -> None:
     ],
 )
 def test_a_change_is_the_largest_difference_and_a_share(before, after, largest, relative) -> None:
-    found = change(torch.tensor(before), torch.tensor(after))
+    found = tensor_change(torch.tensor(before), torch.tensor(after))
     assert found["largest"] == largest
     if relative is not None:
         assert found["relative"] == pytest.approx(relative)
@@ -358,12 +359,12 @@ def test_a_change_is_the_largest_difference_and_a_share(before, after, largest, 
 
 def test_a_change_is_worked_out_in_double_precision_for_any_dtype() -> None:
     large = torch.full((1000,), 60_000.0, dtype=torch.float16)
-    assert change(large, large / 2) == {"largest": 30_000.0, "relative": pytest.approx(0.5)}
+    assert tensor_change(large, large / 2) == {"largest": 30_000.0, "relative": pytest.approx(0.5)}
     z = torch.tensor([3 + 4j])
-    assert change(z, z * 2) == {"largest": 5.0, "relative": 1.0}
-    assert change(torch.eye(2).to_sparse(), torch.eye(2) * 3)["largest"] == 2
+    assert tensor_change(z, z * 2) == {"largest": 5.0, "relative": 1.0}
+    assert tensor_change(torch.eye(2).to_sparse(), torch.eye(2) * 3)["largest"] == 2
     none = {"largest": None, "relative": None}
-    assert change(None, large) == none == change(large[:2], large[:3])
+    assert tensor_change(None, large) == none == tensor_change(large[:2], large[:3])
 
 
 def test_outputs_are_compared_as_one_long_vector() -> None:
@@ -380,7 +381,7 @@ def test_outputs_are_compared_as_one_long_vector() -> None:
 def test_noise_in_a_model_follows_the_key_and_the_seed_of_the_run() -> None:
     first = hookscope.capture(net(), input=IN, edits=["1=scale:1", "0=noise:0.5"], seed=3)
     expected = net()[0](IN) + 0.5 * torch.randn(
-        (2, 3, 4), generator=torch.Generator().manual_seed(seed_of(3, 1, "0/output"))
+        (2, 3, 4), generator=torch.Generator().manual_seed(edit_seed(3, 1, "0/output"))
     )
     assert same_bits(first["0/output"], expected)
 

@@ -8,8 +8,7 @@ import pytest
 
 from hookscope.errors import EditError, LayerError
 from hookscope.hooks.edits.operations import OPERATIONS
-from hookscope.specs.edit import read_edits
-from hookscope.specs.edit_operations import GRADIENTS, VALUES
+from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, parse_edits
 
 
 @pytest.mark.parametrize(
@@ -34,13 +33,13 @@ from hookscope.specs.edit_operations import GRADIENTS, VALUES
     ],
 )
 def test_an_edit_is_read(word: str, expected: tuple[object, ...]) -> None:
-    assert read_edits(word)[0][1:] == expected
+    assert parse_edits(word)[0][1:] == expected
 
 
 def test_files_may_hold_any_sign(tmp_path: Path) -> None:
     file = tmp_path / "a=b:c#d.safetensors"
     file.touch()
-    [patch, add] = read_edits([f"fc=patch:{file}", f"fc=add:{file}#fc:2/output"])
+    [patch, add] = parse_edits([f"fc=patch:{file}", f"fc=add:{file}#fc:2/output"])
     assert patch.argument == str(file)
     assert add.argument == (str(file), "fc:2/output")
 
@@ -78,29 +77,29 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
 )
 def test_a_wrong_word_is_refused_with_its_repair(word: str, message: str) -> None:
     with pytest.raises(EditError) as caught:
-        read_edits(word)
+        parse_edits(word)
     assert message in str(caught.value).replace("\n", " | ")
     assert caught.value.exit_code == 2
 
 
 def test_gradients_have_operations_of_their_own_and_no_inputs() -> None:
-    assert read_edits("fc=l2:0.01", gradients=True)[0].kind == "output.grad"
+    assert parse_edits("fc=l2:0.01", gradients=True)[0].kind == "output.grad"
     with pytest.raises(EditError, match="--edit has it"):
-        read_edits("fc=dropout:0.5", gradients=True)
+        parse_edits("fc=dropout:0.5", gradients=True)
     with pytest.raises(EditError, match="edited at a module's output"):
-        read_edits("input:fc=zero", gradients=True)
+        parse_edits("input:fc=zero", gradients=True)
 
 
 def test_a_brace_without_its_partner_is_refused() -> None:
     with pytest.raises(LayerError, match="brace"):
-        read_edits("layer{1,2=zero")
+        parse_edits("layer{1,2=zero")
 
 
 def test_every_operation_has_its_formula_and_an_example_that_can_be_read(tmp_path: Path) -> None:
-    assert set(OPERATIONS) == set(VALUES) | set(GRADIENTS)
-    for gradients, table in ((False, VALUES), (True, GRADIENTS)):
+    assert set(OPERATIONS) == set(VALUE_OPERATIONS) | set(GRADIENT_OPERATIONS)
+    for gradients, table in ((False, VALUE_OPERATIONS), (True, GRADIENT_OPERATIONS)):
         for name, entry in table.items():
             if "FILE" not in entry.form:
                 example = entry.example.partition(" ")[0]
-                [edit] = read_edits(f"fc={example}", gradients=gradients)
+                [edit] = parse_edits(f"fc={example}", gradients=gradients)
                 assert edit.name == name

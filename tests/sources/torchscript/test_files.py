@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import InputError, ModelError, RequestError
-from hookscope.sources.ghosts import meta_copy
+from hookscope.sources.meta import meta_copy
 
 
 class Net(nn.Module):
@@ -63,11 +63,11 @@ def net(tmp_path: Path) -> Path:
 
 def test_an_opened_file_is_an_ordinary_module(net: Path) -> None:
     module = hookscope.load_model(net).module
-    fired = []
-    module.get_submodule("first").register_forward_hook(lambda *_: fired.append(1))
+    executed = []
+    module.get_submodule("first").register_forward_hook(lambda *_: executed.append(1))
     module(torch.ones(1, 4))
     assert not isinstance(module, torch.jit.ScriptModule)
-    assert fired == [1]
+    assert executed == [1]
     assert not module.training
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.sources.loading import load
+from hookscope.sources.model_loader import load
 
 
 def model() -> nn.Module:

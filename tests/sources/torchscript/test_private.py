@@ -60,7 +60,7 @@ def scripted() -> torch.jit.ScriptModule:
 
 @pytest.fixture(scope="module")
 def given(scripted: torch.jit.ScriptModule) -> private.ScriptObject:
-    return private.of_live(scripted)
+    return private.script_object(scripted)
 
 
 def nodes(given: private.ScriptObject, kind: str) -> list[Node]:
@@ -94,8 +94,8 @@ def test_live_modules_hold_their_object_as_c(scripted: torch.jit.ScriptModule) -
     assert private.is_scripted(scripted), "private.is_scripted: ScriptModule or its _c changed"
     assert not private.is_scripted(nn.ReLU())
     message = "private.of_live: an object is not equal to itself, so shared modules would be two"
-    assert private.of_live(scripted) == private.of_live(scripted), message
-    assert len({private.of_live(scripted), private.of_live(scripted)}) == 1, message
+    assert private.script_object(scripted) == private.script_object(scripted), message
+    assert len({private.script_object(scripted), private.script_object(scripted)}) == 1, message
 
 
 def test_module_types_tell_their_names(given: private.ScriptObject) -> None:
@@ -175,7 +175,7 @@ def test_constants_have_values(given: private.ScriptObject) -> None:
 def test_called_functions_have_names_and_can_be_inlined(given: private.ScriptObject) -> None:
     node = nodes(given, "prim::CallFunction")[0]
     assert "doubled" in node.attributes["name"], "private._attributes: annotation_str of a function"
-    method = private.called(node)
+    method = private.called_function(node)
     kinds = [inner.kind for inner in nodes_within(method.block)]
     assert "aten::mul" in kinds, "private.called: Graph, createClone or _jit_pass_inline changed"
 
@@ -202,7 +202,7 @@ def test_isinstance_holds_types() -> None:
             return isinstance(x, int)
 
     with quietly():
-        found = nodes(private.of_live(torch.jit.script(Asks())), "prim::isinstance")[0]
+        found = nodes(private.script_object(torch.jit.script(Asks())), "prim::isinstance")[0]
     texts = [one.text for one in found.attributes["types"]]
     assert texts == ["int"], "private._attributes: tys('types') of an isinstance"
 
@@ -217,7 +217,7 @@ def test_python_functions_come_with_their_arguments() -> None:
             return self.own(x)
 
     with quietly():
-        found = nodes(private.of_live(torch.jit.script(Leaves())), "prim::PythonOp")[0]
+        found = nodes(private.script_object(torch.jit.script(Leaves())), "prim::PythonOp")[0]
     assert callable(found.attributes["function"]), "private._attributes: pyobj() of a PythonOp"
     assert set(found.attributes["kinds"]) <= {"c", "d"}, (
         "private._attributes: cconv() of a PythonOp"
@@ -234,7 +234,7 @@ def test_enum_constants_say_their_member() -> None:
 
     with quietly():
         module = torch.jit.script(Shows())
-    method = private.method(private.of_live(module), "forward")
+    method = private.method(private.script_object(module), "forward")
     (node,) = (node for node in nodes_within(method.block) if node.kind == "prim::Constant")
     member = private._ENUM.search(str(node.raw))
     assert member and EnumMember(member["type"], member["name"]).name == "RED", (
@@ -270,7 +270,7 @@ def test_quick_functions_are_those_of_their_name() -> None:
         ("max_pool2d", 0),
         ("linear", 0),
     ):
-        found = private.quick(name)
+        found = private.fast_function(name)
         assert found is not None, f"private.quick: {name} is not among the functions written in C"
         if arguments:
             found(*[torch.ones(2)] * arguments)
@@ -291,7 +291,7 @@ def test_schemas_can_be_parsed() -> None:
 
 
 def test_one_operator_can_be_made_a_function() -> None:
-    run = private.one_node("aten::str", [private.NONE], private.STR)
+    run = private.single_node_function("aten::str", [private.NONE], private.STR)
     assert run(None) == "None", "private.one_node: Graph.create, _create_function_from_graph"
 
 
@@ -300,7 +300,7 @@ def test_methods_of_script_classes_can_be_inlined() -> None:
         from tests.sources.torchscript.programs_classes import CLASSES
 
         module = torch.jit.script(CLASSES.examples["class_with_state"].make())
-    call = nodes(private.of_live(module), "prim::CallMethod")[0]
+    call = nodes(private.script_object(module), "prim::CallMethod")[0]
     owner = call.inputs[0].type
     assert {"add", "__init__"} <= set(private.methods_of(owner)), (
         "private.methods_of: method_names()"

@@ -15,21 +15,21 @@ from PIL import Image
 from torch import nn
 
 import hookscope
-from hookscope.results.reader import open_capture
-from hookscope.views.html.build import build
-from hookscope.views.html.choice import Choice
-from hookscope.views.html.given import input_picture
-from hookscope.views.html.model import Figure, Page
+from hookscope.results.capture_file import open_capture
+from hookscope.views.html.page import Page, PageFigure
+from hookscope.views.html.page_builder import build_page
+from hookscope.views.html.page_images import input_figure
+from hookscope.views.html.page_limits import PageLimits
 
-SMALL = Choice(4, 16)
+SMALL = PageLimits(4, 16)
 SVG_HEIGHT = 60
 
 
 def page_of(*files: Path) -> Page:
-    return build([open_capture(file) for file in files], SMALL)
+    return build_page([open_capture(file) for file in files], SMALL)
 
 
-def figures(page: Page, key: str) -> tuple[Figure, ...]:
+def figures(page: Page, key: str) -> tuple[PageFigure, ...]:
     [entry] = [entry for node in page.tree for entry in node.entries if entry.key == key]
     return entry.looks[0].figures
 
@@ -41,7 +41,7 @@ def values(file: Path, key: str) -> np.ndarray:
 # Histograms
 
 
-def heights(figure: Figure) -> list[tuple[float, float]]:
+def heights(figure: PageFigure) -> list[tuple[float, float]]:
     """Left edge and height of each bar, as the path draws them, of a figure 200 wide."""
     path = ElementTree.fromstring(str(figure.svg)).find("path")
     assert path is not None
@@ -82,7 +82,7 @@ def test_a_histogram_tells_its_ends_its_highest_bar_and_what_is_not_drawn(folder
 # Flow
 
 
-def points(figure: Figure) -> dict[str, tuple[float, float]]:
+def points(figure: PageFigure) -> dict[str, tuple[float, float]]:
     """Each key's place across and its value, read off the scale that the drawing itself has."""
     root = ElementTree.fromstring(str(figure.svg))
     scale = {
@@ -130,7 +130,7 @@ def test_the_flow_of_gradients_is_their_norms_first_layer_first(folder) -> None:
             assert value == pytest.approx(np.linalg.norm(values(file, key).ravel()), rel=0.02), key
 
 
-def labels(figure: Figure) -> list[str]:
+def labels(figure: PageFigure) -> list[str]:
     root = ElementTree.fromstring(str(figure.svg))
     return [text.text or "" for text in root.iter("text") if text.get("class") != "end"]
 
@@ -160,7 +160,7 @@ def test_the_input_looks_as_the_file_did_where_its_preprocessing_is_known(repo, 
     word = str(repo / "img.png")
     shot = hookscope.capture("resnet18", input=word, layers=["."], what=["input"])
     shot.save(tmp_path / "a.safetensors")
-    figure = input_picture(open_capture(tmp_path / "a.safetensors"))
+    figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
     assert figure.caption == "./input.0; the preprocessing undone"
     image = Image.open(word).convert("RGB")
@@ -171,7 +171,7 @@ def test_the_input_looks_as_the_file_did_where_its_preprocessing_is_known(repo, 
     assert np.abs(pixels(figure)[:224, :224].astype(int) - wanted).max() <= 1
 
 
-def pixels(figure: Figure) -> np.ndarray:
+def pixels(figure: PageFigure) -> np.ndarray:
     data = base64.b64decode(figure.image.partition(",")[2])
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
@@ -180,7 +180,7 @@ def test_an_input_of_unknown_making_is_said_to_be_stretched(tmp_path) -> None:
     x = torch.linspace(-2, 6, 2 * 3 * 4 * 4).reshape(2, 3, 4, 4)
     net = nn.Sequential(nn.Conv2d(3, 2, 1))
     hookscope.capture(net, input=x, what=["input"]).save(tmp_path / "a.safetensors")
-    figure = input_picture(open_capture(tmp_path / "a.safetensors"))
+    figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
     assert figure.caption.endswith("stretched: black is -2.000, white 6.000")
     stretched = np.rint((x.numpy() + 2) / 8 * 255)
@@ -192,7 +192,7 @@ def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) 
     word = str(repo / "img.png")
     shot = hookscope.capture("resnet18", input=word, layers=["conv1"], what=["input"])
     shot.save(tmp_path / "a.safetensors")
-    figure = input_picture(open_capture(tmp_path / "a.safetensors"))
+    figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
     assert "stretched" in figure.caption
 

@@ -13,7 +13,7 @@ import torch
 
 import hookscope
 from hookscope.errors import LayerError
-from hookscope.results.reader import open_capture
+from hookscope.results.capture_file import open_capture
 from hookscope.specs.patterns import compile_pattern
 
 SCRIPT = "<script>alert(1)</script>"
@@ -261,11 +261,11 @@ def test_a_layers_panel_has_its_maps_as_they_are_in_the_file(opened, folder, htm
         c.height = i.naturalHeight; const p = c.getContext('2d'); p.drawImage(i, 0, 0);
         return [...p.getImageData(0, 0, c.width, c.height).data]; }"""
     )
-    from hookscope.views.images.colors import scale_of
+    from hookscope.views.images.colors import color_scale
 
     pixels = np.array(drawn, np.uint8).reshape(52, 52, 4)
     maps = hookscope.load(folder / "values.safetensors")["stage1.0/output"][0, :16].numpy()
-    expected = scale_of(maps).paint(maps)
+    expected = color_scale(maps).paint(maps)
     for n in range(16):
         top, left = 13 * (n // 4), 13 * (n % 4)
         assert (pixels[top : top + 12, left : left + 12, :3] == expected[n]).all(), n

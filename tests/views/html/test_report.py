@@ -15,16 +15,21 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.results.reader import open_capture
+from hookscope.results.capture_file import open_capture
 from hookscope.results.records import Record, Recording
-from hookscope.views.html.build import build
-from hookscope.views.html.choice import LADDER, LIMIT, PICTURES, Choice, bound, choices
-from hookscope.views.html.maps import part_of, sheet
-from hookscope.views.html.panels import attempt
-from hookscope.views.html.pixels import png, tiles
-from hookscope.views.html.rows import difference
+from hookscope.views.html.page_builder import build_page, figure_or_note
+from hookscope.views.html.page_images import drawn_part, map_figure, png_data_uri, tile_maps
+from hookscope.views.html.page_limits import (
+    LIMIT_STEPS,
+    MAX_IMAGE_BYTES,
+    MAX_PAGE_BYTES,
+    PageLimits,
+    descending_limits,
+    max_image_bytes,
+)
+from hookscope.views.html.page_table import tensor_difference
 
-SMALL = Choice(4, 16)
+SMALL = PageLimits(4, 16)
 
 
 def record(shape: tuple[int, ...], type: str = "Conv2d", kind: str = "output") -> Record:
@@ -64,22 +69,22 @@ def test_maps_are_the_part_of_the_tensor_that_is_told(tmp_path, one, index, maps
     capture.metadata["arguments"] = [{"name": "0", "shape": [2, 3, 28, 28]}]
     capture.save(tmp_path / "a.safetensors")
     opened = open_capture(tmp_path / "a.safetensors")
-    figure = sheet(opened, opened.records[0], 4, 32)
+    figure = map_figure(opened, opened.records[0], 4, 32)
     assert figure is not None
     drawn = values.numpy()[index]
     if drawn.ndim == 3 and drawn.shape[2] == 4 and one.type == "LayerNorm":
         drawn = np.moveaxis(drawn, -1, 0)
     drawn = drawn if drawn.ndim == 3 else drawn[None]
     assert len(figure.labels) == (maps if maps > 1 else 0)
-    from hookscope.views.images.colors import scale_of
+    from hookscope.views.images.colors import color_scale
 
     columns = min(len(drawn), 4)
-    assert figure.image == png(tiles(scale_of(drawn).paint(drawn), columns))
+    assert figure.image == png_data_uri(tile_maps(color_scale(drawn).paint(drawn), columns))
 
 
 def test_what_has_no_maps_has_no_picture() -> None:
     for shape in [(), (0,), (2, 0, 3, 3), (1, 1, 1, 1, 1, 1)]:
-        assert part_of(record(shape), 16, None).maps == 0
+        assert drawn_part(record(shape), 16, None).maps == 0
 
 
 # Size
@@ -94,19 +99,19 @@ def test_the_bound_on_a_picture_holds_even_for_noise(tmp_path) -> None:
         capture.put(values, module="a", type="X", call=1, what="x", kind="output")
         capture.save(tmp_path / "a.safetensors")
         opened = open_capture(tmp_path / "a.safetensors")
-        for choice in LADDER:
-            figure = sheet(opened, opened.records[0], choice.maps, choice.side)
+        for choice in LIMIT_STEPS:
+            figure = map_figure(opened, opened.records[0], choice.maps, choice.side)
             assert figure is not None
-            assert len(figure.image) <= bound(opened.records[0], choice)
+            assert len(figure.image) <= max_image_bytes(opened.records[0], choice)
 
 
 def test_more_tensors_are_shown_smaller() -> None:
     few, many = ([record((1, 64, 56, 56))] * n for n in (20, 1000))
-    assert next(choices([holding(few)])) == LADDER[0]
-    first = next(choices([holding(many)]))
+    assert next(descending_limits([holding(few)])) == LIMIT_STEPS[0]
+    first = next(descending_limits([holding(many)]))
     assert first.maps < 16 or first.side < 56
-    assert sum(bound(one, first) for one in many) <= PICTURES
-    steps = list(choices([holding(many)]))
+    assert sum(max_image_bytes(one, first) for one in many) <= MAX_IMAGE_BYTES
+    steps = list(descending_limits([holding(many)]))
     assert all((a.maps, a.side, a.rows) > (b.maps, b.side, b.rows) for a, b in pairwise(steps))
 
 
@@ -122,7 +127,7 @@ def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_
         )
     capture.save(tmp_path / "large.safetensors")
     page = hookscope.report(tmp_path / "large.safetensors")
-    assert len(page.html.encode()) < LIMIT
+    assert len(page.html.encode()) < MAX_PAGE_BYTES
     assert page.tensors <= 3000
     assert any("left out, to keep the page small" in text for text in page.chosen)
     assert all(text in page.html for text in page.chosen)
@@ -134,19 +139,19 @@ def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_
 def test_how_far_two_files_lie_apart_is_what_numpy_says(folder) -> None:
     files = [folder / f"{name}.safetensors" for name in ("values", "other")]
     a, b = (hookscope.load(file)["stage2/output"].double().numpy() for file in files)
-    found = difference([open_capture(file) for file in files], "stage2/output")
+    found = tensor_difference([open_capture(file) for file in files], "stage2/output")
     assert found is not None
     assert found.largest == np.abs(b - a).max()
     assert found.relative == pytest.approx(np.linalg.norm(b - a) / np.linalg.norm(a), rel=1e-12)
     assert not found.equal
-    same = difference([open_capture(files[0])] * 2, "stage2/output")
+    same = tensor_difference([open_capture(files[0])] * 2, "stage2/output")
     assert same is not None
     assert (same.largest, same.relative, same.equal) == (0.0, 0.0, True)
 
 
 def test_the_table_of_two_files_has_both_values_and_what_is_missing(folder) -> None:
     files = [folder / f"{name}.safetensors" for name in ("values", "other")]
-    page = build([open_capture(file) for file in files], SMALL)
+    page = build_page([open_capture(file) for file in files], SMALL)
     titles = [column.title for column in page.columns]
     rows = {(row.cells[1].text, row.cells[3].text): row.cells for row in page.rows}
     a, b = (hookscope.load(file)["stage2/output"].double() for file in files)
@@ -166,7 +171,7 @@ def test_the_table_of_two_files_has_both_values_and_what_is_missing(folder) -> N
 
 def test_values_and_gradients_share_a_table_that_tells_the_file(folder) -> None:
     files = [folder / f"{name}.safetensors" for name in ("values", "grads")]
-    page = build([open_capture(file) for file in files], SMALL)
+    page = build_page([open_capture(file) for file in files], SMALL)
     titles = [column.title for column in page.columns]
     assert "file" in titles
     assert {row.cells[titles.index("file")].text for row in page.rows} == {"A", "B", "A, B"}
@@ -198,7 +203,7 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
     hookscope.grads(Branch(), input=torch.ones(1, 2), loss="sum").save(tmp_path / "a.safetensors")
     both = [open_capture(tmp_path / "a.safetensors")] * 2
     for files in (both[:1], both):
-        page = build(files, SMALL)
+        page = build_page(files, SMALL)
         titles = [column.title for column in page.columns]
         rows = [dict(zip(titles, row.cells, strict=True)) for row in page.rows if row.missing]
         assert [row.missing for row in page.rows] == sorted(row.missing for row in page.rows)
@@ -235,9 +240,9 @@ def test_a_figure_that_raises_becomes_a_note() -> None:
     def fail() -> None:
         raise ZeroDivisionError("by <nothing>\nat all")
 
-    [figure] = attempt("A figure", fail)
+    [figure] = figure_or_note("A figure", fail)
     assert figure.failed == "ZeroDivisionError: by <nothing>"
-    assert attempt("None", lambda: None) == ()
+    assert figure_or_note("None", lambda: None) == ()
 
 
 # The file

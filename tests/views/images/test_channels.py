@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hookscope.errors import RequestError
-from hookscope.views.images.channels import choose_channels, demand_channels, strengths
+from hookscope.views.images.feature_maps import channel_strengths, check_channels, choose_channels
 
 
 def test_by_index_come_the_first() -> None:
@@ -29,12 +29,12 @@ def test_among_equals_the_first_comes_first() -> None:
 
 def test_one_nan_or_infinity_does_not_hide_how_strong_the_rest_is() -> None:
     array = np.array([[1.0, np.nan], [3.0, 3.0], [np.inf, 2.0], [np.nan, np.nan]])
-    assert strengths(array, 0).tolist() == [1.0, 3.0, 2.0, 0.0]
+    assert channel_strengths(array, 0).tolist() == [1.0, 3.0, 2.0, 0.0]
 
 
 def test_half_precision_does_not_overflow() -> None:
     array = np.full((2, 9, 9), 60_000, np.float16)
-    assert strengths(array, 0).tolist() == [float(np.float16(60_000))] * 2
+    assert channel_strengths(array, 0).tolist() == [float(np.float16(60_000))] * 2
 
 
 def test_at_random_the_seed_decides() -> None:
@@ -51,6 +51,6 @@ def test_complex_channels_are_told_by_their_magnitude() -> None:
 
 
 def test_a_channel_that_is_not_there_is_refused() -> None:
-    demand_channels((0, 4), 5, "a/output")
+    check_channels((0, 4), 5, "a/output")
     with pytest.raises(RequestError, match="no channel 5 in a/output"):
-        demand_channels((0, 5), 5, "a/output")
+        check_channels((0, 5), 5, "a/output")

@@ -14,9 +14,9 @@ from hookscope.views.images.colors import (
     INFINITE,
     NAN,
     SEQUENTIAL,
-    Scale,
+    ColorScale,
+    color_scale,
     paint_maps,
-    scale_of,
 )
 from hookscope.views.images.figures.canvas import PAPERS, SERIES, WARNING
 
@@ -118,7 +118,7 @@ def test_nothing_in_a_table_is_the_colour_of_what_is_not_finite() -> None:
 
 
 def test_the_ends_and_the_middle_get_their_colours() -> None:
-    plain, signed = Scale(2, 4), Scale(-1, 1, diverging=True)
+    plain, signed = ColorScale(2, 4), ColorScale(-1, 1, diverging=True)
     assert plain.paint(np.array([2, 4])).tolist() == SEQUENTIAL[[0, 255]].tolist()
     assert signed.paint(np.array([-1, 1])).tolist() == DIVERGING[[0, 255]].tolist()
     middle = signed.paint(np.array([0.0]))[0].astype(int)
@@ -126,39 +126,39 @@ def test_the_ends_and_the_middle_get_their_colours() -> None:
 
 
 def test_what_lies_past_the_ends_gets_the_ends() -> None:
-    assert Scale(0, 1).paint(np.array([-5, 9])).tolist() == SEQUENTIAL[[0, 255]].tolist()
+    assert ColorScale(0, 1).paint(np.array([-5, 9])).tolist() == SEQUENTIAL[[0, 255]].tolist()
 
 
 def test_what_is_not_finite_has_colours_of_its_own() -> None:
-    painted = Scale(0, 1).paint(np.array([np.nan, np.inf, -np.inf]))
+    painted = ColorScale(0, 1).paint(np.array([np.nan, np.inf, -np.inf]))
     assert painted.tolist() == [list(NAN), list(INFINITE), list(INFINITE)]
-    assert scale_of(np.array([np.nan, 1.0, 3.0, -np.inf])) == Scale(1.0, 3.0)
-    assert scale_of(np.array([np.nan])) == Scale(0.0, 0.0)
+    assert color_scale(np.array([np.nan, 1.0, 3.0, -np.inf])) == ColorScale(1.0, 3.0)
+    assert color_scale(np.array([np.nan])) == ColorScale(0.0, 0.0)
 
 
 def test_a_constant_map_is_painted() -> None:
     values = np.full((2, 2), 7.0)
-    assert (scale_of(values).paint(values) == SEQUENTIAL[0]).all()
+    assert (color_scale(values).paint(values) == SEQUENTIAL[0]).all()
 
 
 def test_the_largest_floats_do_not_overflow() -> None:
     top = np.finfo(np.float64).max
     values = np.array([-top, 0.0, top])
-    assert scale_of(values).position(values).tolist() == [0.0, 0.5, 1.0]
+    assert color_scale(values).position(values).tolist() == [0.0, 0.5, 1.0]
 
 
 def test_bools_integers_and_complex_numbers_are_painted() -> None:
     for values in (np.array([False, True]), np.array([0, 1]), np.array([0, 1j])):
-        assert scale_of(values).paint(values).tolist() == SEQUENTIAL[[0, 255]].tolist()
+        assert color_scale(values).paint(values).tolist() == SEQUENTIAL[[0, 255]].tolist()
 
 
 def test_maps_share_a_scale_or_have_one_each() -> None:
     maps = np.array([[[0.0, 1.0]], [[0.0, 2.0]]])
     shared, scales = paint_maps(maps)
     assert shared.shape == (2, 1, 2, 3) and shared.dtype == np.uint8
-    assert scales == (Scale(0.0, 2.0),) * 2
+    assert scales == (ColorScale(0.0, 2.0),) * 2
     assert shared[1, 0, 1].tolist() == SEQUENTIAL[255].tolist()
     assert shared[0, 0, 1].tolist() == SEQUENTIAL[128].tolist()
     own, scales = paint_maps(maps, each=True)
-    assert scales == (Scale(0.0, 1.0), Scale(0.0, 2.0))
+    assert scales == (ColorScale(0.0, 1.0), ColorScale(0.0, 2.0))
     assert own[0].tolist() == own[1].tolist()

@@ -65,12 +65,12 @@ def test_the_same_command_writes_the_same_bytes(run, repo, tmp_path, ending, wor
 def test_a_picture_of_ours_may_be_replaced_and_no_other(file, tmp_path, ending) -> None:
     path = tmp_path / f"a{ending.upper()}"
     hookscope.plot(file, "conv1").save(path)
-    assert outputs.check(path, suffix=outputs.picture_ending(path)) is True
+    assert outputs.check_output(path, suffix=outputs.picture_ending(path)) is True
     whole = path.read_bytes()
     for other in (b"", whole.replace(b"hookscope", b"somebody!"), b"hookscope" * 1000):
         path.write_bytes(other)
         with pytest.raises(RequestError, match="was not written by hookscope"):
-            outputs.check(path, suffix=ending)
+            outputs.check_output(path, suffix=ending)
 
 
 def test_other_endings_are_refused(file, tmp_path) -> None:

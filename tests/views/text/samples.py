@@ -12,16 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.layers import describe
-from hookscope.results.ablation import Ablation, Clean, Knockout, LeftOut, ranked
-from hookscope.results.diff.result import Diff, Figures, Lone, Pair
-from hookscope.results.gradcheck import Comparison, Entry, GradCheck
+from hookscope.hooks.layers import describe_model
+from hookscope.results.ablation import (
+    Ablation,
+    BaselineMetrics,
+    LayerAblation,
+    SkippedLayer,
+    rank_ablations,
+)
+from hookscope.results.capture_file import CaptureFile, open_capture
+from hookscope.results.diff.diff_result import Diff, ErrorMetrics, TensorComparison, UnmatchedTensor
+from hookscope.results.grad_check import Derivative, GradCheck, GradientComparison
 from hookscope.results.module_tree import LayerRun, ModuleTree
-from hookscope.results.reader import OpenCapture, open_capture
-from hookscope.results.records import Absent, Coverage, Fired, Silent
-from hookscope.results.trace import BACKWARD, FORWARD, Event, Trace
-from hookscope.views.images.maps import Maps, feature_maps
-from hookscope.views.images.values import Look, look
+from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
+from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
+from hookscope.views.images.feature_maps import FeatureMaps, read_feature_maps
+from hookscope.views.images.tensor_view import TensorView, read_tensor_view
 
 T = TypeVar("T")
 LABELS = ("great white shark", "tabby", "crème brûlée", "stole", "loggerhead")
@@ -49,7 +55,7 @@ def small_tree() -> ModuleTree:
     model.add_module("attention", nn.MultiheadAttention(8, 2))
     model.add_module("head", shared)
     model.stem[0].requires_grad_(False)
-    return describe(model, "small.py:make")
+    return describe_model(model, "small.py:make")
 
 
 def with_run(tree: ModuleTree) -> ModuleTree:
@@ -84,12 +90,16 @@ def outputs() -> Capture:
     put(capture, "head", ramp(1, 4), type="Linear", aliases=("decoder",))
     capture.coverage = Coverage(
         (
-            Fired("layer3.0.conv1", "Conv2d", 1),
-            Fired("layer3.0.relu", "ReLU", 2),
-            Fired("layer3.0.downsample.0", "Conv2d", 1),
-            Fired("head", "Linear", 1),
+            ExecutedModule("layer3.0.conv1", "Conv2d", 1),
+            ExecutedModule("layer3.0.relu", "ReLU", 2),
+            ExecutedModule("layer3.0.downsample.0", "Conv2d", 1),
+            ExecutedModule("head", "Linear", 1),
         ),
-        (Silent("layer3.0.blocks", "ModuleList", "a container: its parent runs what is in it"),),
+        (
+            UnexecutedModule(
+                "layer3.0.blocks", "ModuleList", "a container: its parent runs what is in it"
+            ),
+        ),
     )
     top = [{"label": x, "index": i * 7, "probability": 0.5**i} for i, x in enumerate(LABELS, 1)]
     capture.metadata = {
@@ -118,10 +128,10 @@ def gradients() -> Capture:
         Absent("layer1.0.mask", "Mask", 1, "output.grad", "output.grad", "integer"),
         Absent("late", "Linear", 1, "output.grad", "output.grad", "never ran"),
     )
-    fired = ("fc", "layer1.0.conv2", "layer1.0.conv1", "layer1.0.bn1", "aux", "layer1.0.mask")
+    executed = ("fc", "layer1.0.conv2", "layer1.0.conv1", "layer1.0.bn1", "aux", "layer1.0.mask")
     capture.coverage = Coverage(
-        tuple(Fired(name, "Conv2d", 1) for name in fired),
-        (Silent("late", "Linear", "a branch not taken in eval mode"),),
+        tuple(ExecutedModule(name, "Conv2d", 1) for name in executed),
+        (UnexecutedModule("late", "Linear", "a branch not taken in eval mode"),),
     )
     capture.metadata = {
         "command": "grads",
@@ -189,20 +199,25 @@ def trace() -> Trace:
         (BACKWARD, "layer1.0.relu", "ReLU", 2, 1, 4.0, 1234.375, 1234.375),
     ]
     events = tuple(
-        Event(way, name, kind, call, depth, shape, shape, 802_816, start, time, own)
+        TraceEvent(way, name, kind, call, depth, shape, shape, 802_816, start, time, own)
         for way, name, kind, call, depth, start, time, own in rows
     )
-    fired = (Fired("layer1.0", "BasicBlock", 1), Fired("layer1.0.relu", "ReLU", 2))
-    return Trace(events, Coverage(fired), {"loss": gradients().metadata["loss"]})
+    executed = (
+        ExecutedModule("layer1.0", "BasicBlock", 1),
+        ExecutedModule("layer1.0.relu", "ReLU", 2),
+    )
+    return Trace(events, Coverage(executed), {"loss": gradients().metadata["loss"]})
 
 
 def checked() -> GradCheck:
     """A backward that is right by its first input and wrong by its second."""
-    right = Entry((0, 2), (0, 2), 1.0, 1.0000001, 1e-7)
-    wrong = [Entry((n,), (n, n), 0.5, 1.0 + n, 0.5 + n) for n in range(3)]
+    right = Derivative((0, 2), (0, 2), 1.0, 1.0000001, 1e-7)
+    wrong = [Derivative((n,), (n, n), 0.5, 1.0 + n, 0.5 + n) for n in range(3)]
     comparisons = (
-        Comparison("input.0", "output", (2, 3), (2, 3), 36, 0, (right,)),
-        Comparison("input.scale", "output", (3,), (2, 3), 18, 6, tuple(wrong), "no gradient came"),
+        GradientComparison("input.0", "output", (2, 3), (2, 3), 36, 0, (right,)),
+        GradientComparison(
+            "input.scale", "output", (3,), (2, 3), 18, 6, tuple(wrong), "no gradient came"
+        ),
     )
     return GradCheck(comparisons, 1e-6, 1e-5, 1e-3, {"command": "gradcheck"})
 
@@ -210,13 +225,13 @@ def checked() -> GradCheck:
 def compared() -> Diff:
     """Pairs of every verdict and every way to be matched, and tensors without a partner."""
     inf, same = float("inf"), ((1, 64, 56, 56),) * 2
-    equal = Figures(0.0, 0.0, 1.0, inf)
-    near = Figures(8.9261705e-07, 0.00148562269, 0.99999999, 129.757452, 0, 1000)
-    far = Figures(0.0061718, inf, -0.99999585, -50.81011127, 5846, 65536, nan_b=3)
+    equal = ErrorMetrics(0.0, 0.0, 1.0, inf)
+    near = ErrorMetrics(8.9261705e-07, 0.00148562269, 0.99999999, 129.757452, 0, 1000)
+    far = ErrorMetrics(0.0061718, inf, -0.99999585, -50.81011127, 5846, 65536, nan_b=3)
     floats = ("float32", "float32")
     numbers = (200_704, near, 1e-5, 1.3e-6)
     rows = (
-        Pair(
+        TensorComparison(
             "conv1/output",
             "conv1/output",
             "name",
@@ -229,7 +244,7 @@ def compared() -> Diff:
             0,
             "equal",
         ),
-        Pair(
+        TensorComparison(
             "layer1.0.bn1/output",
             "body.0.bn1/output",
             "map",
@@ -239,7 +254,7 @@ def compared() -> Diff:
             *numbers,
             "close",
         ),
-        Pair(
+        TensorComparison(
             "layer1.0.relu:2/output",
             "body.0.relu_2/output",
             "order",
@@ -253,7 +268,7 @@ def compared() -> Diff:
             "differs",
             "NaN in B alone: 3",
         ),
-        Pair(
+        TensorComparison(
             "fc/output",
             "fc/output",
             "name",
@@ -261,15 +276,15 @@ def compared() -> Diff:
             ((1, 1000), (1, 10)),
             floats,
             1000,
-            Figures(),
+            ErrorMetrics(),
             1e-5,
             1.3e-6,
             "differs",
             "shape 1x1000 in A, 1x10 in B",
         ),
     )
-    lone = (Lone("layer1.0.downsample.0/output", "Conv2d", (1, 64, 56, 56), "float32"),)
-    other = (Lone("aux/output", "Linear", (1, 10), "float32"),)
+    lone = (UnmatchedTensor("layer1.0.downsample.0/output", "Conv2d", (1, 64, 56, 56), "float32"),)
+    other = (UnmatchedTensor("aux/output", "Linear", (1, 10), "float32"),)
     return Diff(rows, lone, other, False, False, {"file": "a"}, {"file": "b"})
 
 
@@ -277,33 +292,37 @@ def ablation() -> Ablation:
     """Channels knocked out: more than a terminal shows, one not a number, one that failed."""
     name = "layer1.0.conv2"
     made = [
-        Knockout(name, "Conv2d", n, (-1) ** n / (n + 3), n / 64, 1 / (n + 1), n % 3)
+        LayerAblation(name, "Conv2d", n, (-1) ** n / (n + 3), n / 64, 1 / (n + 1), n % 3)
         for n in range(32)
     ]
     nan, inf = float("nan"), float("inf")
     made += [
-        Knockout("layer1.0.norm", "Normalize", 0, nan, nan, nan, 2),
-        Knockout("layer1.0.norm", "Normalize", 1, -inf, inf, inf, 2),
-        Knockout("fc", "Linear", 0, failed="The forward pass failed in layer fc (Linear): no."),
+        LayerAblation("layer1.0.norm", "Normalize", 0, nan, nan, nan, 2),
+        LayerAblation("layer1.0.norm", "Normalize", 1, -inf, inf, inf, 2),
+        LayerAblation(
+            "fc", "Linear", 0, failed="The forward pass failed in layer fc (Linear): no."
+        ),
     ]
     coverage = Coverage(
-        tuple(Fired(x, "Conv2d", 1) for x in (name, "layer1.0.norm", "fc", "layer1.0.mask")),
-        (Silent("late", "Linear", "a branch not taken in eval mode"),),
+        tuple(
+            ExecutedModule(x, "Conv2d", 1) for x in (name, "layer1.0.norm", "fc", "layer1.0.mask")
+        ),
+        (UnexecutedModule("late", "Linear", "a branch not taken in eval mode"),),
     )
     return Ablation(
         by="mean",
         edit="mean:channel",
         rank="score",
         total=len(made),
-        clean=Clean("argmax: 3 (tiger shark)", 11.089760780334473, 0.175, "ce", 2),
-        knockouts=ranked(made, "score"),
-        left_out=(LeftOut("layer1.0.mask", "Mask", "it gives no floating-point tensor"),),
+        clean=BaselineMetrics("argmax: 3 (tiger shark)", 11.089760780334473, 0.175, "ce", 2),
+        knockouts=rank_ablations(made, "score"),
+        left_out=(SkippedLayer("layer1.0.mask", "Mask", "it gives no floating-point tensor"),),
         coverage=coverage,
         metadata={"command": "ablate"},
     )
 
 
-def opened(read: Callable[[OpenCapture], T]) -> T:
+def opened(read: Callable[[CaptureFile], T]) -> T:
     """What ``read`` makes of the outputs in a file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.safetensors")
@@ -311,11 +330,11 @@ def opened(read: Callable[[OpenCapture], T]) -> T:
         return read(open_capture(path))
 
 
-def looked() -> Look:
+def looked() -> TensorView:
     """A part of a tensor with entries that are not finite."""
-    return opened(lambda file: look(file, "layer3.0.downsample.0/output", (0,)))
+    return opened(lambda file: read_tensor_view(file, "layer3.0.downsample.0/output", (0,)))
 
 
-def maps() -> Maps:
+def maps() -> FeatureMaps:
     """Six of its maps."""
-    return opened(lambda file: feature_maps(file, "layer3.0.downsample.0/output", count=6))
+    return opened(lambda file: read_feature_maps(file, "layer3.0.downsample.0/output", count=6))

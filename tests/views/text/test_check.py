@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hookscope.results.health import Finding, Health
-from hookscope.views.text.check import check_lines
-from hookscope.views.text.findings import junit, sarif
+from hookscope.views.text.check import check_lines, junit_report, sarif_report
 
 LAYER = "stage1.block2.attention.projection"
 FOUND = (
@@ -57,10 +56,10 @@ def test_ascii_is_ascii() -> None:
 
 
 def test_files_hold_any_name() -> None:
-    suite = ElementTree.fromstring(junit(HEALTH))
+    suite = ElementTree.fromstring(junit_report(HEALTH))
     assert [case.get("name") for case in suite] == ["nan", "tied", "vanishing", "unused"]
     assert (suite.get("failures"), suite.get("skipped")) == ("2", "1")
-    [run] = json.loads(sarif(HEALTH))["runs"]
+    [run] = json.loads(sarif_report(HEALTH))["runs"]
     places = [result["locations"][0] for result in run["results"]]
     assert [len(place["logicalLocations"]) for place in places] == [1, 5, 1]
     assert {place["physicalLocation"]["artifactLocation"]["uri"] for place in places} == {
@@ -71,5 +70,5 @@ def test_files_hold_any_name() -> None:
 def test_findings_never_hold_a_number_that_strict_parsers_refuse() -> None:
     odd = Finding("exploding", "warning", "a", "it explodes", float("inf"), 1e4)
     health = Health((odd,), ("exploding",), {}, {}, {})
-    [run] = json.loads(sarif(health), parse_constant=pytest.fail)["runs"]
+    [run] = json.loads(sarif_report(health), parse_constant=pytest.fail)["runs"]
     assert run["results"][0]["properties"]["measured"] == "Infinity"

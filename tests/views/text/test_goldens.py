@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from torchvision.models import get_model
 
-from hookscope.hooks.layers import describe
+from hookscope.hooks.layers import describe_model
 from hookscope.results.module_tree import ModuleTree
 from hookscope.specs.catalog import ModelInfo
 from hookscope.views.text.ablate import ablation_lines
@@ -27,14 +27,14 @@ from hookscope.views.text.gradcheck import COLUMNS as GRADCHECK_COLUMNS
 from hookscope.views.text.gradcheck import gradcheck_lines
 from hookscope.views.text.grads import COLUMNS as GRADS_COLUMNS
 from hookscope.views.text.grads import grads_lines
-from hookscope.views.text.maps import map_lines
 from hookscope.views.text.models import COLUMNS as MODELS_COLUMNS
 from hookscope.views.text.models import models_lines
 from hookscope.views.text.show import COLUMNS as SHOW_COLUMNS
-from hookscope.views.text.show import look_lines
+from hookscope.views.text.show import tensor_lines
 from hookscope.views.text.step import COLUMNS as STEP_COLUMNS
 from hookscope.views.text.step import step_lines
-from hookscope.views.text.table import Column
+from hookscope.views.text.terminal_maps import map_lines
+from hookscope.views.text.text_table import Column
 from hookscope.views.text.trace import COLUMNS as TRACE_COLUMNS
 from hookscope.views.text.trace import trace_lines
 from hookscope.views.text.tree import tree_lines
@@ -56,7 +56,7 @@ Lines = Callable[[int | None, bool], list[Text]]
 @cache
 def resnet18_tree() -> ModuleTree:
     with torch.device("meta"):
-        return describe(get_model("resnet18", weights=None), "resnet18")
+        return describe_model(get_model("resnet18", weights=None), "resnet18")
 
 
 def resnet18(width: int | None, ascii: bool) -> list[Text]:
@@ -118,7 +118,7 @@ def diff(width: int | None, ascii: bool) -> list[Text]:
 
 
 def show(width: int | None, ascii: bool) -> list[Text]:
-    return look_lines(samples.looked(), width, ascii)
+    return tensor_lines(samples.looked(), width, ascii)
 
 
 TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hookscope.views.text.signature import compact
+from hookscope.views.text.tree import short_signature
 
 MODULES: list[tuple[nn.Module, str]] = [
     (nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False), "Conv2d(3, 64, 7x7, stride 2)"),
@@ -35,7 +35,7 @@ MODULES: list[tuple[nn.Module, str]] = [
 
 @pytest.mark.parametrize(("module", "shown"), MODULES, ids=[shown for _, shown in MODULES])
 def test_what_tells_a_reader_something_is_kept(module: nn.Module, shown: str) -> None:
-    assert compact(type(module).__name__, module.extra_repr()) == shown
+    assert short_signature(type(module).__name__, module.extra_repr()) == shown
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_what_tells_a_reader_something_is_kept(module: nn.Module, shown: str) ->
     ],
 )
 def test_what_is_no_list_of_arguments_is_kept_as_it_is(arguments: str, shown: str) -> None:
-    assert compact("M", arguments) == shown
+    assert short_signature("M", arguments) == shown
 
 
 def test_limit_cuts_the_arguments_and_says_so() -> None:
-    assert compact("M", "x" * 10_000, limit=20) == f"M({'x' * 17}...)"
-    assert len(compact("M", "x" * 10_000)) == 10_003
+    assert short_signature("M", "x" * 10_000, limit=20) == f"M({'x' * 17}...)"
+    assert len(short_signature("M", "x" * 10_000)) == 10_003
 
 
 @given(st.text(st.characters(), max_size=200), st.integers(4, 60))
 def test_no_arguments_of_any_kind_fail(arguments: str, limit: int) -> None:
-    assert compact("M", arguments).startswith("M")
-    assert len(compact("M", arguments, limit)) <= limit + 3
+    assert short_signature("M", arguments).startswith("M")
+    assert len(short_signature("M", arguments, limit)) <= limit + 3

@@ -9,10 +9,10 @@ import torch
 
 from hookscope.hooks.capture import Capture
 from hookscope.results.gradient_flow import gradient_marks
-from hookscope.results.records import Absent, Coverage, Fired, Silent
+from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
 from hookscope.views.text.capture import capture_lines, capture_table, top_lines
-from hookscope.views.text.coverage import coverage_lines
 from hookscope.views.text.grads import grads_lines, loss_lines
+from hookscope.views.text.shared_parts import coverage_lines
 from tests.views.text import samples
 
 NAN = float("nan")
@@ -136,10 +136,10 @@ def test_sound_gradients_bear_no_mark_and_no_legend() -> None:
 
 def test_coverage_tells_how_often_and_why_not() -> None:
     coverage = Coverage(
-        (Fired("a", "ReLU", 2), Fired("b", "ReLU", 1)),
+        (ExecutedModule("a", "ReLU", 2), ExecutedModule("b", "ReLU", 1)),
         (
-            *(Silent(f"s{i}", "Linear", "a fused kernel") for i in range(5)),
-            Silent("list", "ModuleList", "a container"),
+            *(UnexecutedModule(f"s{i}", "Linear", "a fused kernel") for i in range(5)),
+            UnexecutedModule("list", "ModuleList", "a container"),
         ),
     )
     assert [line.plain for line in coverage_lines(coverage, 120)] == [
@@ -184,9 +184,11 @@ def test_one_word_for_what_never_ran(width: int | None) -> None:
 
 
 def test_coverage_of_hundreds_of_layers_fits_a_screen() -> None:
-    fired = tuple(Fired(f"layer{i}", "ReLU", 3) for i in range(500))
-    silent = tuple(Silent(f"gone{i}", "Linear", f"cause {i % 4}") for i in range(500))
-    assert len(coverage_lines(Coverage(fired, silent), 80)) < 20
+    executed = tuple(ExecutedModule(f"layer{i}", "ReLU", 3) for i in range(500))
+    not_executed = tuple(
+        UnexecutedModule(f"gone{i}", "Linear", f"cause {i % 4}") for i in range(500)
+    )
+    assert len(coverage_lines(Coverage(executed, not_executed), 80)) < 20
 
 
 def test_loss_line_says_what_was_computed() -> None:

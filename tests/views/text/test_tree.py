@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.cells import cell_len
 from torch import nn
 
-from hookscope.hooks.layers import describe
+from hookscope.hooks.layers import describe_model
 from hookscope.results.module_tree import ModuleTree
 from hookscope.views.text.tree import tree_lines
 from tests.views.text.samples import ODD_NAMES, small_tree
@@ -78,7 +78,7 @@ def test_totals_describe_the_whole_model_however_narrow_the_tree() -> None:
 
 
 def test_model_without_parameters_has_no_state() -> None:
-    lines = plain(describe(nn.Sequential(nn.ReLU()), "relu"), None)
+    lines = plain(describe_model(nn.Sequential(nn.ReLU()), "relu"), None)
     assert lines[-1] == "relu: 0 parameters, 0 buffer values, 0 bytes. 2 modules listed."
     assert "frozen" not in " ".join(lines)
 
@@ -91,10 +91,10 @@ def test_odd_names_and_arguments_are_shown_literally() -> None:
     model = nn.Module()
     for name in ODD_NAMES:
         model.add_module(name, Odd())
-    lines = plain(describe(model, "odd"), 140)
+    lines = plain(describe_model(model, "odd"), 140)
     assert max(map(cell_len, lines)) <= 140
     assert any(":x:" in line for line in lines)
     assert any("Odd([bold] :x:yyy" in line for line in lines)
-    piped = plain(describe(model, "odd"), None)
+    piped = plain(describe_model(model, "odd"), None)
     assert len(piped) == len(ODD_NAMES) + 3
     assert any("y" * 10_000 in line for line in piped)

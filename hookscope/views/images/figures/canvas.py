@@ -16,8 +16,8 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.tensors.interrupts import restoring
-from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, Scale
+from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, ColorScale
 
 # Blue, orange, green, purple, light blue, pink and red: found by a search for the seven that lie
 # farthest apart to every kind of sight, of those that have the contrast that WCAG 2 asks of
@@ -27,14 +27,14 @@ WARNING = "#CB0D2D"
 PAPERS = ("white", "#16191d")  # light and dark
 MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # colour never carries meaning alone
 FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
-MOST_PANELS = 400
+MAX_PANELS = 400
 
 _TITLE, _TEXT, _SMALL = 11.0, 8.0, 7.0  # points
 _LETTER = 0.62 / 72  # width of a letter in inches, for each point of its size
 
 
-@restoring
-def paper(dark: bool) -> Iterator[None]:
+@signal_safe_contextmanager
+def paper_style(dark: bool) -> Iterator[None]:
     """Set how figures look while they are made and written, whatever the user's own settings."""
     back, ink = PAPERS[dark], "#e4e6e8" if dark else "#1c1e21"
     line = "#8b9199" if dark else "#6b7178"
@@ -87,7 +87,7 @@ def new_figure(
     return figure, foot
 
 
-def finish(figure: Figure) -> Figure:
+def finish_figure(figure: Figure) -> Figure:
     """Return the figure with its ticks made: later ones would be those of the user's settings."""
     for axes in figure.axes:
         axes.tick_params(
@@ -99,7 +99,7 @@ def finish(figure: Figure) -> Figure:
     return figure
 
 
-def plain(text: str) -> str:
+def escape_text(text: str) -> str:
     r"""Return ``text`` so that matplotlib shows it as it stands.
 
     A dollar would begin a formula; what the font has no sign for, and what is no sign at all, is
@@ -119,7 +119,7 @@ def plain(text: str) -> str:
     return "".join(shown).replace("$", r"\$")
 
 
-def shortened(text: str, letters: int) -> str:
+def shorten_middle(text: str, letters: int) -> str:
     """Return ``text`` with its middle left out where it is longer than ``letters``."""
     if len(text) <= letters:
         return text
@@ -127,26 +127,26 @@ def shortened(text: str, letters: int) -> str:
     return f"{text[:head]}…{text[head + 1 - letters :]}"
 
 
-def inches(letters: int) -> float:
+def label_inches(letters: int) -> float:
     """Return how much room a small label of so many letters takes."""
     return letters * _LETTER * _SMALL
 
 
 def _wrapped(text: str, width: float, size: float) -> list[str]:
-    return textwrap.wrap(plain(text), max(int(width / (_LETTER * size)), 20))
+    return textwrap.wrap(escape_text(text), max(int(width / (_LETTER * size)), 20))
 
 
-def demand_room(panels: int) -> None:
+def check_panel_count(panels: int) -> None:
     """Raise RequestError if there are more panels than can be told apart."""
-    if panels > MOST_PANELS:
+    if panels > MAX_PANELS:
         raise RequestError(
-            f"That would be {panels} panels, and a figure has room for {MOST_PANELS}.",
+            f"That would be {panels} panels, and a figure has room for {MAX_PANELS}.",
             "Name fewer keys or channels.",
         )
 
 
 def draw_image(
-    axes: Axes, image: NDArray[Any], scale: Scale, aspect: Literal["equal", "auto"] = "equal"
+    axes: Axes, image: NDArray[Any], scale: ColorScale, aspect: Literal["equal", "auto"] = "equal"
 ) -> AxesImage:
     """Draw numbers as colours; NaN and infinities have colours of their own."""
     plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
@@ -167,7 +167,7 @@ def draw_image(
     )
 
 
-def odd_entries(values: NDArray[Any]) -> str:
+def nonfinite_text(values: NDArray[Any]) -> str:
     """Return how many entries are NaN or infinite, and in which colour; empty if none are."""
     counts = {"NaN (magenta)": np.isnan(values).sum(), "infinite (cyan)": np.isinf(values).sum()}
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

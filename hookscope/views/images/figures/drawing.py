@@ -8,9 +8,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from hookscope.files.atomic import replacing
+from hookscope.files.atomic_files import replacement_file
 from hookscope.specs.output_path import MARK, picture_ending
-from hookscope.views.images.figures.canvas import paper
+from hookscope.views.images.figures.canvas import paper_style
 
 # In each format, who made the file; the date that matplotlib would write is left out.
 _METADATA: dict[str, dict[str, str | None]] = {
@@ -50,6 +50,9 @@ class Drawing:
             StoreError: the file cannot be written. An earlier one is then as it was.
         """
         ending = picture_ending(Path(path))
-        with replacing(path, "Choose another place with --output.") as scratch, paper(self.dark):
+        with (
+            replacement_file(path, "Choose another place with --output.") as scratch,
+            paper_style(self.dark),
+        ):
             self.figure.savefig(scratch, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])
             return scratch.stat().st_size

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from hookscope.views.images.colors import scale_of
+from hookscope.views.images.colors import color_scale
 from hookscope.views.images.figures.canvas import draw_image
 
 LINE = 0.16  # inches of a line of small text
@@ -106,10 +106,10 @@ def draw_grid(
         The panels, in the order of the images.
     """
     panels = list(grid.places(figure, left, top))
-    common = scale_of(np.concatenate([image.ravel() for image in images]))
+    common = color_scale(np.concatenate([image.ravel() for image in images]))
     wide, _ = grid.cell
     for i, (panel, image, label) in enumerate(zip(panels, images, labels, strict=True)):
-        shown = draw_image(panel, image, scale_of(image) if grid.each else common)
+        shown = draw_image(panel, image, color_scale(image) if grid.each else common)
         # Entries are squares, unless that left a thread of the panel.
         if not 0.4 < image.shape[1] / image.shape[0] / (grid.width / grid.height) < 2.5:
             panel.set_aspect("auto")

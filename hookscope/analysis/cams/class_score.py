@@ -1,0 +1,77 @@
+"""The score that is explained: the target class's own logit, the same class in every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from hookscope.errors import LossError, RequestError
+from hookscope.execution.losses.loss import Loss, class_scores, compute_loss
+from hookscope.execution.objective import Objective
+from hookscope.execution.prepare import Prepared
+
+_ONE = "cam explains the score of a class, of a classifier or a segmentation."
+
+
+class ClassScore:
+    """The target's score. The first output that it is taken of settles the classes.
+
+    Args:
+        target: a class index, several for a batch, a label, ``argmax``, or a tensor of indices.
+
+    Attributes:
+        text: the target in words.
+        classes: class indices of shape (N,), or (N, H, W) for a segmentation.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self.text = ""
+        self.classes: Tensor | None = None
+        self._target = target
+
+    @property
+    def measure(self) -> Objective:
+        """The score, summed over the batch, as what a run differentiates."""
+        return Objective(self.of, False, None)
+
+    def of(self, prepared: Prepared, output: Any) -> Loss:
+        """Return the score summed over the batch: no image's score depends on another image.
+
+        Raises:
+            RequestError: the output holds no class scores.
+            LossError: the target does not fit.
+        """
+        self._demand_classes(output)
+        categories = prepared.loaded.categories
+        found = compute_loss("logit", output, self._target, categories=categories)
+        if self.classes is None:
+            self.text, self.classes = found.target, found.classes
+            self._target = found.classes
+        return found
+
+    def each(self, output: Any) -> Tensor:
+        """Return the score of every image, (N,); over the positions of a segmentation, the sum."""
+        assert self.classes is not None
+        found = class_scores(output).detach().gather(1, self.classes.unsqueeze(1))
+        return found.flatten(1).sum(1).cpu()
+
+    def probabilities(self, output: Any) -> list[float | None]:
+        """Return the target's softmax, the mean over positions; None where there is one class."""
+        assert self.classes is not None
+        logits = class_scores(output).detach().cpu().double()
+        if logits.shape[1] == 1:
+            return [None] * len(logits)
+        found: list[float | None] = (
+            logits.softmax(1).gather(1, self.classes.cpu().unsqueeze(1)).flatten(1).mean(1).tolist()
+        )
+        return found
+
+    def _demand_classes(self, output: Any) -> None:
+        sequence = isinstance(output, Tensor) and output.ndim == 3
+        try:
+            class_scores(output)
+        except LossError as error:
+            raise RequestError(error.message, _ONE) from error
+        if sequence:
+            raise RequestError("The output is a sequence and names no class of the image.", _ONE)

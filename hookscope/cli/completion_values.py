@@ -1,0 +1,144 @@
+"""What the shell may complete: model names, and the layers of models that were looked at before.
+
+Layer names come from a small file for each model in the user's cache folder, written by commands
+that had the model at hand. Nothing here imports torch, and no fault here ever reaches the user.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import click
+    from click.shell_completion import CompletionItem
+
+
+def models(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Offer the models of the bundled list; failing those, files."""
+    from click.shell_completion import CompletionItem
+
+    from hookscope.specs.catalog import bundled_models
+
+    found = [m.name for m in bundled_models() if m.name.startswith(incomplete)]
+    return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
+
+
+def weights(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Offer the words for weights, the pretrained ones of the model on the line, and files."""
+    from click.shell_completion import CompletionItem
+
+    from hookscope.specs.catalog import bundled_models
+
+    model = _model_on_line(ctx)
+    named = [name for info in bundled_models() if info.name == model for name in info.weights]
+    words = ["random", *(["default"] if named else []), *named]
+    found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    # First, since bash takes what stands before it for void.
+    return [CompletionItem(incomplete, type="file"), *found]
+
+
+def commands(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Offer the names of the commands."""
+    from click.shell_completion import CompletionItem
+
+    names = ctx.find_root().command.list_commands(ctx)  # type: ignore[attr-defined]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def layers(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Offer layer names of the model on the line, as far as an earlier command has seen them."""
+    from click.shell_completion import CompletionItem
+
+    sign = "!" if incomplete.startswith("!") else ""
+    names = [f"{sign}{name}" for name, _ in _recall(_model_on_line(ctx))]
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def types(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Offer the types of those layers."""
+    from click.shell_completion import CompletionItem
+
+    found = dict.fromkeys(type_ for _, type_ in _recall(_model_on_line(ctx)))
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Offer what the file on the line holds, by its header alone."""
+    from click.shell_completion import CompletionItem
+
+    from hookscope.specs.output_path import header_of
+
+    try:
+        names = [name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def remember_layers(model: str, layers: Iterable[tuple[str, str]], complete: bool) -> None:
+    """Keep the names and types of a model's layers for the shell.
+
+    Args:
+        model: the model word.
+        layers: name and type of each layer.
+        complete: whether these are all; otherwise they are added to those known.
+    """
+    found = dict(layers) if complete else dict(_recall(model)) | dict(layers)
+    text = "".join(f"{name}\t{type_}\n" for name, type_ in found.items())
+    path = _cache_file(model)
+    try:
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(text.encode())
+        unfinished.replace(path)
+    except (OSError, UnicodeError):
+        return  # completion is a comfort: a full disk or a read-only home must not fail a command
+
+
+def _recall(model: str) -> list[tuple[str, str]]:
+    try:
+        lines = _cache_file(model).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError):
+        return []
+    return [(name, type_) for name, _, type_ in (line.partition("\t") for line in lines)]
+
+
+def _model_on_line(ctx: click.Context) -> str:
+    return ctx.params.get("model") or ctx.params.get("a") or "resnet18"
+
+
+def _cache_file(model: str) -> Path:
+    """One file a model; a model file is known by its full path, since its word may be relative."""
+    from hashlib import sha256
+
+    path, colon, name = model.rpartition(":")
+    if path.endswith(".py") or model.endswith(".py"):
+        model = f"{os.path.abspath(path or model)}{colon}{name if colon else ''}"
+    return _cache_folder() / "layers" / f"{sha256(os.fsencode(model)).hexdigest()[:32]}.txt"
+
+
+def _cache_folder() -> Path:
+    from pathlib import Path
+
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or os.path.expanduser(r"~\AppData\Local")
+    elif sys.platform == "darwin":
+        base = os.path.expanduser("~/Library/Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base, "hookscope")

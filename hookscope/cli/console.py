@@ -1,0 +1,350 @@
+"""The one sink: everything that a command prints goes through here.
+
+Results go to standard output, all else to standard error. What is printed depends on the global
+options, on the environment (``NO_COLOR``, ``FORCE_COLOR``, ``TERM``, ``COLUMNS``) and on whether a
+stream is a terminal; no command asks for any of that itself.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from hookscope.files.escapes import visible, visible_lines
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.text import Text
+
+RED, YELLOW, DIM = "1;31", "33", "2"
+TRUE_COLOR = 1 << 24
+_SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
+    16: "standard",
+    256: "256",
+    TRUE_COLOR: "truecolor",
+}
+_ERASE_LINE = "\r\x1b[K"
+_LEAST_BAR = 5  # columns
+_PLAIN = str.maketrans(
+    {"…": "...", "×": "x", "—": "-", "–": "-", "→": "->", "·": "*", "\u2019": "'", "µ": "u"}
+)
+
+
+class Console:
+    """Where a command's words go, and how they look there.
+
+    The public attributes are the global options, which the command line sets, what is said if the
+    user stops the run, and the status of a sound request that fails.
+    """
+
+    def __init__(self) -> None:
+        self.json = False
+        self.quiet = False
+        self.verbose = 0
+        self.color: bool | None = None
+        self.interrupt_message = "Interrupted."
+        self.failed = 1
+        self._started = time.perf_counter()
+        self._shows_status = False
+        self._held: list[str] | None = None
+        self._shows_bar = False
+
+    # Results
+
+    def result(self, lines: Iterable[Text]) -> None:
+        """Print a result that ``render`` has laid out for :attr:`width` and :attr:`ascii`."""
+        self._wipe()
+        if not self._colored(sys.stdout):
+            sys.stdout.writelines(f"{line.plain}\n" for line in lines)
+            return
+        from rich.console import Console
+
+        console = Console(
+            file=sys.stdout,
+            force_terminal=True,
+            color_system=_SYSTEMS[self.colors],
+            no_color=False,
+            width=max(self.width or 0, 100_000),  # the lines are laid out already
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+    def text(self, text: str) -> None:
+        """Print a result that is a plain text."""
+        self._wipe()
+        sys.stdout.write(f"{text}\n")
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print a result as one JSON document, in ASCII, so that any stream takes it."""
+        from hookscope.files import strict_json
+
+        self._wipe()
+        sys.stdout.write(strict_json.dumps(document, indent=2) + "\n")
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal that takes the result; None where it is no terminal."""
+        return columns() if _is_terminal(sys.stdout) else None
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Columns and lines that a picture may fill; those of a pipe are a usual terminal's."""
+        return columns(), _side("LINES", 1, 24)
+
+    @property
+    def colors(self) -> int:
+        """How many colours the result may have: 0, 16, 256, or all of 24 bits."""
+        if not self._colored(sys.stdout):
+            return 0
+        if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+            return TRUE_COLOR
+        return 256 if "256" in os.environ.get("TERM", "") else 16
+
+    def separate(self) -> None:
+        """Put an empty line between two results."""
+        self.text("")
+
+    @property
+    def ascii(self) -> bool:
+        """Whether the result may hold ASCII alone."""
+        try:
+            "├─…".encode(sys.stdout.encoding or "ascii")
+        except (UnicodeEncodeError, LookupError):
+            return True
+        return False
+
+    # Words about it
+
+    def note(self, text: str) -> None:
+        """Tell what was decided or done; ``--quiet`` drops it."""
+        if self._held is not None:
+            self._held.append(text)
+        elif not self.quiet:
+            self._say(text, DIM)
+
+    @contextmanager
+    def defer_notes(self) -> Iterator[None]:
+        """Keep notes back until the block ends: while options are read, ``--quiet`` may follow."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for text in held:
+                self.note(text)
+
+    def warning(self, text: str) -> None:
+        """Warn of something that the result may suffer from."""
+        self._say(text, YELLOW, "Warning: ")
+
+    def error(self, text: str, hint: str = "") -> None:
+        """Say what failed, and below it what to do, on one line or several."""
+        self._say(text, RED, "Error: ")
+        for line in hint.split("\n") if hint else ():
+            self._say(line)
+
+    def hint(self, text: str) -> None:
+        """Say what belongs to an error and is none itself: a traceback, versions, help."""
+        self._wipe()
+        sys.stderr.write(visible_lines(text.rstrip("\n")) + "\n")
+        sys.stderr.flush()
+
+    def interrupted(self) -> None:
+        """Leave the line on which a terminal shows ^C, and say what has become of the run."""
+        self._wipe()
+        if _is_terminal(sys.stderr):
+            sys.stderr.write("\n")
+        self._say(self.interrupt_message)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        """Begin with the step ``text``, and leave no status behind when the block ends.
+
+        What a user's own model prints meanwhile goes to standard error: the result stays alone.
+        """
+        self.step(text)
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        finally:
+            self._wipe()
+
+    def step(self, text: str) -> None:
+        """Tell what is being done now.
+
+        With ``--verbose`` that is a line with the seconds since the start. Otherwise a terminal
+        shows it until the next step, or until anything else is printed, unless it shows a bar.
+        """
+        if self.quiet or self._shows_bar:
+            return
+        if self.verbose:
+            self._say(f"[{time.perf_counter() - self._started:7.3f} s] {text}", DIM)
+        elif not self.json and _is_terminal(sys.stderr) and not _is_dumb():
+            room = max(columns(sys.__stderr__) - 1, 10)
+            sys.stderr.write(_ERASE_LINE + visible(text)[:room])
+            sys.stderr.flush()
+            self._shows_status = True
+
+    @contextmanager
+    def bar(self, text: str) -> Iterator[Callable[..., None]]:
+        """Yield a function of how many are done, of how many, and a text: it shows a bar.
+
+        The bar comes after a second and is gone when the block ends; ``--quiet``, ``--json`` and
+        ``--verbose`` have none. Of the text it shows the parts between commas that there is room
+        for, the first ones.
+        """
+        not_executed = self.quiet or self.json or self.verbose
+        shows = not not_executed and _is_terminal(sys.stderr) and not _is_dumb()
+        begun: float | None = None
+        bar: Progress | None = None
+
+        def advance(done: int, total: int, more: str = "") -> None:
+            nonlocal bar, begun
+            begun = begun or time.monotonic()
+            if not shows or time.monotonic() - begun <= 1:
+                return
+            if bar is None:
+                self._wipe()
+                bar = _new_bar(self._colored(sys.stderr))
+                bar.add_task(text)
+                self._shows_bar = True
+            bar.console.width = width = max(columns(sys.__stderr__) - 1, 10)
+            # The rest of the line: a bar, `5/10`, `0:00:09`, and a space before each.
+            room = width - (_LEAST_BAR + 2 * len(str(total)) + len("/0:00:00") + 3)
+            label = _shortened(text, more, room)
+            bar.update(bar.task_ids[0], completed=done, total=total, description=label)
+            bar.start()  # does nothing from the second time on
+
+        try:
+            yield advance
+        finally:
+            self._shows_bar = False
+            if bar is not None:
+                bar.stop()
+
+    def _wipe(self) -> None:
+        if self._shows_status:
+            sys.stderr.write(_ERASE_LINE)
+            sys.stderr.flush()
+            self._shows_status = False
+
+    def _say(self, text: str, style: str = "", label: str = "") -> None:
+        self._wipe()
+        text = visible(text)
+        if style and self._colored(sys.stderr):
+            # A label alone is coloured where there is one: the sentence stays easy to read.
+            body = text if label else f"\x1b[{style}m{text}\x1b[0m"
+            label = label and f"\x1b[{style}m{label}\x1b[0m"
+            text = body
+        sys.stderr.write(f"{label}{text}\n")
+        sys.stderr.flush()
+
+    def _colored(self, stream: TextIO) -> bool:
+        if self.color is not None:
+            return self.color
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+            return True
+        return _is_terminal(stream) and not _is_dumb()
+
+
+def _new_bar(colored: bool) -> Progress:
+    """A bar on standard error with the count and the time that is left."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
+    console = Console(file=sys.stderr, no_color=not colored)
+    # Of columns that may not wrap rich cuts nothing while the bar can be made smaller.
+    text = TextColumn("{task.description}", markup=False)
+    count = MofNCompleteColumn(table_column=Column(no_wrap=True))
+    left = TimeRemainingColumn(table_column=Column(no_wrap=True))
+    parts = (text, BarColumn(None), count, left)
+    return Progress(*parts, console=console, transient=True, expand=True)
+
+
+def _shortened(text: str, more: str, room: int) -> str:
+    """Return ``text`` and the first parts of ``more``, between commas, that fit into ``room``."""
+    parts = more.split(", ") if more else []
+    while parts and len(text) + 1 + len(", ".join(parts)) > room:
+        parts.pop()
+    return f"{text} {', '.join(parts)}".strip()[: max(room, 0)]
+
+
+def columns(stream: TextIO | None = None) -> int:
+    """Return the width that ``COLUMNS`` or the terminal has; 80 where neither tells it.
+
+    The terminal is that of ``stream``, which is the real standard output if it is not named.
+    """
+    return _side("COLUMNS", 0, 80, stream)
+
+
+def _side(variable: str, side: int, usual: int, stream: TextIO | None = None) -> int:
+    given = os.environ.get(variable, "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:  # as shutil does it, whose import brings three kinds of compression along
+        return os.get_terminal_size((stream or sys.__stdout__).fileno())[side] or usual  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return usual
+
+
+def prepare_streams() -> None:
+    """Make both streams take any text: what an encoding lacks is spelled in ASCII."""
+    codecs.register_error("hookscope", _spell)
+    # A stream that was closed for us (>&-) is None.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="hookscope")
+
+
+def finish() -> None:
+    """Flush while a failure can still be caught: at the interpreter's exit it would be printed."""
+    sys.stdout.flush()
+
+
+def discard_output() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush cannot fail."""
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+    except (OSError, ValueError):
+        pass
+
+
+def _spell(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_PLAIN)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"

@@ -1,0 +1,168 @@
+"""From an exception to a sentence, a repair and an exit status: one table for all commands."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from hookscope.cli.console import Console
+from hookscope.errors import ForwardError, HookscopeError
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+# EDQUOT is unknown to Windows.
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+class ErrorReport(NamedTuple):
+    """What to tell about an exception; ``foreseen`` ones are no bug of ours."""
+
+    message: str
+    hint: str
+    status: int
+    foreseen: bool = True
+
+
+def report_error(error: BaseException, out: Console, command: str = "") -> int:
+    """Print what ``error`` means and return the exit status.
+
+    Of a forward pass that failed, the calls that ran before are a result of ``command``.
+    """
+    if isinstance(error, ForwardError) and error.failure is not None:
+        _show_failure(error, out, command)
+    fault = explain_error(error)
+    if out.verbose > 1 or os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        out.hint("".join(traceback.format_exception(error)))
+    out.error(fault.message, fault.hint)
+    if not fault.foreseen:
+        out.hint(", ".join(f"{name} {version}" for name, version in versions()))
+    return out.failed if fault.status == FAILED else fault.status
+
+
+def _show_failure(error: ForwardError, out: Console, command: str) -> None:
+    from hookscope.views.text.forward_failure import failure_document, failure_lines, failure_tree
+
+    if out.json:
+        out.document(failure_document(command, error))
+    elif error.tree is not None:
+        out.result(failure_tree(error, out.width, out.ascii, sources=out.verbose > 0))
+    elif error.failure.ran or error.failure.complete:
+        out.result(failure_lines(error.failure, out.width, out.ascii, every=out.verbose > 0))
+
+
+def explain_error(error: BaseException) -> ErrorReport:
+    """Find the sentence for ``error``."""
+    if isinstance(error, HookscopeError):
+        return ErrorReport(error.message, error.hint, error.exit_code)
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in (
+        "torch",
+        "torchvision",
+    ):
+        return _broken_torch(error)
+    if "operator torchvision::" in str(error):
+        return _mismatch()
+    if isinstance(error, SystemExit):
+        hint = "Guard what a file does when it is run with: if __name__ == '__main__'."
+        return ErrorReport(
+            f"The model's code ended the program (status {error.code}).", hint, FAILED
+        )
+    if isinstance(error, MemoryError):
+        hint = "Choose fewer layers with --layer, or a smaller input with --shape or --size."
+        return ErrorReport("There is not enough memory.", hint, FAILED)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f" to {error.filename}" if error.filename else ""
+        return ErrorReport(
+            f"The output could not be written{where}: {error.strerror}.",
+            "Free some space there, or choose another place for it.",
+            FAILED,
+        )
+    if isinstance(error, FileNotFoundError) and error.filename is None and _folder_is_gone():
+        hint = "Change to a folder that exists, or write whole paths."
+        return ErrorReport("The working folder was deleted.", hint, FAILED)
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        hint = "Set HOOKSCOPE_DEBUG=1 to see where it happened."
+        return ErrorReport(f"{error.strerror}{where}.", hint, FAILED)
+    return _unknown(error)
+
+
+def _folder_is_gone() -> bool:
+    """Whether the working folder was deleted, so that relative paths mean nothing."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """Yield the names and versions that matter, without importing torch or torchvision."""
+    from importlib import metadata
+
+    from hookscope.version import __version__
+
+    yield "hookscope", __version__
+    for name in ("torch", "torchvision"):
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield name, "not installed"
+    yield "python", ".".join(map(str, sys.version_info[:3]))
+
+
+def _usage(error: click.ClickException) -> ErrorReport:
+    message = " ".join(error.format_message().split())  # Click lists choices on lines of their own
+    if not message.endswith((".", "?", "?)")):
+        message += "."
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "hookscope"
+    return ErrorReport(message, f"See: {path} --help", error.exit_code)
+
+
+def _broken_torch(error: ImportError) -> ErrorReport:
+    package = (error.name or "").partition(".")[0]
+    repair = (
+        f"Install it for this Python: {sys.executable} -m pip install --upgrade torch torchvision"
+    )
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        return ErrorReport(f"{package} is not installed.", repair, FAILED)
+    return ErrorReport(f"{package} is installed but cannot be imported: {error}.", repair, FAILED)
+
+
+def _mismatch() -> ErrorReport:
+    found = dict(versions())
+    return ErrorReport(
+        f"torchvision {found['torchvision']} does not match torch {found['torch']}.",
+        "Install the two together, from the same index: "
+        f"{sys.executable} -m pip install --upgrade --force-reinstall torch torchvision",
+        FAILED,
+    )
+
+
+def _unknown(error: BaseException) -> ErrorReport:
+    name = type(error).__name__
+    said = " ".join(str(error).split())
+    message = f"Unexpected {name}: {said}" if said else f"Unexpected {name}."
+    hint = "This is a fault in hookscope. Please report it with what HOOKSCOPE_DEBUG=1 prints"
+    return ErrorReport(message, f"{hint}{_tracker()}.", FAILED, foreseen=False)
+
+
+def _tracker() -> str:
+    """Where to report, as the installed package says."""
+    from importlib import metadata
+
+    try:
+        links = metadata.metadata("hookscope").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        links = []
+    named = dict(link.split(", ", 1) for link in links if ", " in link)
+    address = named.get("Issues")
+    return f", at {address}" if address else ""

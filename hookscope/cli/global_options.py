@@ -1,0 +1,82 @@
+"""The global options: accepted before the command and after it, under the same names everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from hookscope.cli.commands import GLOBAL, combine, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.settings import read_settings
+
+_GIVEN = f"{__name__}.given"
+
+
+def _present(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Set an attribute of the sink, unless it was already set more directly."""
+    if ctx.resilient_parsing:
+        return
+    out = ctx.ensure_object(Console)
+    given: dict[str, ParameterSource] = ctx.meta.setdefault(_GIVEN, {})
+    source = ctx.get_parameter_source(param.name) or ParameterSource.DEFAULT
+    before = given.get(param.name, ParameterSource.DEFAULT)
+    both_typed = source is before is ParameterSource.COMMANDLINE
+    if source <= before:
+        # -v before the command and -v after it are -vv.
+        add = out.verbose if param.name == "verbose" and both_typed else 0
+        setattr(out, param.name, value + add if add else value)
+        given[param.name] = source
+
+
+def _global(decorator: Callable[..., Any], *names: str, **more: Any) -> Callable[[Any], Any]:
+    more = {"expose_value": False, "callback": _present, "section": GLOBAL} | more
+    more |= {"show_envvar": False, "show_default": False}
+    made: Callable[[Any], Any] = decorator(*names, **more)
+    return made
+
+
+global_options = combine(
+    _global(flag, "quiet", "-q", shared_env="HOOKSCOPE_QUIET", help="Leave out notes."),
+    _global(
+        option,
+        "--verbose",
+        "-v",
+        shared_env="HOOKSCOPE_VERBOSE",
+        count=True,
+        default=0,
+        help="Add steps and timings; -vv also shows the traceback of an error.",
+    ),
+    _global(
+        flag, "json", shared_env="HOOKSCOPE_JSON", help="Print the result as one JSON document."
+    ),
+    _global(
+        flag,
+        "color",
+        shared_env="HOOKSCOPE_COLOR",
+        default=None,
+        help="Force colour, or leave it out; a terminal gets it if not given.",
+    ),
+    _global(
+        option,
+        "--config",
+        shared_env="HOOKSCOPE_CONFIG",
+        is_eager=True,
+        type=click.Path(),
+        metavar="FILE",
+        callback=read_settings,
+        help="Read settings from FILE and from no other.",
+    ),
+    _global(
+        option,
+        "--no-config",
+        shared_env="HOOKSCOPE_NO_CONFIG",
+        is_flag=True,
+        is_eager=True,
+        default=False,
+        callback=read_settings,
+        help="Read no settings file.",
+    ),
+)

@@ -1,0 +1,193 @@
+"""How a word on the command line becomes a value: byte counts, shapes, sizes, lists."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.errors import HookscopeError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
+
+
+class ParsedValue(click.ParamType[Any]):
+    """A word that a function reads; its ValueError says what is wrong with the word.
+
+    Args:
+        name: stands for the value in the help.
+        parse: takes what was typed, or the number or list that a settings file holds.
+    """
+
+    def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value, or fail with a usage error."""
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        except HookscopeError as error:
+            self.fail(f"{error.message} {error.hint}".strip(), param, ctx)
+
+
+class FileName(click.ParamType[str]):
+    """A path or glob; an environment variable holds several as ``PATH`` does."""
+
+    envvar_list_splitter = os.path.pathsep
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        """Leave completion to the shell, which knows the files."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+class InputName(FileName):
+    """A word behind ``--input``; a variable that holds a single one may have colons in it."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the words that an environment variable holds."""
+        from hookscope.specs.input_spec import is_single_spec
+
+        return [rv] if is_single_spec(rv) else list(super().split_envvar_value(rv))
+
+
+class CommaList(ParsedValue):
+    """One or more of a few words, with commas between: ``output,input``."""
+
+    def __init__(self, *choices: str) -> None:
+        super().__init__("list", self._split)
+        self.choices = choices
+
+    def _split(self, value: Any) -> tuple[str, ...]:
+        words = [str(word).strip() for word in _items(value)]
+        for word in words:
+            if word not in self.choices:
+                known = ", ".join(self.choices)
+                raise ValueError(f"{word!r} is none of {known}; separate several by commas.")
+        return tuple(dict.fromkeys(words))
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return the words to choose from."""
+        return ",".join(self.choices)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        """Offer the words that may stand after the last comma."""
+        from click.shell_completion import CompletionItem
+
+        done, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(done + comma + c) for c in self.choices if c.startswith(last)]
+
+
+class ChoiceOrFunction(click.Choice[str]):
+    """One of a few words, or ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word, or fail with a usage error."""
+        from hookscope.specs.model_spec import may_name_function, parse_function
+
+        if not may_name_function(str(value)):
+            return super().convert(value, param, ctx)
+        try:
+            return parse_function(str(value)).word
+        except HookscopeError as error:
+            self.fail(f"{error.message} {error.hint}".strip(), param, ctx)
+
+
+def read_byte_count(value: Any) -> int:
+    """Read a number of bytes: k, M, G are powers of 1000, Ki, Mi, Gi powers of 1024.
+
+    >>> read_byte_count("500MB"), read_byte_count("1.5 GiB"), read_byte_count(42)
+    (500000000, 1610612736, 42)
+    """
+    match = _BYTES.fullmatch(str(value))
+    size = (_UNITS | _BINARY).get(match[2].lower()) if match else None
+    if match is None or size is None:
+        raise ValueError(f"{value!r} is no byte count; write 500MB, 2GB or 1GiB.")
+    return int(float(match[1]) * size)
+
+
+def read_shape(value: Any) -> tuple[int, ...]:
+    """Read a tensor's shape, or take the list of a settings file.
+
+    >>> shape("1x3x224x224"), shape([1, 3, 8, 8])
+    ((1, 3, 224, 224), (1, 3, 8, 8))
+    """
+    from hookscope.specs.model_spec import parse_shape
+
+    return parse_shape("x".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def read_size(value: Any) -> int | tuple[int, int]:
+    """Read the size of an image in pixels: one side, or height and width.
+
+    >>> size("224"), size("224x320")
+    (224, (224, 320))
+    """
+    sides = value if isinstance(value, list) else str(value).lower().split("x")
+    if not 1 <= len(sides) <= 2 or not all(str(s).isdecimal() and int(s) for s in sides):
+        raise ValueError(f"{value!r} is no size; write 224, or HEIGHTxWIDTH as 224x320.")
+    numbers = [int(side) for side in sides]
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def read_numbers(value: Any) -> tuple[float, ...]:
+    """Read one number for each channel.
+
+    >>> numbers("0.5,0.25")
+    (0.5, 0.25)
+    """
+    try:
+        return tuple(float(word) for word in _items(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is no list of numbers; write 0.485,0.456,0.406.") from None
+
+
+def read_indices(value: Any) -> tuple[int, ...]:
+    """Read indices from 0, with ranges that have their end in them.
+
+    >>> indices("0,3,8-11")
+    (0, 3, 8, 9, 10, 11)
+    """
+    found: list[int] = []
+    for item in _items(value):
+        first, dash, last = str(item).strip().partition("-")
+        ends = (first, last if dash else first)
+        if not all(end.isdecimal() for end in ends):
+            raise ValueError(f"{value!r} is no list of channels; write 0,3,8-11.")
+        found += range(int(ends[0]), int(ends[1]) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def read_divisors(value: Any) -> tuple[float, ...]:
+    """Read one number for each channel, none of them zero.
+
+    >>> divisors("0.5,0.25")
+    (0.5, 0.25)
+    """
+    found = read_numbers(value)
+    if 0 in found:
+        raise ValueError(f"{value!r} has a 0, and the channels are divided by these numbers.")
+    return found
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else str(value).split(",")

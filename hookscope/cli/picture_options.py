@@ -1,0 +1,152 @@
+"""What ``show``, ``plot`` and ``filters`` have in common: which tensors and channels, the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hookscope.cli import completion_values
+from hookscope.cli.commands import combine, flag, option
+from hookscope.cli.console import Console
+from hookscope.cli.param_types import FileName, ParsedValue, read_indices
+from hookscope.cli.recording_command import note_written_file
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hookscope.views.images.figures.drawing import Drawing
+
+tensors = combine(
+    click.argument(
+        "file",
+        metavar="FILE",
+        type=FileName("file"),
+        help="A file that capture, grads or step wrote.",
+    ),
+    click.argument(
+        "keys",
+        metavar="[KEY]...",
+        nargs=-1,
+        shell_complete=completion_values.keys,
+        help="Tensors to look at: a layer, a key as the file has it, or a glob; with a slice behind"
+        " it if only a part is meant: layer3.0/output[0,3].",
+    ),
+)
+
+
+def channels(section: str) -> Callable[[Any], Any]:
+    """The options that choose channels."""
+    return combine(
+        option(
+            "--channels",
+            section=section,
+            type=ParsedValue("list", read_indices),
+            help="These channels, such as 0,3,8-11.",
+        ),
+        option(
+            "--by",
+            section=section,
+            default=CHANNEL_ORDERS[0],
+            type=click.Choice(CHANNEL_ORDERS),
+            help="Which channels, if --channels names none: the first, those of the largest mean"
+            " absolute value, or some at random.",
+        ),
+        option(
+            "--count",
+            section=section,
+            default=16,
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="How many channels at most.",
+        ),
+    )
+
+
+def channel_details(section: str) -> Callable[[Any], Any]:
+    """What else decides about the channels of a recorded tensor."""
+    return combine(
+        option(
+            "--seed",
+            section=section,
+            shared_env="HOOKSCOPE_SEED",
+            default=0,
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Of the choice at random.",
+        ),
+        option(
+            "--channel-dim",
+            "dim",
+            section=section,
+            type=int,
+            metavar="N",
+            help="The dimension of the channels, where they are not found aright: -1 for the last.",
+        ),
+    )
+
+
+def scale(section: str) -> Callable[[Any], Any]:
+    """The option of the scale of colours."""
+    return option(
+        "--scale",
+        section=section,
+        default=COLOR_SCALES[0],
+        type=click.Choice(COLOR_SCALES),
+        help="One scale of colours for all panels of a grid, or each its own.",
+    )
+
+
+appearance = combine(scale("Looks"), flag("dark", section="Looks", help="Draw on dark paper."))
+
+output = combine(
+    option(
+        "--dpi",
+        section="Output",
+        default=150,
+        type=click.IntRange(20, 1200),
+        metavar="N",
+        help="Pixels an inch.",
+    ),
+    option(
+        "--output",
+        "-o",
+        section="Output",
+        type=FileName("file"),
+        help="The picture to write, .png, .svg or .pdf; a .png beside you if not given.",
+    ),
+    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+)
+
+
+def resolve_picture_path(
+    output: str | None, force: bool, name: str, verb: str
+) -> tuple[Path, bool]:
+    """Return the picture to be written, and whether that replaces one; refuse what cannot be."""
+    from pathlib import Path
+
+    from hookscope.specs import output_path as outputs
+
+    path = Path(output) if output else outputs.default_path(name, verb, ".png")
+    return path, outputs.check_output(path, force, suffix=outputs.picture_ending(path))
+
+
+def write_picture(
+    out: Console, drawing: Drawing, path: Path, replaces: bool, dpi: int, verb: str
+) -> None:
+    """Write the picture, and tell what is in it."""
+    out.step(f"Writing {path} ...")
+    size = drawing.save(path, dpi)
+    if out.json:
+        from hookscope.views.text.documents import document
+
+        told = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
+        out.document(document(verb, told))
+    else:
+        from hookscope.views.text.text_table import sentence
+
+        for line in drawing.shows:
+            out.result(sentence(line, out.width, out.ascii))
+    note_written_file(out, path, size, replaces)

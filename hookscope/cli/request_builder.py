@@ -1,0 +1,42 @@
+"""From the values of a command's options to its request, before torch is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from hookscope.specs.request import (
+    InputRequest,
+    Interventions,
+    LayerSelection,
+    LossRequest,
+    ModelRequest,
+    Request,
+    RunOptions,
+)
+
+Part = TypeVar("Part")
+
+
+def build_request(command: str, values: Mapping[str, Any]) -> Request:
+    """Return the request that the options of ``command`` make.
+
+    Raises:
+        RequestError: a value is wrong, or some do not go together.
+    """
+    return Request(
+        command,
+        build_part(ModelRequest, values),
+        build_part(LayerSelection, values),
+        build_part(InputRequest, values),
+        build_part(RunOptions, values),
+        build_part(Interventions, values),
+        build_part(LossRequest, values) if "loss" in values else None,
+    )
+
+
+def build_part(part: type[Part], values: Mapping[str, Any]) -> Part:
+    """Return a part of a request: its fields have the names of the options."""
+    names = [field.name for field in fields(part) if field.name in values]  # type: ignore[arg-type]
+    return part(**{name: values[name] for name in names})

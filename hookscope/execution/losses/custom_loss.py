@@ -1,0 +1,176 @@
+"""A loss of the user's own: a function of the model's output, its target and its input."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from hookscope.errors import LossError, LossFailed, ModelError
+from hookscope.execution.losses.loss import Loss
+from hookscope.execution.losses.target import target_for_function
+from hookscope.sources.user_code import load_functions, run_user_code
+from hookscope.specs.losses import check_custom_loss_options
+from hookscope.specs.model_spec import end_sentence, may_name_function, parse_function
+from hookscope.tensors.nested import map_tensors, walk
+
+OUTPUT, TARGET, INPUT = "output", "target", "input"
+_SIGNATURES = (
+    "Write loss(output), loss(output, target), or name the parameters output, input, target."
+)
+
+
+@dataclass(frozen=True)
+class CustomLoss:
+    """A loss that is a function.
+
+    Attributes:
+        function: what is called.
+        name: the word for it, ``FILE.py:FUNCTION``, or the function's own name.
+        path: the file that it was loaded from; empty for one given from Python.
+        where: file and line where it is written, as far as that is known.
+        takes: which of ``output``, ``target`` and ``input`` it gets by position, in order.
+        by_name: parameters that are given by keyword, with what they get.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    path: str
+    where: str
+    takes: tuple[str, ...]
+    by_name: tuple[tuple[str, str], ...] = ()
+
+    def compute(self, output: Any, target: Any, input: Any, categories: Sequence[str] = ()) -> Loss:
+        """Call the function and return what it gave as a loss.
+
+        Args:
+            output: what the model returned.
+            target: as typed or given; see ``hookscope.execution.losses.target.target_for_function``.
+            input: what the model was called with. The function gets a copy, which is a constant to
+                the loss: gradients reach the model's input through its output alone.
+            categories: names of the classes by index.
+
+        Raises:
+            LossError: the function raised, or did not return one number that depends on the output.
+        """
+        settled, text = target_for_function(target, categories)
+        device = next((tensor.device for _, tensor in walk(output)), None)
+        things = {
+            OUTPUT: output,
+            TARGET: map_tensors(settled, lambda path, tensor: tensor.to(device)),
+            INPUT: map_tensors(input, lambda path, tensor: tensor.detach().clone()),
+        }
+        args = [things[name] for name in self.takes]
+        kwargs = {parameter: things[name] for parameter, name in self.by_name}
+        value = self._demand_number(self._call(partial(self.function, *args, **kwargs)), output)
+        return Loss(value, self.name, f"as written in {self.where}", "", text)
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return run_user_code(self.path, call) if self.path else call()
+        except ModelError as error:
+            raise LossFailed(f"The loss {self.name} failed: {error.message}", error.hint) from error
+        except Exception as error:
+            line = traceback.extract_tb(error.__traceback__)[-1]
+            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise LossFailed(
+                f"The loss {self.name} failed: {line.filename}, line {line.lineno}, raised"
+                f" {end_sentence(said)}",
+                "HOOKSCOPE_DEBUG=1 shows the whole traceback.",
+            ) from error
+
+    def _demand_number(self, value: Any, output: Any) -> Tensor:
+        wanted = "A loss is a tensor of one floating-point number: end it with .sum() or .mean()."
+        if not isinstance(value, Tensor):
+            raise LossError(f"{self.where}: the loss gave {_a(type(value).__name__)}.", wanted)
+        if value.numel() != 1 or not value.is_floating_point():
+            shape = "x".join(map(str, value.shape)) or "no dimensions"
+            kind = str(value.dtype).removeprefix("torch.")
+            raise LossError(f"{self.where}: the loss gave {shape} of {kind}.", wanted)
+        if not value.requires_grad and any(t.requires_grad for _, t in walk(output)):
+            raise LossError(
+                f"{self.where}: the loss does not depend on the model's output.",
+                "Compute it from the output without detach(), item(), numpy() or no_grad().",
+            )
+        return value.reshape(())
+
+
+def resolve_custom_loss(loss: object, reduction: str | None, raw: bool) -> CustomLoss | None:
+    """Return the function that ``loss`` names or is; None where it is the name of a formula.
+
+    Raises:
+        LossError: the function cannot be called with an output; ``reduction`` or ``raw`` is asked
+            for.
+        ModelError: the file raised when it was run.
+        RequestError: there is no such file or function.
+
+    Example:
+        >>> import torch
+        >>> energy = resolve_custom_loss(lambda output: (output**2).sum(), None, False)
+        >>> energy.compute(torch.ones(2, 3), "argmax", None).value
+        tensor(6.)
+    """
+    if callable(loss):
+        name = getattr(loss, "__name__", type(loss).__name__)
+        check_custom_loss_options(name, reduction, raw)
+        return _described(loss, name, "")
+    if not isinstance(loss, str) or not may_name_function(loss):
+        return None
+    word = parse_function(loss)
+    check_custom_loss_options(loss, reduction, raw)
+    [function] = load_functions([word])
+    return _described(function, loss, word.home if word.in_file else "")
+
+
+def _described(function: Callable[..., Any], name: str, path: str) -> CustomLoss:
+    written = function.forward if isinstance(function, nn.Module) else function
+    code = getattr(inspect.unwrap(written), "__code__", None)
+    where = f"{path or code.co_filename}, line {code.co_firstlineno}" if code else path or name
+    try:
+        parameters = list(inspect.signature(written).parameters.values())
+    except (TypeError, ValueError):  # written in C
+        return CustomLoss(function, name, path, where, (OUTPUT, TARGET))
+    # PyTorch's own losses call the model's output "input".
+    home = getattr(function, "__module__", None) or ""
+    known = {OUTPUT, TARGET, *([] if home.startswith("torch.") else [INPUT])}
+    takes, by_name = _assigned(parameters, known, where)
+    return CustomLoss(function, name, path, where, takes, by_name)
+
+
+def _assigned(
+    parameters: Sequence[inspect.Parameter], known: set[str], where: str
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """What each parameter gets: what it is named after, else the output, then the target."""
+    free = [name for name in (OUTPUT, TARGET) if name not in {p.name for p in parameters} & known]
+    takes: list[str] = []
+    by_name: list[tuple[str, str]] = []
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            takes += free
+            free = []
+        elif parameter.name in known or parameter.default is inspect.Parameter.empty:
+            if parameter.name not in known and not free:
+                raise LossError(f"{where}: nothing is there for {parameter.name!r}.", _SIGNATURES)
+            gets = parameter.name if parameter.name in known else free.pop(0)
+            passed = len(takes) == parameters.index(parameter)  # none before it was left out
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY or not passed:
+                by_name.append((parameter.name, gets))
+            else:
+                takes.append(gets)
+    if OUTPUT not in (*takes, *(gets for _, gets in by_name)):
+        raise LossError(
+            f"{where}: the loss does not take the model's output.",
+            f"{_SIGNATURES} What is named input gets the model's input.",
+        )
+    return tuple(takes), tuple(by_name)
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"

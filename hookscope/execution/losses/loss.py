@@ -1,0 +1,276 @@
+"""One number from a model's output: the loss that gradients are taken of."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hookscope.errors import LossError
+from hookscope.execution.losses.target import Target, resolve_target
+from hookscope.specs.losses import FORMULAS, LossFormula, check_reduction
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.tensors.nested import walk
+from hookscope.tensors.tensor_stats import euclidean_norm
+
+log = logging.getLogger("hookscope")
+
+_CLASSLESS_TASKS = ("detection", "optical flow")
+
+_LOGITS = ("logits", "out")  # where output classes and dicts keep them
+
+_CLASSLESS = "The losses sum and norm work for any output."
+
+_ONE_CLASS = "Use logit, bce or mse, which depend on a single score."
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and how it came about.
+
+    Attributes:
+        value: the number itself, with its graph; float32 or wider.
+        name: the word for it.
+        formula: what was computed.
+        reduction: how the terms became one number; empty where there was one to begin with.
+        target: what it was measured against, in words; empty for ``sum`` and ``norm``.
+        raw: whether the loss was taken straight on the model's output.
+        classes: the class indices it was measured against, int64; None where it was not classes.
+    """
+
+    value: Tensor
+    name: str
+    formula: str
+    reduction: str
+    target: str
+    raw: bool = False
+    classes: Tensor | None = None
+
+
+def compute_loss(
+    name: str,
+    output: Any,
+    target: Any = "argmax",
+    *,
+    reduction: str | None = None,
+    raw: bool = False,
+    categories: Sequence[str] = (),
+) -> Loss:
+    """Compute the loss ``name`` of a model's ``output``.
+
+    The loss is taken of the output itself if it is a tensor, else of its ``logits`` or ``out``,
+    else of its first floating tensor; a list holds no class scores (detectors return one, and
+    optical flow). Classes lie along dimension 1, along dimension 0 of a
+    tensor that has no other, and along the last of three-dimensional ``logits`` (batch, token,
+    class). ``sum`` and ``norm`` take every floating tensor in the output, whatever holds it.
+
+    Args:
+        name: one of ``hookscope.specs.losses.FORMULAS``.
+        output: what the model returned.
+        target: see ``hookscope.execution.losses.target.resolve_target``.
+        reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
+        raw: take PyTorch's loss straight on the output, without softmax (kl) or sigmoid (bce).
+        categories: names of the classes by index.
+
+    Raises:
+        LossError: the loss is unknown, or it, its target and the output do not fit.
+
+    Example:
+        >>> compute("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
+        tensor(2.3026)
+    """
+    formula = FORMULAS.get(name)
+    if formula is None:
+        listing = f"The losses are {', '.join(FORMULAS)}."
+        near = did_you_mean(name, FORMULAS)
+        raise LossError(f"There is no loss called {name!r}.", f"{near} {listing}".strip())
+    chosen = _reduction(formula, reduction, raw)
+    text = formula.raw_formula if raw else formula.formula
+    if not formula.needs_target:
+        if not (isinstance(target, str) and target == "argmax"):
+            log.info("target: not used by the loss %s", name)
+        flat = flatten_floating(output)
+        value = flat.sum() if name == "sum" else euclidean_norm(flat)
+        return Loss(value, name, text, chosen, "", raw)
+    logits = class_scores(output)
+    settled = resolve_target(target, logits, categories)
+    value = _reduce(_terms(name, logits, settled, raw), chosen, len(logits))
+    return Loss(value, name, text, chosen, settled.text, raw, settled.classes)
+
+
+def _reduction(formula: LossFormula, asked: str | None, raw: bool) -> str:
+    check_reduction(formula, asked)
+    return asked or (formula.raw_reduction if raw else formula.reduction)
+
+
+def _reduce(terms: Tensor, reduction: str, batch: int) -> Tensor:
+    if reduction == "mean":
+        return terms.mean()
+    return terms.sum() / batch if reduction == "batchmean" else terms.sum()
+
+
+def _terms(name: str, logits: Tensor, target: Target, raw: bool) -> Tensor:
+    """The terms of the loss, not yet reduced."""
+    if name in ("nll", "logit"):
+        scores = _score(logits, target, name)
+        return -scores if name == "nll" else scores
+    if name in ("kl", "ce"):
+        return _distribution_terms(name, logits, target, raw)
+    dense = target.dense(logits)
+    if name == "bce":
+        return _binary_terms(logits, dense, raw)
+    return _ELEMENTWISE[name](logits, dense, reduction="none")
+
+
+_ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "smooth_l1": F.smooth_l1_loss,
+}
+
+
+def _score(logits: Tensor, target: Target, name: str) -> Tensor:
+    if target.classes is None:
+        raise LossError(
+            f"The loss {name} takes a class, and the target is {target.text}.",
+            "Give an index or a label's name.",
+        )
+    return logits.gather(1, target.classes.unsqueeze(1)).squeeze(1)
+
+
+def _distribution_terms(name: str, logits: Tensor, target: Target, raw: bool) -> Tensor:
+    if logits.shape[1] == 1 and not (name == "kl" and raw):
+        raise LossError(
+            f"The output has one class, so its softmax is 1 and the gradient of {name} is zero.",
+            _ONE_CLASS,
+        )
+    dense = target.dense(logits)
+    _check_distribution(dense, name)
+    if name == "ce":
+        return -(dense * logits.log_softmax(1)).sum(1)
+    return F.kl_div(logits if raw else logits.log_softmax(1), dense, reduction="none")
+
+
+def _binary_terms(logits: Tensor, dense: Tensor, raw: bool) -> Tensor:
+    if not raw:
+        return F.binary_cross_entropy_with_logits(logits, dense, reduction="none")
+    low, high = (float(bound) for bound in logits.detach().aminmax())
+    if low < 0 or high > 1:
+        raise LossError(
+            f"bce with --raw takes probabilities; the output runs from {low:.4g} to {high:.4g}.",
+            "Leave out --raw to apply a sigmoid.",
+        )
+    return F.binary_cross_entropy(logits, dense, reduction="none")
+
+
+def _check_distribution(dense: Tensor, name: str) -> None:
+    total = dense.sum(1)
+    if bool((dense < 0).any()) or not torch.allclose(total, torch.ones_like(total), atol=1e-3):
+        low = float(dense.min())
+        fault = f"holds {low:.4g}" if low < 0 else f"adds up to {float(total.flatten()[0]):.4g}"
+        raise LossError(
+            f"The loss {name} takes a distribution over the classes, and the target {fault}.",
+            "Make each row of the target add up to 1.",
+        )
+
+
+def class_scores(output: Any) -> Tensor:
+    """Return the output's scores in float32 or wider: batch, class, and any more dimensions.
+
+    Raises:
+        LossError: no tensor in it can be one of class scores.
+    """
+    key, found = _find_logits(output)
+    if found is None:
+        what = type(output).__name__
+        raise LossError(f"The output ({what}) holds no tensor of class scores.", _CLASSLESS)
+    if not found.is_floating_point():
+        raise LossError(f"The output is of type {found.dtype} and has no gradient.", _CLASSLESS)
+    if not found.ndim or not found.numel():
+        shape = "x".join(map(str, found.shape)) or "no dimensions"
+        raise LossError(f"The output ({shape}) has no classes.", _CLASSLESS)
+    if found.ndim == 1:
+        found = found.unsqueeze(0)
+    if found.ndim == 3 and key == "logits":
+        found = found.transpose(1, 2)
+    return found.to(torch.promote_types(found.dtype, torch.float32))
+
+
+def has_classes(output: Any, task: str = "") -> bool:
+    """Tell whether an output is one of class scores, as far as its looks and the task tell.
+
+    Example:
+        >>> has_classes(torch.zeros(1, 10)), has_classes([torch.zeros(1, 4)])
+        (True, False)
+    """
+    structure = isinstance(output, list | tuple) and not hasattr(output, "logits")
+    tokens = isinstance(output, Tensor) and output.ndim == 3
+    if structure or tokens or task in _CLASSLESS_TASKS:
+        return False
+    try:
+        compute_loss("ce", output)
+    except LossError:
+        return False
+    return True
+
+
+def _find_logits(output: Any) -> tuple[str, Tensor | None]:
+    if isinstance(output, Tensor):
+        return "", output
+    for key in _LOGITS:
+        found = output.get(key) if isinstance(output, Mapping) else getattr(output, key, None)
+        if isinstance(found, Tensor):
+            return key, found
+    if isinstance(output, list):
+        return "", None  # a detector's boxes image by image, optical flow step by step
+    return "", next(_floating(output), None)
+
+
+def _floating(output: Any) -> Iterator[Tensor]:
+    return (tensor for _, tensor in walk(output) if tensor.is_floating_point())
+
+
+def flatten_floating(output: Any) -> Tensor:
+    """Return the entries of all floating tensors of an output in one, float32 or wider."""
+    found = [t.flatten().to(torch.promote_types(t.dtype, torch.float32)) for t in _floating(output)]
+    if not found:
+        raise LossError("The output holds no floating tensor.", "Nothing in it has a gradient.")
+    return torch.cat(found)
+
+
+PROJECTION_NAME = "projection"
+
+PROJECTION_FORMULA = (
+    "sum of r x over all entries of x, r normal noise of variance 1/n from the seed"
+)
+
+
+def projection_loss(output: Any, seed: int) -> Loss:
+    """Return the sum of all entries of ``output``, each times a random number.
+
+    The gradient at the output is of norm 1, and of no direction that a model may be blind to: the
+    sum of a softmax or of a normalised output is constant, and so is its norm; a cross-entropy
+    with the model's own answer has next to no gradient where the model is sure.
+
+    Raises:
+        LossError: the output holds no floating tensor, or no entry.
+
+    Example:
+        >>> x = torch.zeros(8, requires_grad=True)
+        >>> project(x, seed=0).value.backward()
+        >>> 0.5 < float(x.grad.norm()) < 2
+        True
+    """
+    flat = flatten_floating(output)
+    if not flat.numel():
+        raise LossError("The output is empty.", "Nothing in it has a gradient.")
+    source = torch.Generator().manual_seed(seed)
+    noise = torch.randn(flat.numel(), generator=source, dtype=torch.float64)
+    noise = (noise / math.sqrt(flat.numel())).to(flat)
+    return Loss((flat * noise).sum(), PROJECTION_NAME, PROJECTION_FORMULA, "", "")

@@ -1,0 +1,177 @@
+"""From edits as asked for to edits of particular layers; and one carried out on a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import EditError, HookscopeError
+from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.selection import select
+from hookscope.results.dimensions import channel_dim
+from hookscope.specs.edit import Edit
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.tensors import save as store
+
+
+@dataclass(frozen=True)
+class BoundEdit:
+    """One edit at one layer that it matches.
+
+    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file.
+    """
+
+    edit: Edit
+    position: int
+    layer: Layer
+    stored: Mapping[str, Tensor] = field(repr=False)
+
+    def concerns(self, kind: str, call: int) -> bool:
+        """Whether it changes values of this kind at this call of its layer."""
+        return self.edit.kind == kind and self.edit.call in (None, call)
+
+
+def bind_edits(
+    model: nn.Module, edits: tuple[Edit, ...], word: str = "MODEL"
+) -> tuple[BoundEdit, ...]:
+    """Find the layers that edits mean in ``model``, and read the files that they name.
+
+    Raises:
+        LayerError: a pattern matches nothing.
+        ResultsFileError: a file cannot be read.
+        EditError: a file holds nothing under the key that is to be added.
+    """
+    files: dict[str, Mapping[str, Tensor]] = {}
+    return tuple(
+        BoundEdit(edit, position, layer, _stored(edit, files))
+        for position, edit in enumerate(edits)
+        for layer in select(model, [edit.pattern], word=word)
+    )
+
+
+def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    if edit.name not in ("add", "patch"):
+        return {}
+    path, key = edit.argument if edit.name == "add" else (edit.argument, None)
+    if path not in files:
+        files[path], _ = store.read_tensors(path)
+    if key is not None:
+        _demand_key(edit, path, key, files[path])
+    return files[path]
+
+
+def _demand_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
+    if key not in stored:
+        near = did_you_mean(key, stored) or f"It holds {', '.join(list(stored)[:5])}."
+        raise EditError(f"{edit.word!r}: there is no {key!r} in {path}.", near)
+
+
+def apply_edit(
+    bound: BoundEdit, tensor: Tensor, key: str, seed: int, activation: Tensor | None = None
+) -> Tensor:
+    """Return ``tensor`` as the edit leaves it: a new tensor of the same shape and dtype.
+
+    A subset of channels is cut out, edited on its own, and put back: it knows nothing of the other
+    channels, and they keep their bits.
+
+    Args:
+        bound: the edit and its layer.
+        tensor: what is edited, any shape.
+        key: the tensor's name in a capture.
+        seed: the run's.
+        activation: for a gradient, the value that it belongs to, of the same shape.
+
+    Raises:
+        EditError: the operation does not suit the tensor; names the layer.
+    """
+    edit, dim = bound.edit, channel_dim(bound.layer.type, tensor.ndim)
+    try:
+        index = _index_of(bound, tensor, dim)
+        whole = (tensor, _other(bound, tensor, key), activation)
+        part, stored, active = (
+            t if index is None or t is None else t.index_select(dim, index) for t in whole
+        )
+        assert part is not None
+        site = EditSite(key, edit_seed(seed, bound.position, key), dim, stored, active)
+        new = OPERATIONS[edit.name](part, edit.argument, site)
+        if new.shape != part.shape or new.dtype != part.dtype:
+            raise ValueError(f"{_looks(part)} became {_looks(new)}")
+        return new if index is None else tensor.index_copy(dim, index, new)
+    except HookscopeError:
+        raise
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise _cannot(bound, str(error).splitlines()[0].rstrip(".")) from error
+
+
+def _cannot(
+    bound: BoundEdit, reason: str, repair: str = "Choose another operation, or fewer layers."
+) -> EditError:
+    return EditError(
+        f"The edit {bound.edit.word!r} cannot be made at layer {bound.layer.name}"
+        f" ({bound.layer.type}): {reason}.",
+        repair,
+        reason,
+    )
+
+
+def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
+    """Whether the edit concerns a tensor of this dtype.
+
+    Indices and masks are not values that can be scaled or made noisy, so only ``patch`` touches
+    integers and bools.
+
+    Raises:
+        EditError: the tensor is nested, sparse or quantized.
+    """
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        reason = "its tensor is nested, sparse or quantized"
+        raise _cannot(bound, reason, "Edit a layer before or after it.")
+    return bound.edit.name == "patch" or tensor.is_floating_point() or tensor.is_complex()
+
+
+def _index_of(bound: BoundEdit, tensor: Tensor, dim: int) -> Tensor | None:
+    """The chosen channels as an index, None where all are meant."""
+    channels = bound.edit.channels
+    if channels is None:
+        return None
+    if not tensor.ndim:
+        raise _cannot(bound, "a single number has no channels", "Leave out the brackets.")
+    if channels[-1] >= tensor.shape[dim]:
+        last = tensor.shape[dim] - 1
+        raise _cannot(
+            bound,
+            f"there is no channel {channels[-1]}; those of {_looks(tensor)} lie along dimension"
+            f" {dim}",
+            f"Name channels from 0 to {last}.",
+        )
+    return torch.tensor(channels, device=tensor.device)
+
+
+def _other(bound: BoundEdit, tensor: Tensor, key: str) -> Tensor | None:
+    """The tensor from a file that the edit takes, of exactly the shape and dtype of ``tensor``."""
+    edit = bound.edit
+    if edit.name == "add":
+        path, wanted = edit.argument
+    elif edit.name == "patch":
+        path, wanted = edit.argument, key
+        _demand_key(edit, path, key, bound.stored)
+    else:
+        return None
+    other = bound.stored[wanted]
+    if other.shape != tensor.shape or other.dtype != tensor.dtype:
+        raise _cannot(
+            bound,
+            f"{wanted} in {path} is {_looks(other)}, and here is {_looks(tensor)}",
+            "Record the file with an input of the same shape, and in the same dtype.",
+        )
+    return other.to(tensor.device)
+
+
+def _looks(tensor: Tensor) -> str:
+    """Shape and dtype in words: ``1x16x8x8 float32``."""
+    shape = "x".join(map(str, tensor.shape)) or "a single number"
+    return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

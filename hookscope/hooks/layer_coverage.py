@@ -1,0 +1,85 @@
+"""Which of the chosen layers ran, and the likely cause where one never did.
+
+Silence looks like success: a hook on a module that is never called records nothing and says
+nothing. The causes here are read off the model's structure, so they are likely and not certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import nn
+
+from hookscope.hooks.layers import Layer, submodule
+from hookscope.results.records import Coverage, ExecutedModule, UnexecutedModule
+
+# By name, as a module from a scripted file bears the name of its class and is of another.
+CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+OTHER_THREADS = "only threads called it that the recording does not belong to"
+UNEXPLAINED = "a branch not taken"  # how the cause begins where the model's structure tells none
+
+
+def summarize_coverage(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    calls: Mapping[nn.Module, int],
+    elsewhere: Collection[nn.Module] = (),
+) -> Coverage:
+    """Part ``layers`` into those that ran and those that did not.
+
+    Args:
+        model: the model that the layers belong to.
+        layers: the chosen layers.
+        calls: how often each module ran, in order of first call.
+        elsewhere: modules that threads called to which the recording does not belong.
+    """
+    order = {module: i for i, module in enumerate(calls)}
+    ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
+    idle = [x for x in layers if not calls.get(x.module)]
+    idle_names = {x.name for x in idle}
+    causes = (
+        OTHER_THREADS if x.module in elsewhere else _likely_cause(model, x, idle_names, calls)
+        for x in idle
+    )
+    return Coverage(
+        tuple(ExecutedModule(x.name, x.type, calls[x.module]) for x in ran),
+        tuple(
+            UnexecutedModule(x.name, x.type, cause) for x, cause in zip(idle, causes, strict=True)
+        ),
+    )
+
+
+def _likely_cause(
+    model: nn.Module, layer: Layer, idle: set[str], calls: Mapping[nn.Module, int]
+) -> str:
+    module, parent_name = layer.module, layer.name.rpartition(".")[0]
+    if _is_a(module, *CONTAINERS):
+        return "a container: it is never called, its parent runs what is in it"
+    parent = submodule(model, parent_name)
+    if _is_a(parent, "MultiheadAttention"):
+        return "attention hands its weights to a fused kernel instead of calling it"
+    above = [name for name in _ancestors(layer.name) if name in idle]
+    if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
+        return f"it belongs to {above[0]}, which never ran"
+    if _is_a(module, "Sequential") and next(module.children(), None) is None:
+        return "a container that holds nothing"
+    if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
+        return "a container: its parent runs what is in it one by one"
+    if _is_a(parent, "TransformerEncoderLayer") and not model.training:
+        return "the encoder layer took its fused fast path"
+    if type(module).forward is nn.Module.forward:
+        return "it has no forward: it holds others, or tracing left out what it does"
+    mode = "train" if model.training else "eval"
+    return (
+        f"{UNEXPLAINED} in {mode} mode, or its parent calls .forward() or uses its weights directly"
+    )
+
+
+def _is_a(module: nn.Module | None, *names: str) -> bool:
+    return any(kind.__name__ in names for kind in type(module).__mro__)
+
+
+def _ancestors(name: str) -> list[str]:
+    """The names above ``name``, nearest last; the model itself is left out."""
+    parts = name.split(".")
+    return [".".join(parts[:i]) for i in range(1, len(parts))]

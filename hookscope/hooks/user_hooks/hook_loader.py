@@ -1,0 +1,137 @@
+"""From what the user calls hooks to functions, each bound to its layers and its moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from hookscope.errors import RequestError
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.selection import select
+from hookscope.results.module_tree import ROOT
+from hookscope.sources.user_code import bind_arguments, function_file, function_name, load_functions
+from hookscope.specs.choices import (
+    BACKWARD,
+    BACKWARD_PRE,
+    FORWARD,
+    FORWARD_PRE,
+    ON_TENSOR,
+    STEP_HOOKS,
+    STEP_POST,
+    STEP_PRE,
+)
+from hookscope.specs.hook_spec import parse_hook, resolve_hook_kinds
+from hookscope.specs.model_spec import FunctionSpec
+
+Function = Callable[..., Any]
+Hooks = str | Function | Mapping[str, "str | Function"] | Iterable["str | Function"]
+
+_CALLED_WITH = {
+    FORWARD: ("module", "input", "output"),
+    FORWARD_PRE: ("module", "input"),
+    BACKWARD: ("module", "grad_input", "grad_output"),
+    BACKWARD_PRE: ("module", "grad_output"),
+    ON_TENSOR: ("grad",),
+    STEP_PRE: ("optimizer", "args", "kwargs"),
+    STEP_POST: ("optimizer", "args", "kwargs"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class UserHook:
+    """A user's function, when it is called, and at which layers.
+
+    ``label`` is the word it was given by, or the function's name, ``file`` where its code is.
+    ``glob`` names layers of its own; ``layers`` are there once it is bound to a model.
+    """
+
+    label: str
+    kind: str
+    function: Function
+    file: str
+    glob: str | None
+    layers: tuple[Layer, ...] = ()
+
+
+def load_user_hooks(
+    hooks: Hooks, kinds: Sequence[str], arguments: Mapping[str, Any], *, verb: str
+) -> tuple[UserHook, ...]:
+    """Find the functions that ``hooks`` names, running their files; no model is needed yet.
+
+    Args:
+        hooks: words (``[GLOB=]FILE.py:FUNCTION``), functions, or a dict from globs to either.
+        kinds: one kind for all, or one for each.
+        arguments: further arguments, for each function that has a parameter of the name.
+        verb: what runs it: ``capture``, ``grads`` or ``step``.
+
+    Raises:
+        RequestError, ModelError, LayerError: a word, file, function, argument or glob is wrong.
+    """
+    wanted = [_parsed(glob, one) for glob, one in _pairs(hooks)]
+    kinds = resolve_hook_kinds(kinds, len(wanted), verb=verb)
+    if arguments and not wanted:
+        raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
+    for (glob, _), kind in zip(wanted, kinds, strict=True):
+        if kind in STEP_HOOKS and glob is not None:
+            raise RequestError(
+                f"A hook of kind {kind!r} is bound to no layer, and {glob!r} names some.",
+                "Give it without a glob: it runs once, with the optimizer.",
+            )
+    found = iter(load_functions([one for _, one in wanted if isinstance(one, FunctionSpec)]))
+    functions = [next(found) if isinstance(one, FunctionSpec) else one for _, one in wanted]
+    bound = bind_arguments(functions, arguments, [_CALLED_WITH[kind] for kind in kinds])
+    made = []
+    for (glob, one), kind, function in zip(wanted, kinds, bound, strict=True):
+        file = (
+            one.home if isinstance(one, FunctionSpec) and one.in_file else function_file(function)
+        )
+        label = one.word if isinstance(one, FunctionSpec) else function_name(function)
+        made.append(UserHook(label, kind, function, file, glob))
+    return tuple(made)
+
+
+def bind_user_hooks(
+    hooks: Iterable[UserHook], model: nn.Module, layers: tuple[Layer, ...], word: str
+) -> tuple[UserHook, ...]:
+    """Bind each hook to its layers in ``model``: those of its glob, else ``layers``.
+
+    Raises:
+        LayerError: a glob matches nothing.
+    """
+
+    def places(hook: UserHook) -> tuple[Layer, ...]:
+        if hook.kind in STEP_HOOKS:
+            return (Layer(ROOT, model),)
+        return layers if hook.glob is None else select(model, [hook.glob], word=word)
+
+    return tuple(replace(hook, layers=places(hook)) for hook in hooks)
+
+
+def _pairs(hooks: Hooks) -> list[tuple[str | None, Any]]:
+    if isinstance(hooks, Mapping):
+        return list(hooks.items())
+    if isinstance(hooks, str) or callable(hooks):
+        return [(None, hooks)]
+    return [(None, one) for one in hooks]
+
+
+def _parsed(glob: str | None, one: Any) -> tuple[str | None, FunctionSpec | Function]:
+    if isinstance(one, str):
+        word = parse_hook(one if glob is None else f"{glob}={one}")
+        return word.glob, word.function
+    if not callable(one):
+        raise RequestError(
+            f"{type(one).__name__} is no hook.", "Give a function, or FILE.py:FUNCTION."
+        )
+    return glob, one
+
+
+def describe_hooks(hooks: Iterable[UserHook]) -> list[dict[str, Any]]:
+    """The hooks as a file's metadata holds them."""
+    return [
+        {"hook": hook.label, "kind": hook.kind, "layers": [layer.name for layer in hook.layers]}
+        for hook in hooks
+    ]

@@ -1,0 +1,103 @@
+"""Values with the places they are for, put together to one call of the model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from hookscope.errors import InputError
+from hookscope.inputs.input_reader import ReadResult
+from hookscope.sources.loaded import LoadedModel
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.tensors.nested import as_call
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def assemble_call(
+    loaded: LoadedModel, pieces: Sequence[tuple[str | int | None, ReadResult]]
+) -> Any:
+    """Return the call value of pieces that each have a parameter's name, a position, or neither.
+
+    A piece without a place is a call value itself: a dict holds arguments by name.
+
+    Raises:
+        InputError: two are for one place, a position is left out, or the model cannot be called so.
+    """
+    args: dict[int, Any] = {}
+    kwargs: dict[str, Any] = {}
+    for place, piece in pieces:
+        unnamed, named = as_call(piece.value) if place is None else ((), {})
+        for position, value in enumerate(unnamed):
+            _put(args, position, value)
+        for name, value in named.items():
+            _put(kwargs, str(name), value)
+        if isinstance(place, int):
+            _put(args, place, piece.value)
+        elif place is not None:
+            _put(kwargs, place, piece.value)
+    missing = next((n for n in range(len(args)) if n not in args), None)
+    if missing is not None:
+        raise InputError(
+            f"Position {max(args)} is given, and position {missing} is not.",
+            "Positions count from 0, and none may be left out; names may come in any order.",
+        )
+    positional = tuple(args[n] for n in range(len(args)))
+    _check_callable(loaded, positional, kwargs)
+    if kwargs:
+        return (positional, kwargs) if positional else kwargs
+    alone = len(positional) == 1 and not isinstance(positional[0], tuple | dict)
+    if alone:
+        return positional[0]
+    return (positional, {})
+
+
+def takes_one_argument(loaded: LoadedModel) -> bool:
+    """Whether the model needs one argument and no more, as far as its signature tells."""
+    signature = _signature(loaded)
+    if signature is None:
+        return True
+    needed = [
+        p for p in signature.parameters.values() if p.kind in _POSITIONAL and p.default is p.empty
+    ]
+    return len(needed) <= 1
+
+
+def _put(places: dict[Any, Any], place: Any, value: Any) -> None:
+    if place in places:
+        raise InputError(
+            f"Argument {place!r} is given twice.", "Give each argument by one name or position."
+        )
+    places[place] = value
+
+
+def _check_callable(loaded: LoadedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    signature = _signature(loaded)
+    if signature is None:
+        return
+    parameters = signature.parameters
+    names = list(parameters)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [name for name in kwargs if name not in names]
+    takes = f"It takes {', '.join(names) or 'no arguments'}."
+    if unknown and not open_ended:
+        near = did_you_mean(unknown[0], names)
+        raise InputError(
+            f"{loaded.word} has no argument {unknown[0]!r}.",
+            f"{near} {takes} FILE:KEY is one tensor of a file; NAME=FILE says what it is.".strip(),
+        )
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as exc:
+        raise InputError(
+            f"{loaded.word} cannot be called with these inputs: {exc}.",
+            f"{takes} Name each: --input {names[0] if names else 'NAME'}=FILE.",
+        ) from exc
+
+
+def _signature(loaded: LoadedModel) -> inspect.Signature | None:
+    try:
+        return inspect.signature(loaded.module.forward)
+    except (TypeError, ValueError):
+        return None

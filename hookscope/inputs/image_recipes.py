@@ -1,0 +1,140 @@
+"""The recipes for images that need no torchvision: ``imagenet`` and ``none``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hookscope.errors import InputError
+from hookscope.sources.loaded import Recipe, Size
+
+NAMES = ("imagenet", "none")
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+_SHORTER, _CROP = 256, 224
+
+Numbers = Sequence[float] | None
+
+
+def named_recipe(
+    name: str, size: Size | None = None, mean: Numbers = None, std: Numbers = None
+) -> Recipe:
+    """Return the recipe called ``name``, with what is given in place of its own values.
+
+    ``imagenet`` resizes the shorter side to 256, crops 224x224 from the centre and takes ImageNet's
+    mean and standard deviation off; another ``size`` keeps that proportion. ``none`` gives values
+    from 0 to 1 and resizes only to a given ``size``. Resizing is bilinear and antialiased.
+
+    Raises:
+        InputError: there is no such recipe.
+    """
+    if name == "imagenet":
+        return _imagenet(size, mean, std)
+    if name == "none":
+        return _none(size, mean, std)
+    raise InputError(
+        f"There is no preprocessing called {name!r}.", f"There are {' and '.join(NAMES)}."
+    )
+
+
+def _imagenet(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
+    mean, std = _MEAN if mean is None else mean, _STD if std is None else std
+    height, width = _pair(size or _CROP)
+    shorter = round(max(height, width) * _SHORTER / _CROP)
+
+    def run(image: Image.Image) -> Tensor:
+        short, long = sorted(image.size)
+        longer = int(shorter * long / short)
+        wide = image.width > image.height
+        image = image.resize(
+            (longer, shorter) if wide else (shorter, longer), Image.Resampling.BILINEAR
+        )
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+        image = image.crop((left, top, left + width, top + height))
+        return _normalised(to_tensor(image), mean, std)
+
+    text = f"imagenet: shorter side to {shorter}, centre crop {height}x{width}"
+    return Recipe(run, f"{text}, {_text(mean, std)}", lambda *new: _imagenet(*new))
+
+
+def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
+    def run(image: Image.Image) -> Tensor:
+        if size:
+            height, width = _pair(size)
+            if image.size != (width, height):
+                image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return _normalised(to_tensor(image), mean, std)
+
+    resized = "resized to {}x{}, ".format(*_pair(size)) if size else ""
+    text = f"{resized}values 0 to 1"
+    changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""
+    return Recipe(run, text + changes, lambda *new: _none(*new))
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """Return an 8-bit RGB or grey image as float32 of shape C, H, W with values from 0 to 1."""
+    pixels = torch.from_numpy(np.array(image))
+    pixels = pixels.unsqueeze(-1) if pixels.ndim == 2 else pixels
+    return pixels.permute(2, 0, 1).contiguous().to(torch.float32).div(255)
+
+
+def _normalised(tensor: Tensor, mean: Numbers, std: Numbers) -> Tensor:
+    return tensor.sub_(_per_channel(tensor, mean, 0.0)).div_(_per_channel(tensor, std, 1.0))
+
+
+def _per_channel(tensor: Tensor, values: Numbers, default: float) -> Tensor:
+    values = values or [default]
+    if len(values) not in (1, len(tensor)):
+        raise InputError(
+            f"{len(values)} values of mean or std do not fit an image of {format_channels(len(tensor))}.",
+            "Give --mean and --std with one value for each channel.",
+        )
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+
+
+def format_channels(count: int) -> str:
+    """Return ``1 channel``, ``3 channels``."""
+    return f"{count} channel" if count == 1 else f"{count} channels"
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _text(mean: Numbers, std: Numbers) -> str:
+    shown = [
+        " ".join(f"{value:g}" for value in values or (default,))
+        for values, default in ((mean, 0), (std, 1))
+    ]
+    return f"mean {shown[0]}, std {shown[1]}"
+
+
+def black_and_white(recipe: Recipe, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+    """Return what a recipe makes of black and of white, (C, 1, 1); None if grey is not between.
+
+    Args:
+        recipe: how an image becomes a tensor.
+        shape: channels, height and width of that tensor.
+    """
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        return None
+    channels, height, width = shape
+    mode, found = ("RGB" if channels == 3 else "L"), []
+    for level in (0, 255, 51):
+        color = (level,) * channels if channels == 3 else level
+        try:
+            made = recipe.run(Image.new(mode, (width, height), color)).float()
+        except Exception:  # a preprocessing of the user's own may want another image
+            return None
+        value = made.flatten(1).mean(1)[:, None, None]
+        if made.shape[0] != channels or not torch.allclose(made, value.expand_as(made), atol=1e-5):
+            return None
+        found.append(value)
+    black, white, grey = found
+    straight = torch.allclose(grey, black + (white - black) / 5, atol=1e-4)
+    return (black, white) if straight and bool((black != white).all()) else None

@@ -1,0 +1,259 @@
+"""The beginning of a file of results: what it tells, and where each tensor lies. Without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError, ResultsFileError, cause
+from hookscope.files.file_types import ARRAY, ARRAYS, describe_file
+from hookscope.results.dtypes import RAW, widen
+from hookscope.results.numpy_stats import blocks
+from hookscope.results.records import Record, Recording
+from hookscope.specs.output_path import MARK, header_of, holds_features
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.tensor_key import WHOLE, Index
+
+SCHEMA = 1
+
+_OF_FEATURES = {"rows", "keys"}  # what shards and what is fitted to them tell
+
+PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, in a last dimension of two
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies in the file: its dtype as the format names it, and its first byte."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file begins with.
+
+    Attributes:
+        info: what hookscope wrote beside the tensors, without what the next two came from.
+        places: where each tensor lies, by key.
+        pairs: keys of complex tensors that are stored as pairs of reals.
+    """
+
+    info: dict[str, Any]
+    places: dict[str, StoredTensor]
+    pairs: frozenset[str]
+
+
+def read_header(path: str | os.PathLike[str]) -> Header:
+    """Return the header of a file that hookscope wrote, whatever the size of its tensors.
+
+    Raises:
+        ResultsFileError: there is no such file, it is no safetensors file or not all of one,
+            hookscope did not write it, its metadata is damaged, or it is part of a folder.
+    """
+    try:
+        # It holds the header against itself and against the file's length before it lets go.
+        with safetensors.safe_open(path, framework="numpy"):
+            pass
+        table, start = header_of(path)
+    except (OSError, safetensors.SafetensorError, ValueError, RecursionError) as error:
+        raise read_error(path, error) from error
+    text = (table.pop("__metadata__", None) or {}).get(MARK)
+    if text is None:
+        raise ResultsFileError(
+            f"{path} holds tensors, but hookscope did not write it.",
+            "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
+        )
+    info = _info(path, text)
+    if "records" not in info and _OF_FEATURES & set(info):
+        raise _part_of_features(path)
+    places = {
+        key: StoredTensor(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
+        for key, told in table.items()
+    }
+    notes = info.pop("stored_as", {})
+    pairs = frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS))
+    if not all(key in places and _holds_pairs(places[key]) for key in pairs):
+        raise _damaged(path)
+    return Header(info, places, pairs)
+
+
+def _holds_pairs(place: StoredTensor) -> bool:
+    return place.dtype in ("F16", "F32", "F64") and place.shape[-1:] == (2,)
+
+
+def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
+    return ResultsFileError(f"Cannot read {path}: its metadata is damaged.", "Record it again.")
+
+
+def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
+    folder = shlex.quote(f"{os.path.dirname(path) or '.'}/")
+    return ResultsFileError(
+        f"{path} is a part of a folder of features, which is read as a whole.",
+        f"'hookscope show {folder}' tells what it holds, 'hookscope export {folder}' makes one"
+        " file of it.",
+    )
+
+
+def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileError:
+    """Return the error for a file that is missing, or that safetensors cannot make sense of."""
+    if holds_features(path):
+        return ResultsFileError(
+            f"Cannot read {path}: it is a folder of features, and a file is wanted.",
+            f"Make a file of it: hookscope export {shlex.quote(os.fspath(path))}",
+        )
+    if Path(path).is_file() and (kind := describe_file(os.fspath(path))[0]) in (ARRAY, ARRAYS):
+        return ResultsFileError(
+            f"Cannot read {path}: it holds {kind}, without statistics or metadata.",
+            "Open it with numpy.load, or write a .safetensors file, which this command reads.",
+        )
+    reason = "it is a folder" if Path(path).is_dir() else cause(error)
+    return ResultsFileError(
+        f"Cannot read {path}: {reason}.",
+        "Give a file that 'hookscope capture' or 'hookscope grads' wrote.",
+    )
+
+
+def _info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError):
+        info = None
+    if not isinstance(info, dict) or not isinstance(info.get("stored_as", {}), dict):
+        raise _damaged(path)
+    schema = info.pop("schema", None)
+    if schema != SCHEMA:
+        raise ResultsFileError(
+            f"{path} has schema {schema!r}, and this hookscope reads schema {SCHEMA}.",
+            "Upgrade hookscope, or record the file again.",
+        )
+    return info
+
+
+class CaptureFile(Recording):
+    """A capture whose tensors stay in the file until they are asked for.
+
+    Attributes:
+        records, absent, coverage, metadata: as those of ``hookscope.load(path)``.
+        path: the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.path = path
+        header = read_header(path)
+        self._places = header.places
+        self._pairs = header.pairs
+        self.take_info(header.info, {key: self._shape_of(key) for key in header.places}, path)
+
+    def record(self, key: str) -> Record:
+        """Return the record of a tensor.
+
+        Raises:
+            RequestError: the file holds nothing of that name.
+        """
+        if key not in self._records:
+            near = did_you_mean(key, self._records)
+            raise RequestError(
+                f"There is no {key!r} in {self.path}.", near or f"'hookscope show {self.path}'."
+            )
+        return self._records[key]
+
+    def tensor(self, key: str, index: Index = WHOLE) -> NDArray[Any]:
+        """Return the values of a tensor, or of a part of it; no other part is read.
+
+        Args:
+            key: its name in the file.
+            index: integers, slices and at most one ``...``, as numpy takes them.
+
+        Returns:
+            An array of the stored dtype. bfloat16 and the float8s, which numpy has not, become
+            float32, and complex32 becomes complex64, each without a change of value.
+
+        Raises:
+            RequestError: there is no such key, or the index lies outside.
+            ResultsFileError: the file is gone, or the dtype is one that cannot be shown.
+
+        Example:
+            >>> import hookscope, torch
+            >>> model = torch.nn.Linear(2, 2).bfloat16()
+            >>> with hookscope.record(model) as capture:
+            ...     _ = model(torch.ones(3, 2).bfloat16())
+            >>> _ = capture.save("linear.safetensors")
+            >>> open_capture("linear.safetensors").tensor("./output", (0,)).dtype
+            dtype('float32')
+        """
+        view, dtype = self._view(key, index)
+        return np.array(widen(view, dtype))
+
+    def blocks(self, key: str, index: Index = WHOLE) -> Iterator[NDArray[Any]]:
+        """Yield the same values in row-major order, in blocks of one dimension.
+
+        A block is only good until the next one: what is held at a time is one block.
+        """
+        view, dtype = self._view(key, index)
+        return (widen(block, dtype) for block in blocks(view))
+
+    def dtype(self, key: str) -> np.dtype[Any]:
+        """Return the dtype of what ``tensor`` would return."""
+        view, dtype = self._view(key, WHOLE)
+        return np.asarray(widen(view.reshape(-1)[:0], dtype)).dtype
+
+    def shape(self, key: str, index: Index = WHOLE) -> tuple[int, ...]:
+        """Return the shape of what ``tensor`` would return."""
+        return self._view(key, index)[0].shape
+
+    def _shape_of(self, key: str) -> tuple[int, ...]:
+        """The shape as torch has it."""
+        place = self._places[key]
+        if key in self._pairs:
+            return place.shape[:-1]
+        # of values of four bits torch counts two as one
+        return (*place.shape[:-1], place.shape[-1] // 2) if place.dtype == "F4" else place.shape
+
+    def _view(self, key: str, index: Index) -> tuple[NDArray[Any], str]:
+        """The values as they lie in the file, and what the format calls their dtype."""
+        record, place = self.record(key), self._places[key]
+        if place.dtype not in RAW:
+            raise ResultsFileError(
+                f"{key} is of dtype {record.dtype}, which cannot be shown.",
+                "Open the file with hookscope.load, and convert the tensor.",
+            )
+        raw, shape = np.dtype(RAW[place.dtype]), self._shape_of(key)
+        if key in self._pairs:  # real and imaginary part lie side by side, as numpy has them
+            raw = np.dtype([("re", raw), ("im", raw)])
+        try:
+            whole = (
+                np.memmap(self.path, raw, "r", place.start, shape)
+                if np.prod(shape, dtype=object)
+                else np.empty(shape, raw)
+            )
+        except (OSError, ValueError) as error:
+            raise read_error(self.path, error) from error
+        try:
+            return np.asarray(whole[index]), place.dtype
+        except IndexError as error:
+            looks = "x".join(map(str, shape)) or "a single number"
+            raise RequestError(
+                f"{key} is {looks}, and the slice does not fit: {error}.",
+                "Count from 0, and give at most one entry for each dimension.",
+            ) from error
+
+
+def open_capture(path: str | os.PathLike[str]) -> CaptureFile:
+    """Open a file that a recording was saved to, by its header alone.
+
+    Raises:
+        ResultsFileError: the file is missing, damaged, or not hookscope's.
+    """
+    return CaptureFile(path)

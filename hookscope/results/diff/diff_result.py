@@ -1,0 +1,151 @@
+"""What came of comparing two recordings or two models, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# How a pair was found.
+BY_NAME, BY_MAP, BY_ORDER = "name", "map", "order"
+# What a pair is: the same numbers, within tolerance, beyond it.
+EQUAL, CLOSE, DIFFERS = "equal", "close", "differs"
+
+
+@dataclass(frozen=True)
+class ErrorMetrics:
+    """How two tensors of one shape differ; A's is the reference.
+
+    Attributes:
+        max_abs: largest |a - b|; NaN is left out. None where nothing can be compared.
+        max_rel: largest |a - b| / |a|; infinite where a is 0 and b is not.
+        cosine: of the angle between the two, as vectors of real numbers; None if either is zero.
+        snr: signal-to-noise ratio in decibels, 10 log10(sum |a|^2 / sum |a - b|^2); infinite for
+            equal tensors. Entries that are not finite on both sides are in neither of these two.
+        beyond: how many entries lie beyond the tolerance.
+        unequal: how many are not the same number.
+        nan_a: how many are NaN in A alone.
+        nan_b: how many are NaN in B alone.
+        nan_both: how many are NaN in both.
+    """
+
+    max_abs: float | None = None
+    max_rel: float | None = None
+    cosine: float | None = None
+    snr: float | None = None
+    beyond: int = 0
+    unequal: int = 0
+    nan_a: int = 0
+    nan_b: int = 0
+    nan_both: int = 0
+
+
+@dataclass(frozen=True)
+class TensorComparison:
+    """A tensor of A, its partner in B, and how they differ.
+
+    Attributes:
+        key: its name in A.
+        other: the partner's name in B.
+        by: how they were matched: ``name``, ``map`` or ``order``.
+        type: class name of the module in A.
+        shapes: of the two; ``dtypes`` likewise.
+        numel: entries of A's tensor.
+        figures: how they differ.
+        atol: absolute tolerance of this pair, for its dtypes; ``rtol`` is the relative one.
+        verdict: ``equal``, ``close`` (within tolerance) or ``differs``.
+        reason: why they differ, where that is more than numbers.
+    """
+
+    key: str
+    other: str
+    by: str
+    type: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    dtypes: tuple[str, str]
+    numel: int
+    figures: ErrorMetrics
+    atol: float
+    rtol: float
+    verdict: str
+    reason: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Share of entries beyond the tolerance, from 0 to 1; None where shapes differ."""
+        if self.shapes[0] != self.shapes[1]:
+            return None
+        return self.figures.beyond / self.numel if self.numel else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the pair as a flat dict."""
+        plain = asdict(self)
+        return {**plain, **plain.pop("figures"), "share": self.share}
+
+
+@dataclass(frozen=True)
+class UnmatchedTensor:
+    """A tensor without a partner."""
+
+    key: str
+    type: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What came of a comparison.
+
+    Attributes:
+        rows: the pairs, in A's order of execution.
+        only_a: tensors of A that have no partner, in its order; ``only_b`` those of B.
+        strict: whether those count as differences.
+        equal_nan: whether NaN in both was taken as equal.
+        a: where A came from: its file, model, weights, inputs, versions. ``b`` likewise.
+    """
+
+    rows: tuple[TensorComparison, ...]
+    only_a: tuple[UnmatchedTensor, ...]
+    only_b: tuple[UnmatchedTensor, ...]
+    strict: bool
+    equal_nan: bool
+    a: dict[str, Any]
+    b: dict[str, Any]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return self.first is None and not (self.strict and (self.only_a or self.only_b))
+
+    @property
+    def first(self) -> TensorComparison | None:
+        """The first pair in A's order that lies beyond the tolerance."""
+        return next((row for row in self.rows if row.verdict == DIFFERS), None)
+
+    @property
+    def first_unequal(self) -> TensorComparison | None:
+        """The first pair that is not the same numbers, within tolerance or not."""
+        return next((row for row in self.rows if row.verdict != EQUAL), None)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many pairs are ``equal``, ``close`` and ``differs``."""
+        found = Counter(row.verdict for row in self.rows)
+        return {verdict: found[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a plain dict."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "same": self.same,
+            "first": self.first and self.first.key,
+            "first_unequal": self.first_unequal and self.first_unequal.key,
+            "counts": self.counts,
+            "strict": self.strict,
+            "equal_nan": self.equal_nan,
+            "rows": [row.to_json() for row in self.rows],
+            "only_a": [asdict(one) for one in self.only_a],
+            "only_b": [asdict(one) for one in self.only_b],
+        }

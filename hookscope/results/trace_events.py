@@ -1,0 +1,131 @@
+"""What fired while a model ran, as data: one event for each call of a module, each way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hookscope.files import strict_json
+from hookscope.files.atomic_files import write_text
+from hookscope.results.records import Coverage
+from hookscope.specs.output_path import TRACE_MARK, check_ending
+
+FORWARD, BACKWARD = "forward", "backward"
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """One call of a module, in one direction.
+
+    Attributes:
+        direction: ``forward`` or ``backward``.
+        module: dotted name of the module, ``.`` for the model itself.
+        type: class name of the module.
+        call: which call of the module it was, from 1; going back, the call that is undone.
+        depth: how many of the listed modules it ran within.
+        inputs: shapes of the tensors that went in; going back, of the gradients that left there.
+        outputs: shapes of the tensors that came out; going back, of the gradients that arrived.
+        bytes: size of ``outputs``.
+        start: milliseconds since the run began.
+        time: milliseconds from beginning to end.
+        own: ``time`` less that of the listed modules that ran within it.
+    """
+
+    direction: str
+    module: str
+    type: str
+    call: int
+    depth: int
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    bytes: int
+    start: float
+    time: float
+    own: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What fired, in order: all of the forward pass, then all of the backward pass.
+
+    Attributes:
+        events: in the order in which they began.
+        coverage: which of the chosen modules ran.
+        metadata: where this came from: model, inputs, seed, versions, loss.
+        output: what the model returned.
+    """
+
+    events: tuple[TraceEvent, ...]
+    coverage: Coverage
+    metadata: dict[str, Any]
+    output: Any = field(default=None, repr=False, compare=False)
+
+    def total(self, direction: str) -> float:
+        """Milliseconds of one direction: of the events that lie within no other."""
+        return sum(e.time for e in self.events if e.direction == direction and not e.depth)
+
+    def to_chrome(self) -> dict[str, Any]:
+        """Return a trace of Chrome's format, as https://ui.perfetto.dev opens it.
+
+        Each direction is a thread of its own; each event a pair of ``B`` and ``E`` whose ``ts`` are
+        microseconds, nested as the modules were.
+        """
+        model = self.metadata.get("model", {}).get("word", "")
+        named = [("process_name", 0, f"hookscope {model}".strip())]
+        named += [("thread_name", i, name) for i, name in enumerate((FORWARD, BACKWARD), start=1)]
+        events = [
+            {"name": what, "ph": "M", "pid": 1, "tid": tid, "args": {"name": name}}
+            for what, tid, name in named
+        ]
+        for tid, direction in enumerate((FORWARD, BACKWARD), start=1):
+            events += _pairs([e for e in self.events if e.direction == direction], tid)
+        other = {**self.metadata.get("versions", {}), "model": model}
+        return {
+            **{TRACE_MARK[0]: {TRACE_MARK[1]: other.pop("hookscope", ""), **other}},
+            "displayTimeUnit": "ms",
+            "traceEvents": events,
+        }
+
+    def save_chrome(self, path: str | os.PathLike[str]) -> int:
+        """Write ``to_chrome()`` to a JSON file; return its size in bytes.
+
+        Raises:
+            RequestError: the name ends neither in ``.json`` nor in nothing.
+            StoreError: the file cannot be written. An earlier one is then as it was.
+        """
+        check_ending(Path(path), ".json")
+        return write_text(path, strict_json.dumps(self.to_chrome()))
+
+
+def _pairs(events: list[TraceEvent], tid: int) -> Iterator[dict[str, Any]]:
+    """The beginnings and ends of ``events`` as they followed upon each other."""
+    running: list[TraceEvent] = []
+    for event in [*events, None]:
+        while running and (event is None or running[-1].depth >= event.depth):
+            last = running.pop()
+            yield {"name": last.module, "ph": "E", "pid": 1, "tid": tid, "ts": _end(last)}
+        if event is not None:
+            running.append(event)
+            yield {
+                "name": event.module,
+                "cat": event.direction,
+                "ph": "B",
+                "pid": 1,
+                "tid": tid,
+                "ts": round(event.start * 1000, 3),
+                "args": {
+                    "type": event.type,
+                    "call": event.call,
+                    "inputs": ["x".join(map(str, shape)) for shape in event.inputs],
+                    "outputs": ["x".join(map(str, shape)) for shape in event.outputs],
+                    "bytes": event.bytes,
+                },
+            }
+
+
+def _end(event: TraceEvent) -> float:
+    return round((event.start + event.time) * 1000, 3)

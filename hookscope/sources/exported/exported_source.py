@@ -1,0 +1,163 @@
+"""Models saved by ``torch.export``: a file in, ordinary modules with their old names out."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.files.weight_files import blake3_of
+from hookscope.sources.checkpoint import check_archive_intact
+from hookscope.sources.exported.program_modules import build_module
+from hookscope.sources.exported.pt2_archive import check_no_code, check_operators, container_types
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.specs.model_spec import EXPORTED, ModelSpec, end_sentence
+from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.nested import map_tensors
+
+log = logging.getLogger("hookscope")
+
+_LOGGERS = (
+    *("torch.export", "torch.export.pt2_archive._package", "torch.export.unflatten"),
+    "torch._export.serde.serialize",
+)
+# Types of outputs that transformers defines: no other module is imported because a file names it.
+_OUTPUT = re.compile(r"(transformers\.(?:modeling_outputs|models\.\w+\.modeling_\w+))\.\w+")
+_LOGGED = "when deserializing the saved file"  # what torch says when it has logged the reason
+
+
+def load(
+    spec: ModelSpec,
+    *,
+    weights: WeightsRequest,
+    model_args: dict[str, Any],
+    seed: int,
+    meta: bool,
+    trust: bool,
+) -> LoadedModel:
+    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
+
+    ``seed`` and ``meta`` are not heeded: the file has its weights. Pickles that run code, and
+    compiled code, are refused unless ``trust`` is true.
+
+    Raises:
+        ModelError: the file is damaged, would run code, or needs operators that are not there.
+        RequestError: weights or arguments are given, and the file has its own.
+    """
+    if weights.word != "random" or model_args:
+        given = "--model-arg" if model_args else "--weights"
+        raise RequestError(
+            f"{spec.word!r} is an exported program, which holds its weights and is built already.",
+            f"Leave out {given}, or give the model's source: FILE.py:NAME.",
+        )
+    program = _open(spec.path, trust)
+    args, kwargs = program.example_inputs or ((), {})
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    alone = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
+    log.info("weights: as saved in %s", spec.path)
+    return LoadedModel(
+        module=to_module(program),
+        word=spec.word,
+        name=spec.name,
+        source=EXPORTED,
+        weights=WeightsInfo("as saved", blake3_of(spec.path)),
+        shape=tuple(alone.shape) if alone is not None else None,
+        own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
+        example_text="the inputs stored in the file",
+        example_word="example inputs",
+    )
+
+
+def to_module(program: torch.export.ExportedProgram) -> nn.Module:
+    """Return an exported program as a module whose layers can be hooked.
+
+    The layers have the names and the class names of the model that was exported. The weights are
+    copies. Called with inputs of another shape than it was exported for, it raises InputError; put
+    into training mode, RequestError.
+
+    Raises:
+        ModelError: the program cannot be taken apart into its layers.
+
+    Example:
+        >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))
+        >>> [type(layer).__name__ for layer in adopt(program).modules()]
+        ['Sequential', 'Linear']
+    """
+    with _aside():
+        return build_module(program)
+
+
+def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
+    check_archive_intact(path)
+    with open(path, "rb") as file:
+        try:
+            if not trust:
+                check_no_code(file, path)
+            check_operators(file, path)
+            _register(container_types(file), path)
+        except RecursionError as exc:
+            raise ModelError(
+                f"The program in {path!r} cannot be opened: it is nested too deeply.",
+                "Export it again.",
+            ) from exc
+        with _aside() as swallowed:
+            try:
+                return torch.export.load(file)
+            except Exception as exc:  # of a damaged or foreign program nearly anything is raised
+                told = _LOGGED not in str(exc) or not swallowed
+                cause = exc if told else swallowed[-1]
+                text = str(cause).strip().partition("\n")[0].partition(". ")[0]
+                hint = f"Export it again, with torch {torch.__version__.partition('+')[0]}."
+                if "is not registered" in text:
+                    hint = (
+                        "Importing the package that defines it registers it, so call hookscope from"
+                        " Python after that import."
+                    )
+                raise ModelError(
+                    f"The program in {path!r} cannot be opened:"
+                    f" {end_sentence(text or type(cause).__name__)}",
+                    hint,
+                ) from cause
+
+
+def _register(types: Iterable[str], path: str) -> None:
+    """Import the modules of transformers whose import registers the types of its outputs."""
+    for module in sorted({match[1] for name in types if (match := _OUTPUT.fullmatch(name))}):
+        try:
+            importlib.import_module(module)
+        except (ImportError, RuntimeError) as error:
+            raise EnvironmentFault(
+                f"The program in {path!r} uses {module}, which cannot be imported: {error}",
+                "Install it: pip install transformers.",
+            ) from error
+
+
+def _copies(value: Any) -> Any:
+    return map_tensors(value, lambda path, tensor: tensor.detach().clone())
+
+
+@signal_safe_contextmanager
+def _aside() -> Iterator[list[BaseException]]:
+    """Keep the warnings of torch.export to ourselves, and the errors that it logs and swallows."""
+    swallowed: list[BaseException] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1]:
+            swallowed.append(record.exc_info[1])
+        return False
+
+    with warnings.catch_warnings(), ExitStack() as stack:
+        warnings.simplefilter("ignore")
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            logger.addFilter(keep)
+            stack.callback(logger.removeFilter, keep)
+        yield swallowed

@@ -1,0 +1,228 @@
+"""A look into a ``.pt2`` archive before torch opens it: what in it would run code?
+
+``torch.export.load`` unpickles what an archive flags as pickled, falls back to full unpickling of
+example inputs, hands the expressions of sizes to sympy, which evaluates them as Python, imports the
+modules that kinds of dicts name, takes any function of torch for an operator, and loads compiled
+libraries.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import torch
+from torch.export.pt2_archive import PT2ArchiveReader
+
+from hookscope.errors import ModelError
+from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globals, list_globals
+
+_CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
+_PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
+_PICKLED = re.compile(r"data/.*\.pt|serialized_(?!exported_program\.json).*", re.DOTALL)
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # unpickled whatever their flag says
+
+# Functions that a graph may call beside operators: arithmetic, and modes of autograd.
+_PLAIN_CALL = re.compile(
+    r"_operator\.(getitem|add|mul|sub|truediv|ge|le|gt|lt|eq|ne|floordiv|mod|and_|or_|not_|pow|neg"
+    r"|abs|lshift|rshift)|math\.(ceil|floor|trunc)|round|torch\.sym_\w+|torch\._check\w*"
+    r"|torch\._C\._set_grad_enabled|torch\.autograd\.grad_mode\.set_grad_enabled"
+    r"|torch\.amp\.autocast_mode\._(enter|exit)_autocast|torch\._functorch\.predispatch\.\w+"
+    r"|torch\.fx\.experimental\.symbolic_shapes\.cast_symbool_to_symint_guardless"
+)
+_SYMPY_TEXT = re.compile(r"\w+|[-+]?[\d.]+(e[-+]?\d+)?")  # the name of a symbol, or a number
+_SYMPY = re.compile(r"[A-Z]\w*|floor|ceiling|exp|log|sqrt|sin|cos|tan")
+_ARITHMETIC = (
+    *(ast.Expression, ast.Name, ast.Constant, ast.Load, ast.Call, ast.Compare, ast.cmpop),
+    *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop, ast.keyword),
+)
+
+
+@dataclass(frozen=True)
+class ArchiveRecords:
+    """The records of an archive by name, and a function that reads one."""
+
+    names: Collection[str]
+    read: Callable[[str], bytes]
+
+
+def check_no_code(file: IO[bytes], path: str) -> None:
+    """Raise ModelError if opening the archive would run code that it carries."""
+    findings = list(dict.fromkeys(x for layout in _layouts(file) for x in _code_in(layout)))
+    if findings:
+        raise ModelError(
+            f"Opening {path!r} would run code that it carries: {'; '.join(findings[:3])}.",
+            "Give --trust if you trust whoever made it. A program of plain tensors saved by"
+            " torch.export.save needs no trust.",
+        )
+
+
+def check_operators(file: IO[bytes], path: str) -> None:
+    """Raise ModelError if the program calls an operator that is not registered."""
+    for layout in _layouts(file):
+        for called in {name for _, program in _programs(layout) for name in _called(program)}:
+            if called.startswith("torch.ops.") and not _is_operator(called):
+                name = "::".join(called.split(".")[2:4])
+                raise ModelError(
+                    f"The program in {path!r} calls the operator {name}, which is not registered.",
+                    "Importing the package that brings it registers it, so call hookscope from"
+                    " Python after that import.",
+                )
+
+
+def container_types(file: IO[bytes]) -> set[str]:
+    """The names of the classes that hold the inputs and outputs of the program."""
+    return {
+        value
+        for layout in _layouts(file)
+        for _, program in _programs(layout)
+        for key, value in _items(program)
+        if key == "type" and isinstance(value, str)
+    }
+
+
+def _layouts(file: IO[bytes]) -> Iterator[ArchiveRecords]:
+    """The archive as the newer layout and as the older.
+
+    torch tries the newer with its own reader of zip archives and then the older with Python's. The
+    two need not see the same records in a crafted file, so each is asked here for its own.
+    """
+    file.seek(0)
+    try:
+        reader = PT2ArchiveReader(file)
+    except (RuntimeError, AssertionError, UnicodeDecodeError):
+        pass
+    else:
+        yield ArchiveRecords(reader.get_file_names(), reader.read_bytes)
+    file.seek(0)
+    with zipfile.ZipFile(file) as archive:
+        if "version" in archive.namelist():
+            yield ArchiveRecords(archive.namelist(), archive.read)
+    file.seek(0)
+
+
+def _code_in(layout: ArchiveRecords) -> Iterator[str]:
+    """Say, for each thing that would run code, what it is and what it calls."""
+    for name in layout.names:
+        if name.startswith("data/aotinductor/"):
+            yield f"machine code ({name})"
+        elif config := _CONFIG.fullmatch(name):
+            for tensor, entry in _items(_parse(layout.read(name))):
+                file = str(entry.get("path_name")) if isinstance(entry, dict) else ""
+                if file and (entry.get("use_pickle") or file.startswith(_OBJECTS)):
+                    pickled = config[1] + file
+                    data = layout.read(pickled) if pickled in layout.names else b""
+                    yield f"a pickle for {tensor} {_calls(data)}"
+        elif _PICKLED.fullmatch(name):
+            data = layout.read(name)
+            if data and not _is_plain(data):
+                yield f"a pickle in {name} {_calls(data)}"
+    for name, program in _programs(layout):
+        yield from (f"{finding} in {name}" for finding in _code_in_program(program))
+
+
+def _code_in_program(program: Any) -> Iterator[str]:
+    for key, value in _items(program):
+        if key == "expr_str" and not _is_arithmetic(value):
+            yield f"the size {value!r}"
+        elif key in ("default_factory_module", "__enum__"):
+            yield "the import of a module for a container"
+    for called in _called(program):
+        if not called.startswith("torch.ops.") and not _PLAIN_CALL.fullmatch(called):
+            yield f"a call of {called}"
+        elif called.startswith("torch.ops.aten.from_file"):
+            yield "a tensor mapped onto a file"
+
+
+def _programs(layout: ArchiveRecords) -> Iterator[tuple[str, Any]]:
+    for name in layout.names:
+        if _PROGRAM.fullmatch(name):
+            yield name, _parse(layout.read(name))
+
+
+def _parse(data: bytes) -> Any:
+    """JSON as torch reads it; what is none, torch will refuse."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return {}
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key with its value, in JSON that lies inside strings as well."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key, inner
+            yield from _items(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _items(inner)
+    elif isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        yield from _items(_parse(value.encode()))
+
+
+def _called(program: Any) -> Iterator[str]:
+    """The functions that the graphs of a program call or hand on, by name."""
+    for key, value in _items(program):
+        if key == "as_operator":
+            yield str(value)
+        elif key == "nodes" and isinstance(value, list):
+            yield from (str(node.get("target")) for node in value if isinstance(node, dict))
+
+
+def _is_operator(name: str) -> bool:
+    found: Any = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part, None)
+    return isinstance(found, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+
+
+def _is_arithmetic(text: Any) -> bool:
+    """Whether a size is arithmetic over names and numbers, which sympy evaluates without harm."""
+    try:
+        nodes = list(ast.walk(ast.parse(str(text).strip(), mode="eval")))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return (
+        all(isinstance(node, _ARITHMETIC) for node in nodes)
+        and all(_SYMPY_TEXT.fullmatch(str(n.value)) for n in nodes if isinstance(n, ast.Constant))
+        and all(isinstance(f, ast.Name) and _SYMPY.fullmatch(f.id) for f in functions)
+    )
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether torch's careful reader takes it; where it does not, torch would unpickle it all."""
+    try:
+        list_globals(io.BytesIO(data))
+    except LongPickle:
+        return False  # PyTorch's reader would take minutes
+    except DamagedPickle:
+        pass
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.load(io.BytesIO(data), weights_only=True)
+    except Exception:
+        return False
+    return True
+
+
+def _calls(data: bytes) -> str:
+    """What a pickle names beside tensors, for the sentence about it."""
+    try:
+        names = list_globals(io.BytesIO(data))
+    except DamagedPickle:
+        return "that cannot be read"
+    return (
+        f"that calls {', '.join((foreign_globals(names) or names)[:5])}"
+        if names
+        else "of an object"
+    )

@@ -1,0 +1,158 @@
+"""What a scripted or traced model takes when nobody says: what its file tells, or a tried guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import cache, partial
+from io import StringIO
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import InputError
+from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout
+from hookscope.sources.meta import meta_copy
+from hookscope.sources.torchscript.graph import Argument
+from hookscope.sources.torchscript.module_builder import ScriptedModule
+from hookscope.sources.torchscript.script_archive import ScriptArchive, TensorRecord
+from hookscope.tensors.interrupts import signal_safe
+from hookscope.tensors.nested import as_call, map_tensors
+
+# Sides of images that models are made for, the commonest first.
+_SIDES = (224, 32, 28, 64, 96, 128, 256, 384, 512, 16, 8)
+_LENGTHS = (1024, 16000, 128, 16)
+
+
+@dataclass(frozen=True)
+class ExampleInput:
+    """The input that a model gets when the user gives none.
+
+    Attributes:
+        shape: of the one tensor it takes; None where it takes something else, or is yet to be seen.
+        layout: how tensors are put together.
+        make: makes the call value; None where ``shape`` says it all.
+        text: what ``make`` makes, for people.
+    """
+
+    shape: tuple[int, ...] | None
+    layout: Layout
+    make: Callable[[], Any] | None
+    text: str = ""
+
+
+def find_example(module: nn.Module, archive: ScriptArchive, word: str, method: str) -> ExampleInput:
+    """What is known of the input of ``module``; nothing is run until the example is made."""
+    traced = archive.traced_inputs(method)
+    if traced is not None and all(isinstance(one, TensorRecord) for one in traced):
+        if len(traced) == 1 and traced[0].storage.dtype.is_floating_point:
+            return ExampleInput(traced[0].shape, BATCH, None)
+        text = "noise, and zeros for integers, of the shapes it was traced with"
+        return ExampleInput(None, BATCH, partial(_like, traced), text)
+    layout = _layout(module)
+    guess = cache(partial(_guess, module, layout, word))
+    text = "noise of a guessed shape (--shape sets another)"
+    return ExampleInput(None, layout, lambda: guess().make(layout), text)
+
+
+def _like(records: tuple[TensorRecord, ...]) -> Any:
+    return tuple(_noise(record.shape, record.storage.dtype) for record in records)
+
+
+def _noise(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=dtype)
+    if dtype is torch.bool:
+        return torch.ones(shape, dtype=dtype)  # a mask that hides nothing
+    return torch.zeros(shape, dtype=dtype)
+
+
+def _layout(module: nn.Module) -> Layout:
+    types = [one.type.text for one in _required(module)]
+    return {("List[Tensor]",): LIST, ("Tensor", "Tensor"): PAIR}.get(tuple(types), BATCH)
+
+
+def _required(module: nn.Module) -> list[Argument]:
+    """The arguments that the method to be run cannot do without."""
+    assert isinstance(module, ScriptedModule)
+    given = module._hookscope_signatures.get(module._hookscope_method, ())
+    return [one for one in given if not one.optional]
+
+
+def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
+    """The first likely shape with which the model runs on the meta device.
+
+    Raises:
+        InputError: the model takes other things than one tensor, a list of images, or two of them.
+    """
+    if layout is BATCH and [one.type.text for one in _required(module)] != ["Tensor"]:
+        takes = ", ".join(f"{one.name}: {one.type.text}" for one in _required(module)) or "nothing"
+        raise InputError(
+            f"What {word} takes cannot be guessed: {takes}.",
+            "Call it from Python: hookscope.capture(FILE, input=(first, second)), or a dict.",
+        )
+    if layout is LIST:  # detectors look at values, so there is nothing to try without them
+        return Candidate((3, 320, 320), torch.float32)
+    candidates = list(_candidates(module))
+    for candidate in candidates:
+        if _runs(module, layout, candidate):
+            return candidate
+    if not candidates:
+        raise InputError(
+            f"What {word} takes cannot be guessed from its weights.", "Give --shape or --input."
+        )
+    return candidates[0]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A shape and dtype that may be what a model takes."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def make(self, layout: Layout) -> Any:
+        """The call value of this shape."""
+        if self.dtype.is_floating_point:
+            return layout.noise(self.shape, torch.initial_seed())  # as the caller has set it
+        return torch.zeros(self.shape, dtype=self.dtype)
+
+
+def _candidates(module: nn.Module) -> Iterator[Candidate]:
+    """Shapes that go with the first weight, which the input most likely meets first."""
+    for owner in module.modules():
+        weight = next((p for p in owner._parameters.values() if p is not None and p.ndim > 1), None)
+        if weight is not None:
+            break
+    else:
+        return
+    channels = weight.shape[1]
+    if "Embedding" in type(owner).__name__:
+        yield Candidate((1, 8), torch.int64)
+    elif weight.ndim == 2:
+        yield Candidate((1, channels), weight.dtype)
+        yield Candidate((1, 8, channels), weight.dtype)
+    elif weight.ndim == 3:
+        yield from (Candidate((1, channels, length), weight.dtype) for length in _LENGTHS)
+    elif weight.ndim == 4:
+        yield from (Candidate((1, channels, side, side), weight.dtype) for side in _SIDES)
+    elif weight.ndim == 5:
+        yield from (
+            Candidate((1, channels, frames, side, side), weight.dtype)
+            for frames in (16, 8)
+            for side in (112, 224)
+        )
+
+
+def _runs(module: nn.Module, layout: Layout, candidate: Candidate) -> bool:
+    value = map_tensors(candidate.make(layout), lambda path, tensor: tensor.to("meta"))
+    args, kwargs = as_call(value)
+    try:
+        # What a trial prints is dropped.
+        with signal_safe(torch.no_grad()), signal_safe(redirect_stdout(StringIO())):
+            meta_copy(module)(*args, **kwargs)
+    except Exception:  # whatever a shape that does not fit leads to
+        return False
+    return True

@@ -1,0 +1,156 @@
+"""TorchScript files as a source of models, and live scripted modules as ordinary ones."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hookscope.errors import EnvironmentFault, ModelError, RequestError, cause
+from hookscope.files.weight_files import blake3_of
+from hookscope.sources import weights as weight_files
+from hookscope.sources.checkpoint import check_archive_intact
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.torchscript import private
+from hookscope.sources.torchscript.example_input import find_example
+from hookscope.sources.torchscript.module_builder import ScriptedModule, build_module
+from hookscope.sources.torchscript.script_archive import ScriptArchive
+from hookscope.specs.catalog import no_weights_by_name
+from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
+from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
+
+log = logging.getLogger("hookscope")
+
+CPU = torch.device("cpu")
+_AGAIN = "Save it again with torch.jit.save, from the release of torch that made it."
+
+
+def load(
+    spec: ModelSpec,
+    *,
+    weights: WeightsRequest,
+    model_args: dict[str, Any],
+    seed: int,
+    meta: bool,
+    method: str,
+) -> LoadedModel:
+    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
+
+    Tensors that lay on another device are brought to the CPU. ``meta`` is not heeded: the values
+    come with the file.
+    """
+    if model_args:
+        raise RequestError(
+            f"{spec.word!r} holds a model that is built already and takes no arguments.",
+            "Leave out --model-arg.",
+        )
+    check_archive_intact(spec.path)
+    with _explained(spec.path):
+        archive, module = _open(spec.path)
+        example = find_example(module, archive, spec.word, method)
+    _tell(spec, archive, module)
+    info = WeightsInfo("as saved", blake3_of(spec.path))
+    if weights.word != "random":
+        if not is_weights_file(weights.word):
+            raise no_weights_by_name(weights.word)
+        info = weight_files.load_file_into(module, weights)
+    return LoadedModel(
+        module=module.eval(),
+        word=spec.word,
+        name=spec.name,
+        source=TORCHSCRIPT,
+        weights=info,
+        shape=example.shape,
+        layout=example.layout,
+        own_example=example.make,
+        example_text=example.text,
+        example_word="noise",
+    )
+
+
+def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
+    archive = ScriptArchive(path)
+    if archive.mentions("ConstantMKLDNNTensor"):
+        raise ModelError(
+            f"{path!r} was saved after torch.jit.optimize_for_inference, which leaves the"
+            " weights out of the file: no program can run it.",
+            "Save the model before it is optimized, frozen or not.",
+        )
+    if archive.mentions("ops.torchvision."):
+        _register_torchvision(path)
+    with signal_safe(warnings.catch_warnings()), _room_for_nesting():
+        warnings.simplefilter("ignore")  # on TorchScript being old; the user knows
+        return archive, build_module(private.open_archive(path, CPU), archive=archive)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Let what is raised of a damaged or foreign file be an error that says so."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ModelError(
+            f"{path!r} cannot be opened: its code is nested too deeply.",
+            "Split the function with the many branches, and save the model again.",
+        ) from error
+    except MemoryError as error:
+        raise ModelError(
+            f"{path!r} is damaged, or larger than memory: PyTorch found no room for it.", _AGAIN
+        ) from error
+    except RuntimeError as error:
+        first = end_sentence(_gist(error))
+        raise ModelError(f"{path!r} cannot be opened: {first}", _repair(first)) from error
+    except (LookupError, ValueError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{path!r} is damaged: {end_sentence(cause(error))}", _AGAIN) from error
+
+
+@signal_safe_contextmanager
+def _room_for_nesting() -> Iterator[None]:
+    """Let functions call each other deeper than Python does by itself, as deep as branches nest."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 5000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _gist(error: RuntimeError) -> str:
+    """What an error of the loader says, without the code it quotes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _repair(text: str) -> str:
+    if "Unknown builtin op" in text or "Unknown type name" in text:
+        return "A library that adds operators to PyTorch made it: that library is needed too."
+    return _AGAIN
+
+
+def _register_torchvision(path: str) -> None:
+    """Import torchvision for the operators that it registers."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        raise EnvironmentFault(
+            f"{path!r} uses operators of torchvision, which cannot be imported: {error}",
+            "Install it: pip install torchvision.",
+        ) from error
+
+
+def _tell(spec: ModelSpec, archive: ScriptArchive, module: ScriptedModule) -> None:
+    log.info("weights: as saved in %s", spec.path)
+    if archive.extra:
+        log.info("extra files in %s: %s", spec.path, ", ".join(archive.extra))
+    if module._hookscope_frozen:
+        log.info(
+            "%s has no modules inside it, as after torch.jit.freeze: the operators of its graph"
+            " stand in for them, named by kind and order, as conv2d_1",
+            spec.path,
+        )

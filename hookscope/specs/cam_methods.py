@@ -1,0 +1,144 @@
+"""The methods of ``cam`` by name, written out, and which choices go together. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hookscope.errors import RequestError
+from hookscope.specs.suggestions import did_you_mean
+
+DEFAULT_METHOD = "gradcam"
+STEPS = 50
+BASELINES = ("zero", "black", "white")
+UPSAMPLINGS = ("bilinear", "nearest")
+
+AT_LAYER, FROM_VALUES, AT_INPUT = (
+    "gradients at a layer",
+    "values of a layer",
+    "gradient at the image",
+)
+
+
+class CamMethod(NamedTuple):
+    """One method.
+
+    Attributes:
+        name: the word for ``--by``.
+        formula: the map at position p. A is the layer's output, G the gradient of the target's
+            score S at it, k runs over the channels; x is the image, g the gradient of S at it, c
+            runs over its channels.
+        paper: where it comes from.
+        source: what it is made of: ``AT_LAYER``, ``VALUES`` or ``AT_INPUT``.
+    """
+
+    name: str
+    formula: str
+    paper: str
+    source: str
+
+
+METHODS: dict[str, CamMethod] = {
+    entry.name: entry
+    for entry in (
+        CamMethod(
+            "gradcam",
+            "relu(sum_k mean(G_k) A_k)",
+            "Selvaraju et al., 2017 (arXiv:1610.02391)",
+            AT_LAYER,
+        ),
+        CamMethod(
+            "gradcam++",
+            "relu(sum_k w_k A_k), w_k = sum_p a relu(G_k), a = G_k^2 / (2 G_k^2 + sum(A_k) G_k^3)",
+            "Chattopadhay et al., 2018 (arXiv:1710.11063)",
+            AT_LAYER,
+        ),
+        CamMethod(
+            "hirescam",
+            "relu(sum_k G_k A_k)",
+            "Draelos and Carin, 2020 (arXiv:2011.08891)",
+            AT_LAYER,
+        ),
+        CamMethod(
+            "layercam",
+            "relu(sum_k relu(G_k) A_k)",
+            "Jiang et al., 2021 (doi:10.1109/TIP.2021.3089943)",
+            AT_LAYER,
+        ),
+        CamMethod(
+            "eigencam",
+            "relu(sum_k v_k A_k), v = first right singular vector of A (positions by channels)",
+            "Muhammad and Yeasin, 2020 (arXiv:2008.00299)",
+            FROM_VALUES,
+        ),
+        CamMethod(
+            "scorecam",
+            "relu(sum_k w_k A_k), w = softmax over k of S(x times A_k scaled to 0..1)",
+            "Wang et al., 2020 (arXiv:1910.01279)",
+            FROM_VALUES,
+        ),
+        CamMethod(
+            "guided",
+            "max_c |g_c|, where each ReLU lets only positive gradients back",
+            "Springenberg et al., 2015 (arXiv:1412.6806)",
+            AT_INPUT,
+        ),
+        CamMethod(
+            "saliency",
+            "max_c |g_c|",
+            "Simonyan et al., 2014 (arXiv:1312.6034)",
+            AT_INPUT,
+        ),
+        CamMethod(
+            "integrated",
+            "|sum_c (x_c - b_c) integral of g_c from b to x|, b the baseline",
+            "Sundararajan et al., 2017 (arXiv:1703.01365)",
+            AT_INPUT,
+        ),
+    )
+}
+
+
+def check_cam_options(
+    method: str, layer: Any, steps: int | None, baseline: Any, upsample: str
+) -> None:
+    """Raise RequestError if a word is unknown, or a choice is made that the method has no use for.
+
+    Example:
+        >>> check_cam_options("integrated", None, 64, "black", "bilinear")
+    """
+    if method not in METHODS:
+        near = did_you_mean(method, METHODS)
+        known = f"The methods are {', '.join(METHODS)}."
+        raise RequestError(f"There is no method called {method!r}.", f"{near} {known}".strip())
+    if method != "integrated":
+        for name, given in (("steps", steps), ("baseline", baseline)):
+            if given is not None:
+                raise RequestError(
+                    f"--{name} is for integrated gradients, and the method is {method}.",
+                    f"Leave out --{name}, or give --by integrated.",
+                )
+    if METHODS[method].source == AT_INPUT:
+        _refuse_layer(method, layer, upsample)
+    if steps is not None and steps < 1:
+        raise RequestError(f"{steps} steps make no integral.", "Give 1 or more.")
+    if isinstance(baseline, str) and baseline not in BASELINES:
+        raise RequestError(
+            f"There is no baseline called {baseline!r}.", f"They are {', '.join(BASELINES)}."
+        )
+    if upsample not in UPSAMPLINGS:
+        raise RequestError(
+            f"There is no upsampling called {upsample!r}.", f"They are {' and '.join(UPSAMPLINGS)}."
+        )
+
+
+def _refuse_layer(method: str, layer: Any, upsample: str) -> None:
+    if layer is not None:
+        raise RequestError(
+            f"{method} explains the image itself and takes no layer.",
+            "Leave out --layer, or choose a method that explains one, such as gradcam.",
+        )
+    if upsample != UPSAMPLINGS[0]:
+        raise RequestError(
+            f"{method} has a value for every pixel, so there is nothing to upsample.",
+            "Leave out --upsample.",
+        )

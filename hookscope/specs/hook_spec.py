@@ -1,0 +1,95 @@
+"""The grammar of a hook's word: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``.
+
+Torch-free, so that a wrong word is refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+from hookscope.specs.choices import FORWARD, HOOK_KINDS, HOOK_KINDS_OF, STEP_HOOKS
+from hookscope.specs.model_spec import FunctionSpec, end_sentence, parse_function
+from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.suggestions import did_you_mean
+
+_FORM = "Write FILE.py:FUNCTION or package.module:FUNCTION, with GLOB= before it for own layers."
+
+
+@dataclass(frozen=True)
+class HookSpec:
+    """A hook's word, taken apart.
+
+    Attributes:
+        function: the function that it names.
+        glob: the layers that are its own; None where it goes to those that ``--layer`` chose.
+    """
+
+    function: FunctionSpec
+    glob: str | None
+
+
+def parse_hook(text: str) -> HookSpec:
+    """Take a hook's word apart; a file must be there.
+
+    Raises:
+        RequestError: the word has another form, or names a missing file.
+        LayerError: its glob cannot be read.
+
+    Example:
+        >>> hook = parse_hook("layer3.*=mine.hooks:halve")
+        >>> hook.glob, hook.function.home, hook.function.name
+        ('layer3.*', 'mine.hooks', 'halve')
+    """
+    before, equals, after = text.partition("=")
+    glob, word = (before, after) if equals else (None, before)
+    if glob is not None:
+        if not glob.removeprefix("!"):
+            raise RequestError(f"{text!r} has an empty layer pattern.", _FORM)
+        if glob.startswith("!"):
+            raise RequestError(
+                f"{text!r} says where its hook does not go, and not where it goes.",
+                "Take layers away with --layer '!GLOB', and give the hook without a glob.",
+            )
+        compile_pattern(glob)
+    return HookSpec(parse_function(word), glob)
+
+
+def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[str]:
+    """Return the kind of each of ``count`` hooks: one kind may stand for all, none is ``forward``.
+
+    Args:
+        kinds: what was chosen, none, one, or as many as there are hooks.
+        count: how many hooks there are.
+        verb: ``capture``, ``grads`` or ``step``.
+
+    Raises:
+        RequestError: a kind is unknown or waits for what the verb does not do, or their number
+            does not fit.
+
+    Example:
+        >>> resolve_hook_kinds(["tensor"], 2, verb="grads")
+        ['tensor', 'tensor']
+    """
+    for kind in kinds:
+        if kind not in HOOK_KINDS:
+            near = did_you_mean(kind, HOOK_KINDS)
+            raise RequestError(
+                f"{kind!r} is no kind of hook.", f"{near} There are {', '.join(HOOK_KINDS)}."
+            )
+        if kind not in HOOK_KINDS_OF[verb]:
+            what = "an optimizer's step" if kind in STEP_HOOKS else "a gradient"
+            there = [name for name, kinds in HOOK_KINDS_OF.items() if kind in kinds]
+            raise RequestError(
+                f"A hook of kind {kind!r} waits for {what}, and {verb} makes none.",
+                f"Use {' or '.join(there)}, or a hook of kind {', '.join(HOOK_KINDS_OF[verb])}.",
+            )
+    if kinds and not count:
+        raise RequestError("A kind of hook is given and no hook.", end_sentence("Add --hook"))
+    if len(kinds) > 1 and len(kinds) != count:
+        raise RequestError(
+            f"{len(kinds)} kinds are given for {count} hook{'' if count == 1 else 's'}.",
+            "Give one kind for all hooks, or one for each in the same order.",
+        )
+    return list(kinds or [FORWARD]) * (count if len(kinds) <= 1 else 1)

@@ -1,0 +1,193 @@
+"""Statistics of one of torch's tensors, in one pass over its memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hookscope.errors import HookscopeError
+from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_in_range
+from hookscope.tensors.nested import unreadable_reason
+
+_IN_NUMPY = (torch.float16, torch.float32, torch.float64)
+
+
+@torch.no_grad()
+def summarize(tensor: Tensor) -> Stats:
+    """Return the statistics of ``tensor``: any shape, dtype or device.
+
+    Raises:
+        HookscopeError: its values cannot be read: see ``tensors.unreadable``.
+
+    Example:
+        >>> s = summarize(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
+        >>> s.mean, s.min, s.max, s.zeros, s.nan
+        (1.0, 0.0, 2.0, 1, 1)
+    """
+    reason = "nested: its components have them" if tensor.is_nested else unreadable_reason(tensor)
+    if reason:
+        raise HookscopeError(
+            f"This tensor has no statistics: it is {reason}.",
+            "Record the plain tensors that it is made of.",
+        )
+    flat = _dense(tensor.detach()).reshape(-1)
+    exact = not (flat.is_floating_point() or flat.is_complex())
+    moments = Moments()
+    for block in flat.split(BLOCK):
+        wide = _widen(block)
+        moments.zeros += wide.numel() - int(torch.count_nonzero(wide))
+        kept = wide
+        if not exact:
+            finite = torch.isfinite(wide)
+            if not bool(finite.all()):
+                nan_here = int(torch.isnan(wide).sum())
+                kept = wide[finite]
+                moments.nan += nan_here
+                moments.inf += wide.numel() - kept.numel() - nan_here
+        if not kept.numel():
+            continue
+        bounds = _exact(block) if exact else kept
+        low, high = bounds.min().item(), bounds.max().item()
+        sums, exponent = _sums(kept), 0
+        if not square_in_range(sums[-1]) and (low or high):
+            exponent = exponent_of(max(abs(low), abs(high)))
+            sums = _sums(scale_by_power_of_two(kept, -exponent))
+        moments.merge(kept.numel(), *sums, low, high, exponent)
+    return moments.stats(flat.numel(), exact)
+
+
+def _sums(kept: Tensor) -> tuple[float, float, float]:
+    """The mean, the sum of squared distances from it, and the sum of squares."""
+    mean = float(kept.mean())
+    return mean, float(torch.sum((kept - mean) ** 2)), float(torch.dot(kept, kept))
+
+
+@torch.no_grad()
+def sum_of_squares(values: Tensor) -> tuple[float, int]:
+    """Return the sum of the squares of ``values`` (float64 or complex128) as value * 2**exponent.
+
+    NaN or infinite, with the exponent 0, where an entry is.
+
+    Example:
+        >>> squares(torch.tensor([3.0, 4.0], dtype=torch.float64))
+        (25.0, 0)
+    """
+    parts = (torch.view_as_real(values.resolve_conj()) if values.is_complex() else values).reshape(
+        -1
+    )
+    plain = float(torch.dot(parts, parts))
+    if square_in_range(plain) or not parts.numel():
+        return plain, 0
+    largest = float(parts.abs().max())
+    if not 0 < largest < math.inf:  # all are zero, or one is not finite
+        return plain, 0
+    exponent = exponent_of(largest)
+    parts = scale_by_power_of_two(parts, -exponent)
+    return float(torch.dot(parts, parts)), 2 * exponent
+
+
+def scale_by_power_of_two(values: Tensor, exponent: int | Tensor) -> Tensor:
+    """Return real ``values * 2**exponent``; digits are lost only below the range of the dtype."""
+    power = torch.as_tensor(exponent, device=values.device)
+    half = power // 2  # in two steps: one power of two alone may be beyond the range
+    first, second = (part.to(values.dtype).exp2() for part in (half, power - half))
+    return values * first * second
+
+
+@torch.no_grad()
+def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
+    """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
+
+    They are of the tensor's dtype; what numpy has not (bfloat16, float8) is float32, without a
+    change of value.
+
+    Example:
+        >>> [block.tolist() for block in blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
+        [[1.0, 1.0, 1.0, 1.0]]
+    """
+    for block in _dense(tensor.detach()).reshape(-1).split(BLOCK):
+        here = block.cpu().resolve_conj().resolve_neg()
+        known = here.dtype in _IN_NUMPY or not here.is_floating_point()
+        yield (here if known else here.to(torch.float32)).numpy()
+
+
+def dense_real(tensor: Tensor) -> Tensor:
+    """A dense, real tensor of the same values: magnitude for complex, values for packed layouts."""
+    dense = _dense(tensor)
+    if dense.is_complex() and dense.device.type != "mps":
+        dense = dense.to(torch.complex128)  # magnitudes of finite numbers then are finite
+    return dense.abs() if dense.is_complex() else dense
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """A dense tensor of the same values, of a dtype that can be computed with."""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.dtype is torch.complex32:  # abs has no half-precision complex kernel on CPU
+        tensor = tensor.to(torch.complex64)
+    return tensor
+
+
+def _widen(block: Tensor) -> Tensor:
+    """The block in float64, on the CPU where the device has no float64 (Apple's MPS).
+
+    Complex numbers are widened before their magnitude is taken: that of finite ones is then finite.
+    """
+    here = block.cpu() if block.device.type == "mps" else block
+    return here.to(torch.complex128).abs() if here.is_complex() else here.to(torch.float64)
+
+
+def _exact(block: Tensor) -> Tensor | NDArray[Any]:
+    """The block of integers or bools as something that has a smallest entry, without rounding."""
+    # Torch has no minimum of bools everywhere, nor of the wider unsigned integers.
+    wide = block.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
+    return block.cpu().numpy() if wide else block
+
+
+def euclidean_norm(x: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """``torch.linalg.vector_norm``, whose squares neither overflow nor vanish; differentiable.
+
+    Where PyTorch's result is precise, it is returned as it is.
+
+    Example:
+        >>> euclidean_norm(torch.tensor([3e30, 4e30]))
+        tensor(5.0000e+30)
+    """
+    if dtype is not None:
+        x = x.to(dtype)
+    return _computed_in_range(lambda t: torch.linalg.vector_norm(t, dim=dim), x, dim)
+
+
+def deviation(x: Tensor) -> Tensor:
+    """``x.std(correction=0)``, whose squares neither overflow nor vanish.
+
+    Example:
+        >>> deviation(torch.tensor([-1e30, 1e30]))
+        tensor(1.0000e+30)
+    """
+    return _computed_in_range(lambda t: t.std(correction=0), x)
+
+
+def _computed_in_range(of: Callable[[Tensor], Tensor], x: Tensor, dim: int | None = None) -> Tensor:
+    """``of(x)``, or ``of`` of the tensor divided by a power of two, times that power."""
+    plain = of(x)
+    info = torch.finfo(torch.promote_types(plain.dtype, torch.float32))  # in which halves are added
+    low, high = info.tiny**0.5 / info.eps, info.max**0.5
+    known = plain.detach()
+    if not x.numel() or bool(((known > low) & (known < high)).all()):
+        return plain
+    sizes = x.detach().abs()
+    largest = sizes.max() if dim is None else sizes.amax(dim, keepdim=True)
+    sound = (largest > 0) & largest.isfinite()
+    exponent = torch.where(sound, largest.log2().ceil(), 0)
+    # As two factors: one power of two alone may be beyond the range of the dtype.
+    first, second = torch.exp2((exponent / 2).floor()), torch.exp2((exponent / 2).ceil())
+    scaled = of(x / first / second)
+    return scaled * first.reshape(scaled.shape) * second.reshape(scaled.shape)

@@ -1,0 +1,237 @@
+"""What a page tells of one file as a whole, in the words in which the terminal tells it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.text import Text
+
+from hookscope.results.capture_file import CaptureFile
+from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
+from hookscope.results.records import Record, Recording
+from hookscope.specs.request import ONLY_PYTHON
+from hookscope.views.html.page import FileSummary, PageFigure
+from hookscope.views.text.capture import attention_lines, effect_lines, verified_lines
+from hookscope.views.text.formats import bytes_text, count_text, plural, shape_text, visible
+from hookscope.views.text.grads import loss_lines
+from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines
+from hookscope.views.text.step import optimizer_lines
+
+MAX_NAMES = 5  # names that a sentence gives; the table has all
+
+
+def file_summary(
+    capture: CaptureFile, letter: str, pictures: tuple[PageFigure, ...]
+) -> FileSummary:
+    """Return what is told of a file before its layers."""
+    metadata = capture.metadata
+    warnings = tuple(_warnings(capture))
+    return FileSummary(
+        letter,
+        visible(os.fspath(capture.path)),
+        visible(original_command(metadata)),
+        _verdict(capture, warnings),
+        warnings,
+        tuple(_sentences(capture)),
+        tuple(_top_classes(metadata)),
+        tuple((name, visible(text)) for name, text in _facts(capture)),
+        pictures,
+    )
+
+
+def gradient_records(records: Iterable[Record]) -> list[Record]:
+    """Return the records that are gradients, which alone can vanish or explode."""
+    return [record for record in records if record.kind.endswith(".grad")]
+
+
+def _verdict(capture: Recording, warnings: tuple[str, ...]) -> str:
+    if warnings:
+        return f"{plural(len(warnings), 'warning')} below."
+    parts = ["every entry is finite"] if capture.records else ["nothing was recorded"]
+    if gradient_records(capture.records):
+        parts.append("no gradient vanishes or explodes")
+    if capture.coverage.executed:
+        parts.append("every layer asked for ran")
+    return f"Nothing stands out: {', '.join(parts)}."
+
+
+def _warnings(capture: Recording) -> Iterable[str]:
+    if failed := capture.metadata.get("failed"):
+        yield f"A hook failed, and this holds what had been recorded before: {visible(failed)}"
+    for word, field in (("NaN", "nan"), ("infinite entries", "inf")):
+        found = [r.key for r in capture.records if getattr(r.stats, field)]
+        if found:
+            yield f"{_tensors(found)} with {word}: {_first_names(found)}."
+    marks = gradient_marks(gradient_records(capture.records))
+    for word in (EXPLODING, VANISHING):
+        found = [key for key, mark in marks.items() if mark == word]
+        if found:
+            yield f"{_tensors(found)} with a gradient that is {word}: {_first_names(found)}."
+    reasons: dict[str, list[str]] = {}
+    for absent in capture.absent:
+        reasons.setdefault(absent.reason, []).append(f"{absent.module}/{absent.what}")
+    for reason, keys in reasons.items():
+        yield f"Does not exist: {_first_names(keys)} ({visible(reason)})."
+    causes: dict[str, list[str]] = {}
+    for not_executed in capture.coverage.not_executed:
+        causes.setdefault(not_executed.reason, []).append(not_executed.module)
+    for reason, modules in causes.items():
+        yield f"Never ran: {_first_names(modules)} ({visible(reason)})."
+
+
+def _sentences(capture: Recording) -> Iterable[str]:
+    lines: list[Text] = [
+        *loss_lines(capture.metadata, None),
+        *effect_lines(capture, None),
+        *verified_lines(capture, None),
+        *attention_lines(capture, None),
+        *optimizer_lines(capture.metadata, None),
+    ]
+    yield from (line.plain for line in lines)
+    for name in ("edits", "grad_edits"):
+        for entry in capture.metadata.get(name, []):
+            yield f"Edited {visible(str(entry['edit']))}: {_tensors(entry['changed'])} changed."
+    emitted = sum(record.kind == "emitted" for record in capture.records)
+    if emitted:
+        yield f"{plural(emitted, 'tensor')} emitted by hooks."
+    if gradient_marks(gradient_records(capture.records)):
+        yield GRADIENT_LEGEND
+    # What never ran is among the warnings.
+    yield coverage_lines(capture.coverage, None)[0].plain
+
+
+def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:
+    images = metadata.get("top") or []
+    words = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
+    for n, entries in enumerate(images):
+        word = words[n] if len(words) == len(images) else f"image {n + 1}"
+        rows = [
+            (
+                visible(str(e.get("label") or f"class {e['index']}")),
+                f"{float(e['probability']):.1%}",
+            )
+            for e in entries
+        ]
+        if rows:
+            yield visible(word), tuple(rows)
+
+
+def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
+    metadata = capture.metadata
+    model = metadata.get("model", {})
+    yield "model", str(model.get("word", "unknown"))
+    yield "source", str(model.get("source", ""))
+    yield "weights", f"{model.get('weights') or ''} {_hash(model, 'blake3')}".strip()
+    for entry in metadata.get("inputs", []):
+        yield "input", _input(entry)
+    for entry in metadata.get("arguments", []):
+        shape = shape_text(entry.get("shape", ()))
+        yield f"argument {entry.get('name', '')}", f"{shape} {entry.get('dtype', '')}"
+    for name in ("seed", "device", "dtype"):
+        yield name, str(metadata.get(name) if metadata.get(name) is not None else "")
+    yield "mode", "training" if metadata.get("training") else "evaluation"
+    yield "recorded", plural(len(capture.records), "tensor")
+    yield "file", bytes_text(os.path.getsize(capture.path))
+    for name, version in metadata.get("versions", {}).items():
+        yield name, str(version)
+
+
+def _input(entry: Mapping[str, Any]) -> str:
+    looks = f"{entry.get('shape', '')} {entry.get('dtype', '')}"
+    return f"{entry.get('word', 'unknown')}, {looks} {_hash(entry, 'sha256')}".strip()
+
+
+def _hash(entry: Mapping[str, Any], kind: str) -> str:
+    return f"({kind} {entry[kind]})" if entry.get(kind) else ""
+
+
+def _tensors(found: list[str]) -> str:
+    return plural(len(found), "tensor")
+
+
+def _first_names(names: list[str]) -> str:
+    more = f" and {count_text(len(names) - MAX_NAMES)} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(map(visible, names[:MAX_NAMES])) + more
+
+
+RECORDING_COMMANDS = ("capture", "grads", "step")
+
+# Keywords of the API whose option is called otherwise than they are.
+_FLAGS = {
+    "layers": "layer",
+    "types": "type",
+    "model_args": "model-arg",
+    "edits": "edit",
+    "grad_edits": "grad-edit",
+    "hooks": "hook",
+    "hook_args": "hook-arg",
+    "opt_args": "opt-arg",
+}
+
+_SEVERAL = {"layers", "types", "edits", "grad_edits", "hooks", "hook_kind"}  # one flag for each
+
+_OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
+
+
+def original_command(metadata: Mapping[str, Any]) -> str:
+    """Return the line, quoted for the shell; empty where only Python can have made the file.
+
+    Args:
+        metadata: those of a capture: ``command``, ``model``, ``inputs`` and ``options`` are used.
+
+    Example:
+        >>> original_command(
+        ...     {
+        ...         "command": "capture",
+        ...         "model": {"word": "resnet18", "source": "torchvision"},
+        ...         "inputs": [{"word": "my cat.png", "sha256": "d5"}],
+        ...         "options": {"layers": ["layer3.*"], "verify": True},
+        ...     }
+        ... )
+        "hookscope capture resnet18 --input 'my cat.png' --layer 'layer3.*' --verify"
+    """
+    verb, model = metadata.get("command"), metadata.get("model", {})
+    inputs, options = metadata.get("inputs", []), metadata.get("options", {})
+    given = [entry for entry in inputs if entry.get("sha256")]  # noise and examples have no hash
+    by_python = (
+        verb not in RECORDING_COMMANDS
+        or "word" not in model
+        or model.get("source") == "live"
+        or any(entry.get("word", "tensor") == "tensor" for entry in given)
+        or _holds_objects(options)
+    )
+    if by_python:
+        return ""
+    words = ["hookscope", str(verb), str(model["word"])]
+    for entry in given:
+        if not entry.get("part") or entry["word"] != words[-1]:  # a word may be several tensors
+            words += ["--input", str(entry["word"])]
+    for name, value in options.items():
+        words += _option_words(name, value)
+    return shlex.join(words)
+
+
+def _option_words(name: str, value: Any) -> Iterator[str]:
+    """The words that give an option its value."""
+    flag = f"--{_FLAGS.get(name, name.replace('_', '-'))}"
+    if isinstance(value, bool):
+        yield flag if value else flag.replace("--", "--no-", 1)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (flag, f"{key}={item}")
+    elif name in _SEVERAL:
+        for item in [value] if isinstance(value, str) else value:
+            yield from (flag, str(item))
+    elif isinstance(value, list):
+        yield from (flag, ("x" if name in _OF_LENGTHS else ",").join(map(str, value)))
+    else:
+        yield from (flag, str(value))
+
+
+def _holds_objects(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return ONLY_PYTHON in value or any(map(_holds_objects, value.values()))
+    return isinstance(value, list) and any(map(_holds_objects, value))

@@ -1,0 +1,252 @@
+"""Drawings of numbers as inline SVG: histograms, and how something flows through the layers.
+
+Colours are those of the page's style sheet, by class. Names are escaped by ``Markup.format``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from hookscope.results.capture_file import CaptureFile
+from hookscope.results.module_tree import ROOT
+from hookscope.results.records import Record
+from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.views.html.page import PageFigure
+from hookscope.views.html.page_tree import parent_of
+from hookscope.views.images.tensor_view import Bin
+from hookscope.views.text.formats import count_text, number_text, visible
+
+BINS = 40
+
+WIDTH, HEIGHT = 760, 230
+
+LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46
+
+MAX_TITLED_POINTS = 400  # points that can be pointed at, each with its name; more are a line alone
+
+LETTER_WIDTH = 7  # pixels that a letter of a label takes
+
+
+@dataclass(frozen=True)
+class Point:
+    """One layer's value: its place on the line, its key, its node in the tree."""
+
+    place: int
+    key: str
+    node: int
+    value: float
+
+
+def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageFigure:
+    """Return a drawing of counts; the height of a bar is the logarithm of one more than its count.
+
+    Args:
+        key: whose values they are.
+        bins: of equal width, from ``pictures.values.histogram``.
+        nan: entries that are not drawn.
+        inf: entries that are not drawn.
+    """
+    most = max(one.count for one in bins)
+    wide = 200 / len(bins)
+    bars = "".join(
+        f"M{i * wide:.4g} 60v-{58 * math.log1p(one.count) / math.log1p(most):.4g}h{wide:.4g}V60z"
+        for i, one in enumerate(bins)
+        if one.count
+    )
+    svg = Markup(
+        '<svg viewBox="0 0 200 60" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<path class="bars" d="{}"/></svg>'
+    ).format(f"Histogram of {key}", bars)
+    odd = [f"{count_text(n)} {word} not drawn" for n, word in ((nan, "NaN"), (inf, "Inf")) if n]
+    ends = f"{number_text(bins[0].low)} to {number_text(bins[-1].high)}"
+    caption = "; ".join([ends, f"highest bar {count_text(most)}, heights by logarithm", *odd])
+    return PageFigure(f"Histogram of {key}", caption, svg=svg)
+
+
+def flow_figure(
+    title: str, about: str, lines: Sequence[tuple[str, Sequence[Point]]], names: Sequence[str]
+) -> PageFigure:
+    """Return a drawing of one value by layer in execution order, on a logarithmic scale.
+
+    Args:
+        title: what the values are.
+        about: a sentence on them.
+        lines: a file's letter and its points, for each file. Values that are not finite have a
+            mark at the upper edge, zeros at the lower.
+        names: the part of the model at each place, for the labels below.
+    """
+    values = [p.value for _, points in lines for p in points if 0 < p.value < math.inf]
+    low = math.floor(math.log10(min(values, default=1)))
+    high = max(math.ceil(math.log10(max(values, default=1))), low + 1)
+    across = (WIDTH - LEFT - RIGHT) / max(len(names) - 1, 1)
+
+    def x(place: int) -> float:
+        return round(LEFT + place * across, 1)
+
+    def y(value: float) -> float:
+        if not math.isfinite(value):
+            return TOP
+        share = (math.log10(value) - low) / (high - low) if value > 0 else 0
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+    parts = [*_gridlines(low, high, y), *_axis_labels(names, x)]
+    for line, (letter, points) in enumerate(lines):
+        told = f" in {letter}" if letter else ""
+        path = "L".join(f"{x(p.place)} {y(p.value)}" for p in points)
+        parts.append(Markup('<path class="line line{}" d="M{}"/>').format(line, path))
+        for p in points if len(points) <= MAX_TITLED_POINTS else ():
+            odd = "" if 0 < p.value < math.inf else " odd"
+            parts.append(
+                Markup(
+                    '<a href="#n{}" tabindex="-1">'
+                    '<circle class="dot line{}{}" cx="{}" cy="{}" r="3">'
+                    "<title>{}{}: {}</title></circle></a>"
+                ).format(
+                    p.node, line, odd, x(p.place), y(p.value), p.key, told, number_text(p.value)
+                )
+            )
+    svg = Markup('<svg viewBox="0 0 {} {}" role="group" aria-label="{}">{}</svg>').format(
+        WIDTH, HEIGHT, title, Markup().join(parts)
+    )
+    return PageFigure(title, about, svg=svg)
+
+
+def _gridlines(low: int, high: int, y: Callable[[float], float]) -> list[Markup]:
+    """Lines across at powers of ten, at most seven of them, each with its power."""
+    step = -(-(high - low) // 6)
+    return [
+        Markup(
+            '<path class="rule" d="M{0} {1}H{2}"/><text class="end" x="{3}" y="{4}">{5}</text>'
+        ).format(
+            LEFT,
+            y(10.0**power),
+            WIDTH - RIGHT,
+            LEFT - 6,
+            y(10.0**power) + 4,
+            "1" if power == 0 else f"1e{power}",
+        )
+        for power in range(low, high + 1, step)
+    ]
+
+
+def _axis_labels(names: Sequence[str], x: Callable[[int], float]) -> list[Markup]:
+    """The name of each part of the model where it begins; long parts first, as room allows."""
+    starts = [n for n, name in enumerate(names) if not n or names[n - 1] != name]
+    spans = {n: end - n for n, end in zip(starts, [*starts[1:], len(names)], strict=True)}
+    texts = {n: name if len(name := names[n]) <= 16 else f"…{name[-15:]}" for n in starts}
+    longest = sorted(starts, key=lambda n: -spans[n])
+    roomy = _without_overlap({n: (x(n), LETTER_WIDTH * (len(texts[n]) + 1)) for n in longest})
+    # On a phone letters are twice as large, and only some of these have room.
+    phones = _without_overlap({n: (x(n), 2 * LETTER_WIDTH * (len(texts[n]) + 1)) for n in roomy})
+    marks = []
+    for n in sorted(roomy):
+        less = "" if n in phones else Markup(' class="less"')
+        tick = Markup('<path class="tick" d="M{0} {1}v5"/>').format(x(n), HEIGHT - BOTTOM)
+        text = Markup('<text{} x="{}" y="{}">{}</text>')
+        marks += [tick, text.format(less, x(n), HEIGHT - BOTTOM + 24, texts[n])]
+    return marks
+
+
+def _without_overlap(labels: Mapping[int, tuple[float, float]]) -> list[int]:
+    """Those of the labels, each its left edge and its width, that have room beside those before."""
+    kept: list[int] = []
+    for n, (left, width) in labels.items():
+        free = all(
+            left + width <= labels[k][0] or labels[k][0] + labels[k][1] <= left for k in kept
+        )
+        if free and left + width - LETTER_WIDTH <= WIDTH:
+            kept.append(n)
+    return kept
+
+
+MAX_LABEL_DEPTH = 4  # words of a name that a label has
+
+_SCALE_NOTE = "The scale is logarithmic; a hollow mark at an edge is a zero, or no finite entry."
+
+# Of which kind, what is drawn, and what it means.
+_FLOW_KINDS: tuple[tuple[str, Callable[[Record], float | None], str, str], ...] = (
+    (OUTPUT, lambda r: r.stats.std, "Spread of activations", "Standard deviation of each output."),
+    (OUTPUT_GRAD, lambda r: r.stats.norm, "Gradient at outputs", "Euclidean norm of each one."),
+    (PARAM_GRAD, lambda r: r.stats.norm, "Gradient at parameters", "Euclidean norm of each one."),
+)
+
+
+def flow_figures(
+    captures: Sequence[CaptureFile],
+    letters: Sequence[str],
+    shown: Sequence[str],
+    nodes: Mapping[str, int],
+) -> tuple[PageFigure, ...]:
+    """Return a drawing for each kind of value that the files hold of two layers or more.
+
+    Only layers that hold no other recorded one are drawn: their holders repeat them.
+
+    Args:
+        captures: the files, one or two.
+        letters: what the page calls each.
+        shown: keys, in recorded order.
+        nodes: places of modules in the tree.
+    """
+    figures = []
+    chosen = set(shown)
+    for kind, value, title, about in _FLOW_KINDS:
+        found = [
+            {r.key: r for r in capture.records if r.kind == kind and r.key in chosen}
+            for capture in captures
+        ]
+        records = {key: one for side in reversed(found) for key, one in side.items()}
+        above = _ancestors(record.module for record in records.values())
+        keys = [key for key in shown if key in records and records[key].module not in above]
+        if kind != OUTPUT:  # gradients arrive last layer first
+            keys.reverse()
+        if len(keys) < 2:
+            continue
+        lines = [
+            (
+                letter,
+                [
+                    Point(n, visible(key), nodes[side[key].module], _or_nan(value(side[key])))
+                    for n, key in enumerate(keys)
+                    if key in side
+                ],
+            )
+            for letter, side in zip(letters, found, strict=True)
+        ]
+        names = _part_names([records[key].module for key in keys])
+        drawn = [(letter, points) for letter, points in lines if points]
+        both = "A is the whole line, B the broken one. " if len(drawn) > 1 else ""
+        figures.append(flow_figure(title, f"{about} {both}{_SCALE_NOTE}", drawn, names))
+    return tuple(figures)
+
+
+def _part_names(modules: Sequence[str]) -> list[str]:
+    """The part of the model at each place; of one with more than half of them, its own parts."""
+    words = [name.split(".") if name != ROOT else [ROOT] for name in modules]
+    names = [one[0] for one in words]
+    for depth in range(2, MAX_LABEL_DEPTH + 1):
+        name, times = Counter(names).most_common(1)[0]
+        if times * 2 <= len(names):
+            break
+        names = [
+            ".".join(one[:depth]) if part == name else part
+            for one, part in zip(words, names, strict=True)
+        ]
+    return list(map(visible, names))
+
+
+def _ancestors(modules: Iterable[str]) -> set[str]:
+    """Every module that holds one of ``modules``."""
+    found = {ROOT}
+    for name in modules:
+        while (name := parent_of(name)) not in found:
+            found.add(name)
+    return found
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,64 @@
+"""``--kind attention``: how much each position looks at each other one, head by head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hookscope.views.images.figures.canvas import (
+    check_panel_count,
+    escape_text,
+    finish_figure,
+    label_inches,
+    new_figure,
+    nonfinite_text,
+)
+from hookscope.views.images.figures.grid import LINE, Grid, draw_grid
+from hookscope.views.images.matrices import AttentionHeads
+
+_PANEL, _NUMBERS = 1.5, 0.3  # inches of a panel, and of the numbers beside it
+
+
+def draw(layers: Sequence[AttentionHeads], title: str, about: str, each: bool = False) -> Figure:
+    """Draw a panel for each head, queries downwards and keys to the right.
+
+    Args:
+        layers: one for each call of attention, drawn one below the other.
+        title: of the figure.
+        about: the model and its input.
+        each: one scale of colours for each head, in place of one for each call.
+    """
+    check_panel_count(sum(len(layer.heads) for layer in layers))
+    most = max(len(layer.heads) for layer in layers)
+    columns = most if len(layers) > 1 else math.ceil(math.sqrt(most))
+    grids = [
+        Grid(len(layer.heads), columns, _PANEL, _PANEL, each, left=_NUMBERS, below=_NUMBERS)
+        for layer in layers
+    ]
+    name = LINE * (len(layers) > 1)
+    height = sum(grid.size[1] + name for grid in grids)
+    odd = nonfinite_text(np.concatenate([layer.values.ravel() for layer in layers]))
+    foot_text = "; ".join(filter(None, ("queries downwards, keys to the right", about, odd)))
+    width = max(grids[0].size[0], max(label_inches(len(layer.name)) for layer in layers))
+    figure, foot = new_figure(width, height, title, foot_text, layout=None)
+    top = foot + height
+    for layer, grid in zip(layers, grids, strict=True):
+        if name:
+            figure.text(
+                (_NUMBERS + 0.08) / figure.get_figwidth(),
+                top / figure.get_figheight(),
+                escape_text(layer.name),
+                va="top",
+            )
+        labels = [f"head {head}" for head in layer.heads]
+        images = list(layer.values)
+        panels = draw_grid(figure, grid, images, labels, "attention weight", 0, top - name)
+        queries, keys = layer.values.shape[1:]
+        for panel in panels:
+            panel.set_yticks(sorted({0, queries - 1}))
+            panel.set_xticks(sorted({0, keys - 1}))
+        top -= grid.size[1] + name
+    return finish_figure(figure)

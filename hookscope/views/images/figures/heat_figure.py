@@ -1,0 +1,60 @@
+"""``--kind heat``: channel by position, as tokens have them, one panel a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+from hookscope.views.images.colors import color_scale
+from hookscope.views.images.figures.canvas import (
+    check_panel_count,
+    draw_image,
+    escape_text,
+    finish_figure,
+    new_figure,
+    nonfinite_text,
+)
+from hookscope.views.images.matrices import TokenMatrix
+
+_WIDTH, _HEIGHT = 6.5, 2.6  # inches of a panel
+
+
+def draw(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
+    """Draw each tensor, positions downwards and channels to the right, with its own scale.
+
+    Args:
+        tensors: one for each panel.
+        title: of the figure.
+        about: the model and its input.
+    """
+    check_panel_count(len(tensors))
+    odd = nonfinite_text(np.concatenate([tokens.values.ravel() for tokens in tensors]))
+    about = "; ".join(filter(None, (about, odd)))
+    figure, _ = new_figure(_WIDTH, _HEIGHT * len(tensors) + 0.3, title, about)
+    panels = figure.subplots(len(tensors), 1, squeeze=False).flat
+    for axes, tokens in zip(panels, tensors, strict=True):
+        names = len(tokens.channels)
+        shown = draw_image(axes, tokens.values, color_scale(tokens.values), aspect="auto")
+        figure.colorbar(shown, ax=axes, label=tokens.quantity, pad=0.02)
+        axes.set_title(escape_text(tokens.name))
+        axes.set_ylabel("position")
+        axes.set_xlabel("channel")
+        for axis, size, few in ((axes.yaxis, len(tokens.values), 6), (axes.xaxis, names, 24)):
+            each = FixedLocator(list(range(size))) if size <= few else None
+            axis.set_major_locator(each or MaxNLocator(min(few, 8), integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(_Names(tokens.channels)))
+    return finish_figure(figure)
+
+
+class _Names:
+    """The number of the channel at a place of the axis."""
+
+    def __init__(self, channels: tuple[int, ...]) -> None:
+        self.channels = channels
+
+    def __call__(self, at: float, position: int | None = None) -> str:
+        inside = 0 <= round(at) < len(self.channels)
+        return str(self.channels[round(at)]) if inside else ""

@@ -1,0 +1,100 @@
+"""The weights of a layer as pictures: kernels of a convolution by filter and input channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.views.images.feature_maps import check_channels, choose_channels
+
+MAX_COLUMNS = 16  # input channels of a kernel that are drawn
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Some kernels of a convolution.
+
+    Attributes:
+        values: ``(filters, columns, height, width)``.
+        filters: the output channel of each.
+        columns: what each column is: an input channel, or a step in time.
+        color: the columns of each filter are red, green and blue.
+        total: how many filters there are.
+        left_out: how many columns are not kept.
+    """
+
+    values: NDArray[Any]
+    filters: tuple[int, ...]
+    columns: tuple[str, ...]
+    color: bool
+    total: int
+    left_out: int
+
+
+def choose_kernels(
+    weight: NDArray[Any],
+    name: str,
+    channels: Sequence[int] | None,
+    by: str,
+    count: int,
+    seed: int,
+) -> Kernels:
+    """Return some filters of a convolution.
+
+    Three input channels are taken as red, green and blue. Of more, the first 16 are kept. Those of
+    a convolution in one dimension are one picture, with a row for each input channel; one in three
+    dimensions has a column for each step of each input channel.
+
+    Args:
+        weight: ``(output channels, input channels, [[depth,] height,] width)``.
+        name: whose they are, for an error.
+        channels: these filters, in place of ``count`` chosen ``by``; see ``channels.py``.
+        by: ``index``, ``strength`` or ``random``.
+        count: how many at most.
+        seed: of the random choice.
+
+    Raises:
+        RequestError: there is no such filter.
+
+    Example:
+        >>> found = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
+        >>> found.values.shape, found.color
+        ((4, 3, 7, 7), True)
+    """
+    total, inputs = weight.shape[:2]
+    check_channels(channels or (), total, name)
+    chosen = tuple(channels or ()) or choose_channels(weight, 0, by, count, seed)
+    kept = weight[list(chosen)]
+    if weight.ndim == 3:
+        return Kernels(kept[:, None], chosen, ("",), False, total, 0)
+    columns = [f"in {i}" for i in range(inputs)]
+    if weight.ndim == 5:
+        columns = [f"{column}, step {t}" for column in columns for t in range(weight.shape[2])]
+        kept = kept.reshape(len(kept), -1, *weight.shape[3:])
+    color = weight.ndim == 4 and inputs == 3
+    some = slice(None) if color else slice(MAX_COLUMNS)
+    left_out = len(columns) - len(columns[some])
+    return Kernels(kept[:, some], chosen, tuple(columns[some]), color, total, left_out)
+
+
+def output_channels_first(weight: NDArray[Any], groups: int = 1) -> NDArray[Any]:
+    """Return the weight of a transposed convolution with its output channels first.
+
+    Args:
+        weight: ``(input channels, output channels / groups, ...)``, as torch holds it.
+        groups: of the convolution.
+
+    Returns:
+        ``(output channels, input channels / groups, ...)``.
+
+    Example:
+        >>> output_channels_first(np.ones((6, 4, 3, 3)), groups=2).shape
+        (8, 3, 3, 3)
+    """
+    parted = weight.reshape(groups, -1, *weight.shape[1:])
+    turned = np.swapaxes(parted, 1, 2)
+    return turned.reshape(-1, *turned.shape[2:])

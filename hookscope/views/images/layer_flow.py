@@ -1,0 +1,127 @@
+"""How values and gradients go through a model: one number a tensor, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+from hookscope.results.module_tree import ROOT
+from hookscope.results.records import Record
+from hookscope.specs.record_kinds import (
+    ATTENTION,
+    INPUT,
+    OP,
+    OUTPUT,
+    PARAM_GRAD,
+    PARAM_UPDATE,
+    UNEDITED,
+)
+
+OUTPUTS, INPUTS, FUNCTIONS = "outputs", "inputs", "functions between modules"
+WEIGHTS, BIASES, PARAMETERS, OTHERS = "weights", "biases", "other parameters", "others"
+SERIES = (OUTPUTS, INPUTS, FUNCTIONS, WEIGHTS, BIASES, PARAMETERS, OTHERS)
+LINKED = (OUTPUTS, INPUTS)  # series whose points follow from one another
+
+
+@dataclass(frozen=True)
+class FlowPoint:
+    """One tensor: its row, counted from the top, and its numbers; None where none is finite.
+
+    ``value`` is a mean or a norm, ``spread`` the standard deviation beside a mean. ``odd`` tells
+    of entries that are NaN or infinite, which the numbers leave out.
+    """
+
+    row: int
+    value: float | None
+    spread: float | None = None
+    odd: bool = False
+
+
+@dataclass(frozen=True)
+class LayerFlow:
+    """A panel: the names of its rows in execution order, and the points of each series."""
+
+    rows: tuple[str, ...]
+    series: dict[str, tuple[FlowPoint, ...]]
+    quantity: str
+    norms: bool
+
+
+def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]:
+    """Return a panel for the values, one for the gradients, one for the updates of a step.
+
+    A row is one call of a module, the first to run at the top. Gradients are recorded from the last
+    layer back to the first, and turned round here. Weights of attention are left out, and so is
+    what an edit replaced.
+
+    Args:
+        records: of the tensors, in the order of the file.
+        named: whether these were asked for one by one. Otherwise inputs are left out where there
+            are outputs too: they are the outputs of other layers.
+
+    Raises:
+        RequestError: none of them flows anywhere.
+    """
+    kept = [r for r in records if r.kind != ATTENTION and not r.kind.endswith(UNEDITED)]
+    if not named and any(r.kind == OUTPUT for r in kept):
+        kept = [r for r in kept if r.kind != INPUT]
+    gradients = [r for r in kept if r.kind.endswith(".grad")]
+    updates = [r for r in kept if r.kind == PARAM_UPDATE]
+    values = [r for r in kept if r not in gradients and r not in updates]
+    flows = (
+        (values, "value: mean and standard deviation", False),
+        (_forward_order(gradients), "gradient: Euclidean norm", True),
+        (updates, "update: Euclidean norm", True),
+    )
+    found = tuple(_flow(some, quantity, norms) for some, quantity, norms in flows if some)
+    if not found:
+        raise RequestError(
+            "There is nothing here that goes from layer to layer.",
+            "Weights of attention are drawn by --kind attention.",
+        )
+    return found
+
+
+def _forward_order(records: Sequence[Record]) -> list[Record]:
+    """Gradients in the order of the forward pass.
+
+    A step records those of its parameters alone, and those in the model's own order.
+    """
+    backward = any(r.kind != PARAM_GRAD for r in records)
+    return list(reversed(records)) if backward else list(records)
+
+
+def _flow(records: Sequence[Record], quantity: str, norms: bool) -> LayerFlow:
+    # What a module returns decides its row: it takes its input before its parts have run.
+    first = sorted(records, key=lambda r: not r.kind.startswith(OUTPUT))
+    returned = {_row(record): record for record in reversed(first)}
+    rows: dict[str, int] = {}
+    for record in records:
+        if returned[_row(record)] is record:
+            rows[_row(record)] = len(rows)
+    series: dict[str, list[FlowPoint]] = {}
+    for record in records:
+        stats = record.stats
+        value, spread = (stats.norm, None) if norms else (stats.mean, stats.std)
+        point = FlowPoint(rows[_row(record)], value, spread, bool(stats.nan or stats.inf))
+        series.setdefault(_series(record), []).append(point)
+    ordered = sorted(series, key=lambda name: SERIES.index(name))
+    points = {name: tuple(sorted(series[name], key=lambda p: p.row)) for name in ordered}
+    return LayerFlow(tuple(rows), points, quantity, norms)
+
+
+def _row(record: Record) -> str:
+    """The call of the module; a parameter's gradient belongs to the module's first one."""
+    if record.module == ROOT and record.kind.startswith(INPUT):
+        return "the model's input"
+    again = record.call > 1 and record.kind not in (PARAM_GRAD, PARAM_UPDATE)
+    return f"{record.module}:{record.call}" if again else record.module
+
+
+def _series(record: Record) -> str:
+    if record.kind in (PARAM_GRAD, PARAM_UPDATE):
+        name = record.what.rpartition(".")[0]
+        return {"weight": WEIGHTS, "bias": BIASES}.get(name, PARAMETERS)
+    base = record.kind.removesuffix(".grad")
+    return {OUTPUT: OUTPUTS, INPUT: INPUTS, OP: FUNCTIONS}.get(base, OTHERS)

@@ -1,0 +1,144 @@
+"""What of a file is drawn, and as what: the keys that are meant, the kind of picture that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+from hookscope.results.capture_file import CaptureFile
+from hookscope.results.dimensions import find_channel_dim, layout
+from hookscope.results.records import Record
+from hookscope.specs.choices import PLOT_KINDS
+from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
+from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
+
+_OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)
+_NEEDED = {
+    "maps": "values or gradients of a layer",
+    "heat": "values or gradients of a layer",
+    "attention": "weights of attention, which capture --attention records",
+}
+
+
+@dataclass(frozen=True)
+class TensorPart:
+    """A tensor, or a part of it."""
+
+    record: Record
+    index: Index
+
+    @property
+    def name(self) -> str:
+        """The key, with the slice behind it."""
+        return f"{self.record.key}{slice_text(self.index)}"
+
+
+@dataclass(frozen=True)
+class PlotChoice:
+    """The kind of picture, why it was taken (empty where it was asked for), and of what.
+
+    ``left_out`` names what was asked for and does not fit the kind.
+    """
+
+    kind: str
+    why: str
+    parts: tuple[TensorPart, ...]
+    left_out: str = ""
+
+
+def choose_plot(capture: CaptureFile, words: Sequence[str], kind: str | None = None) -> PlotChoice:
+    """Return what to draw.
+
+    Args:
+        capture: the file.
+        words: keys, as ``keys.choose_keys`` takes them; none means all.
+        kind: of picture; None for the one that fits.
+
+    Raises:
+        RequestError: a word matches nothing, there is no such kind, or nothing fits the kind.
+    """
+    if kind is not None and kind not in PLOT_KINDS:
+        near = did_you_mean(kind, PLOT_KINDS)
+        raise RequestError(
+            f"There is no picture of kind {kind!r}.",
+            near or f"Choose among {', '.join(PLOT_KINDS)}.",
+        )
+    keys = [record.key for record in capture.records]
+    found = choose_keys(words, keys, capture.path) if words else [(key, WHOLE) for key in keys]
+    parts = tuple(TensorPart(capture.record(key), index) for key, index in found)
+    if not parts:
+        raise RequestError(f"{capture.path} holds no tensor.", "Record one with other layers.")
+    why = ""
+    if kind is None:
+        kind, why = _kind_for(capture, words, parts)
+    fitting = tuple(part for part in parts if _fits(kind, part))
+    if not fitting:
+        named = ", ".join(words) or str(capture.path)
+        raise RequestError(
+            f"--kind {kind} draws {_NEEDED[kind]}, and {named} has none.",
+            f"'hookscope show {capture.path}' lists what is in it.",
+        )
+    if kind == "maps":
+        _check_one_call(fitting, capture.path)
+    left = [part.name for part in parts if words and part not in fitting]
+    return PlotChoice(kind, why, fitting, ", ".join(left))
+
+
+def _fits(kind: str, part: TensorPart) -> bool:
+    of = part.record.kind
+    if kind == "attention":
+        return of.startswith(ATTENTION)
+    return kind not in ("maps", "heat") or not of.startswith((ATTENTION, *_OF_PARAMETERS))
+
+
+def _kind_for(
+    capture: CaptureFile, words: Sequence[str], parts: Sequence[TensorPart]
+) -> tuple[str, str]:
+    """The kind of picture that fits what was named, and the reason in words."""
+    if not words:
+        return "flow", "no KEY is named, so the whole file is drawn"
+    what = parts[0].name if len(parts) == 1 else f"each of {len(parts)} tensors"
+    if all(_fits("attention", part) for part in parts):
+        return "attention", f"{what} holds weights of attention"
+    if all(_fits("maps", part) for part in parts):
+        shapes = [capture.shape(part.record.key, part.index) for part in parts]
+        if _one_call(parts) and all(
+            _are_maps(capture, *pair) for pair in zip(parts, shapes, strict=True)
+        ):
+            return "maps", f"{what} has channels of two dimensions"
+        if all(map(_are_tokens, parts, shapes)):
+            return "heat", f"{what} has channels at several positions"
+    return "hist", f"{what} is drawn as a distribution where no other kind fits"
+
+
+def _are_maps(capture: CaptureFile, part: TensorPart, shape: tuple[int, ...]) -> bool:
+    record = part.record
+    if 0 in shape:
+        return False
+    if part.index != WHOLE:  # a slice is taken as it is: of three dimensions the first are channels
+        return 2 <= len(shape) <= 4 and max(shape[-2:]) > 1
+    letters = layout(record.type, record.kind, shape, capture.image)
+    sides = [n for letter, n in zip(letters, shape, strict=bool(letters)) if letter == "S"]
+    return "C" in letters and max(sides) > 1
+
+
+def _are_tokens(part: TensorPart, shape: tuple[int, ...]) -> bool:
+    if part.index != WHOLE or len(shape) != 3:
+        return False
+    along = find_channel_dim(part.record.type, part.record.kind, shape, None)
+    return along > 0 and shape[3 - along] > 1
+
+
+def _one_call(parts: Sequence[TensorPart]) -> bool:
+    return len({(part.record.module, part.record.call) for part in parts}) == 1
+
+
+def _check_one_call(parts: Sequence[TensorPart], path: object) -> None:
+    if not _one_call(parts):
+        raise RequestError(
+            f"Maps are drawn of one call of one layer, and these are {len(parts)} tensors of"
+            f" several: {parts[0].name}, {parts[-1].name}.",
+            "Name one layer, or take --kind hist, heat or flow.",
+        )

@@ -1,0 +1,157 @@
+"""Numbers, shapes and names as text: one rule for each, used by every table and line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rich.cells import cell_len
+
+from hookscope.files.escapes import visible as visible
+
+UNITS = ("K", "M", "G", "T", "P", "E")  # each a thousand of the one before
+DIGITS = 4  # significant digits on a terminal
+PLAIN_DIGITS = 9  # in a pipe: as many as tell any two float32 values apart
+
+
+def number_text(value: float | int | None, digits: int = DIGITS) -> str:
+    """Return ``value`` to ``digits`` significant digits; an ``int`` as it is up to seven digits.
+
+    Example:
+        >>> real(0.5), real(-1234.56), real(1.5e-7), real(3), real(None)
+        ('0.5000', '-1235', '1.500e-07', '3', '-')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, int) and abs(value) < 10**7:
+        return str(int(value))
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
+    if value == 0:
+        return "0"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def full_text(value: float | int | None) -> str:
+    """Return ``value`` for a pipe: integers exactly, other numbers to nine significant digits.
+
+    Example:
+        >>> full(1 / 3), full(2**63 - 1), full(None)
+        ('0.333333333', '9223372036854775807', '-')
+    """
+    if isinstance(value, int):
+        return str(int(value))
+    if value is None or not math.isfinite(value):
+        return number_text(value)
+    return f"{value:.{PLAIN_DIGITS}g}" if value else "0"
+
+
+def count_text(number: int) -> str:
+    """Return ``number`` with separators.
+
+    Example:
+        >>> count(11689512)
+        '11,689,512'
+    """
+    return f"{number:,}"
+
+
+def short_count_text(number: int) -> str:
+    """Return ``number`` to three significant digits, with K, M, G, T, P or E from 1000 up.
+
+    Example:
+        >>> short_count_text(11689512), short_count_text(9408), short_count_text(999999), short_count_text(64)
+        ('11.7M', '9.41K', '1.00M', '64')
+    """
+    value, *units = float(number), "", *UNITS
+    for unit in units:
+        if value < 999.5 or unit == UNITS[-1]:  # from 999.5 up, three digits round to 1000
+            break
+        value /= 1000
+    return f"{value:#.3g}".rstrip(".") + unit if unit else str(number)
+
+
+def bytes_text(number: int) -> str:
+    """Return a number of bytes in SI units (1 MB is 1,000,000 bytes).
+
+    Example:
+        >>> size(46796608), size(512)
+        ('46.8 MB', '512 bytes')
+    """
+    short = short_count_text(number)
+    if short.isdigit():
+        return plural(number, "byte")
+    return f"{short[:-1]} {short[-1].replace('K', 'k')}B"
+
+
+def percent_text(share: float) -> str:
+    """Return a share from 0 to 1 as per cent; 0% and 100% mean none and all.
+
+    Example:
+        >>> percent_text(0.5), percent_text(0.0), percent_text(1e-6), percent_text(0.99999)
+        ('50.0%', '0%', '<0.1%', '>99.9%')
+    """
+    if share in (0, 1):
+        return f"{share:.0%}"
+    if share < 0.0005:
+        return "<0.1%"
+    return ">99.9%" if share >= 0.9995 else f"{share:.1%}"
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Return a shape as ``1x64x56x56``; a tensor of no dimensions is ``scalar``.
+
+    Example:
+        >>> shape_label((1, 64, 56, 56)), shape_label(())
+        ('1x64x56x56', 'scalar')
+    """
+    return "x".join(str(n) for n in shape) or "scalar"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return ``1 layer``, ``15 layers``."""
+    return f"{count_text(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def fold(text: str, width: int) -> list[str]:
+    """Cut ``text`` into pieces of at most ``width`` terminal cells; joined they are ``text`` again.
+
+    Example:
+        >>> fold("features.denseblock1", 12)
+        ['features.den', 'seblock1']
+    """
+    if cell_len(text) <= width:
+        return [text]
+    pieces, piece, used = [], "", 0
+    for character in text:
+        cells = cell_len(character)
+        if piece and used + cells > max(width, 1):
+            pieces.append(piece)
+            piece, used = "", 0
+        piece, used = piece + character, used + cells
+    return [*pieces, piece]
+
+
+def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
+    """Break a sentence at spaces into lines of at most ``width`` cells, the later ones indented.
+
+    A word is folded only where it is wider than a whole line.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        joined = f"{line} {word}" if line.strip() else line + word
+        if cell_len(joined) <= width or not word:
+            line = joined
+            continue
+        if line.strip():
+            lines.append(line)
+            line = indent
+        *whole, rest = fold(word, max(width - max(cell_len(line), cell_len(indent)), 1))
+        for piece in whole:
+            lines.append(line + piece)
+            line = indent
+        line += rest
+    return [*lines, line]

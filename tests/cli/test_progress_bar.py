@@ -1,0 +1,25 @@
+"""The line of the progress bar: what there is no room for is left out, and nothing is cut."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hookscope.cli import console as out
+
+PACE = "rows/s, 2.69 kB, decode 39%, forward 61%, write 0%"
+
+
+@pytest.mark.parametrize("columns", [28, 31, *range(38, 43), *range(78, 83), 100, 120])
+@pytest.mark.parametrize("rate", ["5", "87.3", "0.0123", "1.23e+03"])
+def test_count_and_time_are_whole_at_any_width(columns: int, rate: str) -> None:
+    bar = out._new_bar(colored=False)
+    console = Console(file=io.StringIO(), width=columns - 1)
+    room = columns - 1 - (out._LEAST_BAR + 2 * 3 + len("/0:00:00") + 3)
+    bar.add_task(out._shortened("rows", f"{rate} {PACE}", room), total=203, completed=100)
+    console.print(bar.get_renderable())
+    line = console.file.getvalue().rstrip()
+    assert line.endswith("100/203 -:--:--") and "━" in line, line
+    assert "…" not in line and len(line) < columns

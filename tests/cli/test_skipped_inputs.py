@@ -1,0 +1,126 @@
+"""What in a folder of inputs is no file is left out with a note, and a folder that is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import hookscope
+from hookscope.errors import InputError
+from hookscope.specs.input_files import list_files
+
+DIGITS = Path(__file__).resolve().parents[2] / "sample_models"
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and links")
+
+
+def fill(folder: Path, images: int = 2) -> Path:
+    """Images, and what is called like images and is none."""
+    folder.mkdir(parents=True)
+    for i in range(images):
+        Image.new("L", (8, 8), 40 * i).save(folder / f"a{i}.png")
+    (folder / "dangling.png").symlink_to("nowhere.png")
+    (folder / "loop.png").symlink_to("loop.png")
+    (folder / "notes.txt").write_text("not called like an image")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "sub.png").mkdir()
+    (folder / "sub").mkdir()
+    return folder
+
+
+TOLD = (
+    "4 entries that are not files: dangling.png (a link that leads nowhere), loop.png (a link that"
+    " leads nowhere), pipe.png (a pipe), ..."
+)
+
+
+@pytest.mark.parametrize("word", ["{}", "{}/*.png", "{}/*"])
+def test_what_is_left_out_is_told(tmp_path: Path, caplog, word: str) -> None:
+    folder = fill(tmp_path / "photos")
+    word = word.format(folder)
+    with caplog.at_level(logging.INFO, logger="hookscope"):
+        found = list_files(word)
+    names = [Path(file).name for file in found]
+    assert [name for name in names if name.endswith(".png")] == ["a0.png", "a1.png"]
+    assert caplog.messages == [f"left out of {word}: {TOLD}"]
+
+
+def test_folders_that_a_glob_looks_into_are_not_told(tmp_path: Path, caplog) -> None:
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(tmp_path / "deep" / "er" / "a.png")
+    with caplog.at_level(logging.INFO, logger="hookscope"):
+        assert len(list_files(f"{tmp_path}/**/*")) == 1
+    assert caplog.messages == []
+
+
+def test_a_folder_of_nothing_else_says_what_is_in_it(tmp_path: Path) -> None:
+    folder = fill(tmp_path / "photos", images=0)
+    with pytest.raises(InputError, match="holds no image") as caught:
+        list_files(str(folder))
+    assert TOLD in caught.value.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["capture", "grads", "extract", "api"])
+def test_each_way_to_run_says_so_once(run, tmp_path: Path, caplog, command: str) -> None:
+    folder = fill(tmp_path / "work" / "photos")
+    model = f"{DIGITS}/digits.py:trained"
+    if command == "api":
+        with caplog.at_level(logging.INFO, logger="hookscope"):
+            hookscope.capture(model, input=str(folder), layers="fc")
+        assert sum(TOLD in text for text in caplog.messages) == 1
+        return
+    output = "out/" if command == "extract" else "out.safetensors"
+    words = (command, model, "--input", "photos", "--layer", "fc", "-o", output, "--force")
+    done = run(*words)
+    assert done.rc == 0, done.stderr
+    assert done.stderr.count(f"left out of photos: {TOLD}") == 1
+    assert "left out" not in run(*words, "-q").stderr
+
+
+# A working folder that was deleted
+
+GONE = """
+import os, sys
+os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+from hookscope.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "rc", "said"),
+    [
+        (["show", f"{DIGITS}/five.safetensors"], 0, ""),
+        (["show", f"{DIGITS}/features"], 0, ""),
+        (["config"], 0, ""),
+        (["models", "res*"], 0, ""),
+        (["verify", f"{DIGITS}/features"], 0, ""),
+        (["export", f"{DIGITS}/five.safetensors", "-o", "{}/a.npz"], 0, "wrote "),
+        (["report", f"{DIGITS}/five.safetensors", "-o", "{}/a.html"], 0, "wrote "),
+        (["report", f"{DIGITS}/five.safetensors"], 1, "The working folder was deleted"),
+        (["tree", "resnet18"], 1, "The working folder was deleted, and torch does not load"),
+        (["tree", "net.py:Net"], 2, "There is no file 'net.py'"),
+        (["config", "--allow"], 2, "none was found"),
+    ],
+)
+def test_in_a_deleted_folder_whole_paths_work(
+    clean_environment, tmp_path: Path, words: list[str], rc: int, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GONE, *(word.format(tmp_path) for word in words)],
+        cwd=tmp_path,
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == rc, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr and "Unexpected" not in done.stderr

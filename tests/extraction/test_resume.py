@@ -1,0 +1,448 @@
+"""Going on with a run over a dataset: folders, shares of the work, and what must be the same."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hookscope
+from hookscope.errors import RequestError, StoreError
+from hookscope.extraction.batch_runner import RunProgress, WaitTimes
+from hookscope.extraction.sharding_plan import Shard, assign_shards, plan_shards, shard_row_count
+from hookscope.results.features import folder, manifest
+from hookscope.results.features.location import (
+    Location,
+    RemoteLocation,
+    parse_location,
+    write_error,
+)
+from hookscope.tensors.hash import hash_tensors
+
+from .conftest import contents
+
+# How rows are parted.
+
+
+@given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 9), st.integers(1, 5))
+def test_every_row_is_in_one_batch_of_one_shard_of_one_process(
+    rows: int, size: int, batch: int, world: int
+) -> None:
+    shards = plan_shards(rows, size)
+    assert [row for s in shards for row in range(s.first, s.last)] == list(range(rows))
+    assert all(s.rows == size for s in shards[:-1]) and all(0 < s.rows <= size for s in shards)
+    for shard in shards:
+        batches = list(shard.batches(batch))
+        assert [row for b in batches for row in b] == list(range(shard.first, shard.last))
+        assert all(len(b) == batch for b in batches[:-1])
+    done = {s.name for s in shards[::3]}
+    parts = [assign_shards(shards, done, rank, world) for rank in range(world)]
+    assert [s for part in parts for s in part] == [s for s in shards if s.name not in done]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "batch", "shard_bytes", "rows", "expected"),
+    [
+        (1000, 32, 100_000, 10_000, 96),
+        (1000, 32, 96_000, 10_000, 96),
+        (1000, 32, 95_999, 10_000, 64),
+        (1000, 32, 1, 10_000, 32),
+        (1000, 32, None, 10_000, 640),
+        (0, 32, 100, 10_000, 3200),
+        (10**9, 4, None, 10_000, 4),
+        (10**6, 4, None, 10**6, 512),
+        (1, 4, None, 64, 4),
+        (1, 4, None, 65, 8),
+        (1, 4, None, 0, 4),
+    ],
+)
+def test_a_shard_is_whole_batches_of_bounded_size(
+    row_bytes: int, batch: int, shard_bytes: int | None, rows: int, expected: int
+) -> None:
+    assert shard_row_count(row_bytes, batch, shard_bytes, rows) == expected
+
+
+def test_the_name_of_a_shard_is_its_first_row() -> None:
+    assert Shard(512, 600).name == "rows-00000512.safetensors"
+    assert Shard(512, 600).rows == 88
+
+
+# How far a run is.
+
+
+def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    times = WaitTimes()
+    with times.of("forward"):
+        pass
+    with times.of("forward"), times.of("write"):
+        pass
+    assert (times.read, times.forward, times.write) == (0, 5 + 15, 5)
+    assert list(times.reading(["a", "b"])) == ["a", "b"]
+    assert times.read == 15  # for each batch, and for finding that there is none left
+    state = RunProgress(7, begun=next(clock))
+    assert state.seconds == 5 and state.seconds == 10
+    assert (state.total, state.rows, state.bytes, state.skipped) == (7, 0, 0, 0)
+
+
+# Folders.
+
+
+def test_files_are_written_found_and_removed_with_their_folders(tmp_path: Path) -> None:
+    place = Location(str(tmp_path / "out"))
+    assert place.names() == [] and place.size("a") is None
+    place.write("b/c.json", b"12")
+    place.write("b/d.json", b"3")
+    place.write("a", b"")
+    assert place.names() == ["a", "b/c.json", "b/d.json"]
+    assert (place.size("b/c.json"), place.size("a"), place.size("b")) == (2, 0, None)
+    with place.open("b/c.json") as file:
+        assert file.read() == b"12"
+    place.remove("b/c.json")
+    assert (tmp_path / "out" / "b").is_dir()
+    place.remove("b/d.json")
+    assert not (tmp_path / "out" / "b").exists()
+    place.remove("a")
+    assert (tmp_path / "out").is_dir() and place.names() == []
+    scratch = place.scratch("x")
+    assert scratch == tmp_path / "out" / ".x.part"
+    scratch.write_text("y")
+    place.take(scratch, "x")
+    assert contents(tmp_path / "out") == {"x": b"y"}
+    assert str(place) == str(tmp_path / "out")
+    again = pickle.loads(pickle.dumps(place))
+    assert type(again) is Location and again.names() == ["x"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_half(tmp_path: Path) -> None:
+    place = Location(str(tmp_path))
+    (tmp_path / "name").mkdir()
+    (tmp_path / "name" / "inside").write_text("kept")
+    with pytest.raises(StoreError, match=r"Cannot write name to .*: ") as caught:
+        place.write("name", b"data")
+    assert "--resume" in caught.value.hint
+    assert contents(tmp_path) == {"name/inside": b"kept"}
+    found = write_error("x to out/", OSError(28, "No space left on device"))
+    assert "Cannot write x to out/: " in str(found) and "o space left" in str(found)
+
+
+def test_a_folder_can_be_made_where_its_parents_allow_it(tmp_path: Path) -> None:
+    Location(str(tmp_path / "a" / "b")).check_writable()
+    Location(str(tmp_path)).check_writable()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for word in ("file", "file/below"):
+        with pytest.raises(RequestError, match="file is a file, and no folder"):
+            Location(str(tmp_path / word)).check_writable()
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    with pytest.raises(RequestError, match="dangling is a file"):
+        Location(str(tmp_path / "dangling")).check_writable()
+
+
+def test_a_folder_in_the_working_folder_may_be_named_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Location("out").check_writable()
+    parse_location("file://out").write("a", b"1")
+    assert contents(tmp_path) == {"out/a": b"1"}
+    assert type(parse_location(Path("out"))) is Location
+
+
+@pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="rights bind not")
+def test_a_folder_without_rights_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(RequestError, match="cannot be written to"):
+            Location(str(tmp_path / "out")).check_writable()
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_an_address_is_a_folder_too() -> None:
+    place = parse_location("memory://hookscope-resuming/")
+    assert isinstance(place, RemoteLocation)
+    place.check_writable()
+    assert place.names() == [] and place.size("a") is None
+    place.write("b/c", b"12")
+    place.write("a", b"345")
+    assert place.names() == ["a", "b/c"] and place.size("a") == 3
+    scratch = place.scratch("x")
+    scratch.write_bytes(b"6")
+    place.take(scratch, "x")
+    assert not scratch.exists() and place.names() == ["a", "b/c", "x"]
+    with place.open("x") as file:
+        assert file.read() == b"6"
+    again = pickle.loads(pickle.dumps(place))
+    assert again.names() == place.names() and again.scratch("x") != scratch
+    for name in ("a", "b/c", "x", "none"):
+        place.remove(name)
+    assert place.names() == []
+    with pytest.raises(RequestError, match="is no address"):
+        parse_location("nosuchprotocol://a/b")
+
+
+# Which model it was.
+
+
+def test_the_hash_of_a_model_follows_every_value_name_and_shape() -> None:
+    def model(**change: Any) -> nn.Module:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        for name, value in change.items():
+            net.register_buffer(name, value)
+        return net
+
+    first = hash_of_state(model())
+    assert first == hash_of_state(model()) and first is not None and len(first) == 64
+    others = [model(a=torch.zeros(2)), model(b=torch.zeros(2)), model(a=torch.zeros(1, 2))]
+    others += [model(a=torch.zeros(2, dtype=torch.float64)), model(a=torch.ones(2))]
+    changed = model()
+    with torch.no_grad():
+        changed[0].bias[0] += 1
+    hashes = [hash_of_state(net) for net in [*others, changed]]
+    assert len({first, *hashes}) == 7
+    assert hash_of_state(nn.Linear(2, 2, device="meta")) is None
+    strided = model()
+    strided[0].weight.data = strided[0].weight.data.T.contiguous().T
+    assert hash_of_state(strided) == first
+
+
+def test_large_values_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Linear(7, 5)
+    whole = hash_of_state(net)
+    monkeypatch.setattr("hookscope.tensors.hash._BLOCK", 8)
+    assert hash_of_state(net) == whole
+
+
+def hash_of_state(net: nn.Module) -> str | None:
+    return hash_tensors(net.state_dict(keep_vars=True).items())
+
+
+# What must be the same, and what is done again.
+
+MODEL = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
+VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def extract(out: Path, values: torch.Tensor = VALUES, **more: Any) -> Any:
+    more = {"layers": "0", "batch": 2, "shard_size": 1, "workers": 0} | more
+    return hookscope.extract(MODEL, out, input=TensorDataset(values), **more)
+
+
+PLAN: dict[str, Any] = {
+    "command": "extract",
+    "options": {"batch": 2, "seed": 0},
+    "model": {"word": "m", "blake3": "1"},
+    "inputs": {"words": ["a"], "rows": 6, "sha256": "2"},
+    "rows": 6,
+    "keys": [{"key": "0/output"}],
+}
+
+
+def begun(out: Path) -> Location:
+    """A folder in which PLAN was begun and its first shard is finished."""
+    place = Location(str(out))
+    assert manifest.start_run(place, PLAN) == set()
+    place.write("rows-00000000.safetensors", b"abc")
+    part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
+    part |= {"first": 0, "rows": 1, "inputs": [{"row": 0}]}
+    folder.write_json(place, manifest.part_name(0), part)
+    return place
+
+
+def test_the_same_plan_goes_on_with_what_is_sound(tmp_path: Path) -> None:
+    place = begun(tmp_path / "out")
+    assert manifest.start_run(place, PLAN) == {"rows-00000000.safetensors"}
+    place.write("rows-00000000.safetensors", b"abd")
+    assert manifest.start_run(place, PLAN) == set()
+    assert manifest.part_name(0) not in place.names()
+
+
+def changed(**more: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(PLAN)) | more
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        (changed(options={"batch": 3, "seed": 0}), r"another batch: 2, and now it would be 3\."),
+        (changed(options={"batch": 2, "seed": 1}), r"another seed: 0, and now it would be 1\."),
+        (changed(options={"batch": 2, "seed": 0, "x": 1}), r"another x: nothing, and now .* 1\."),
+        (changed(options={"batch": 2}), r"another seed: 0, and now it would be nothing\."),
+        (changed(model={"word": "n", "blake3": "1"}), r'another model word: "m", and now .* "n"'),
+        (changed(model={"word": "m", "blake3": "9"}), r'another model blake3: "1", and now .* "9"'),
+        (changed(rows=7), r"another rows: 6, and now it would be 7\."),
+        (changed(keys=[]), r'another keys: \[\{"key": "0/output"\}\], and now it would be \[\]'),
+        (
+            changed(inputs={"words": ["a"], "rows": 6, "sha256": "3"}),
+            r'another inputs sha256: "2", and now it would be "3"',
+        ),
+        (changed(options={"batch": 2, "seed": 0, "x": "y" * 99}), r'x: nothing.* "y{56}\.\.\.\.'),
+    ],
+)
+def test_a_plan_that_differs_is_refused_with_the_first_difference(
+    tmp_path: Path, plan: dict[str, Any], told: str
+) -> None:
+    place = begun(tmp_path / "out")
+    before = contents(tmp_path / "out")
+    with pytest.raises(RequestError, match=told) as caught:
+        manifest.start_run(place, plan)
+    assert "--force" in caught.value.hint
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        changed(inputs={"words": ["b", "c"], "rows": 6, "sha256": "2"}),
+        changed(model={"word": "m", "blake3": None}),
+        changed(options={"batch": 2, "seed": 0, "skip_bad": True}),
+    ],
+)
+def test_what_does_not_change_the_bytes_may_differ(tmp_path: Path, plan: dict[str, Any]) -> None:
+    place = begun(tmp_path / "out")
+    assert manifest.start_run(place, plan) == {"rows-00000000.safetensors"}
+    assert folder.read_json(place, folder.PLAN) == plan
+
+
+def test_words_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
+    place = Location(str(tmp_path / "out"))
+    plan = changed(inputs={"words": ["a"], "rows": 6, "sha256": None})
+    manifest.start_run(place, plan)
+    place.write("rows-00000000.safetensors", b"abc")
+    part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
+    folder.write_json(place, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []})
+    with pytest.raises(RequestError, match=r'another inputs words: \["a"\]'):
+        manifest.start_run(place, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"options": 3}'])
+def test_under_a_damaged_plan_nothing_counts_as_finished(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = begun(tmp_path / "out")
+    place.write(folder.PLAN, content)
+    assert manifest.start_run(place, PLAN) == set()
+    assert "rows-00000000.safetensors" not in place.names()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_finished_run_has_nothing_left_and_its_bytes_stay(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = extract(out)
+    before = contents(out)
+    again = extract(out, resume=True)
+    assert contents(out) == before
+    assert (first.resumed, again.resumed) == (0, 6)
+    told = json.loads((out / "manifest.json").read_text())
+    assert [shard["first"] for shard in told["shards"]] == [0, 2, 4]
+    assert told["schema"] == 2 and told["rows"] == 6
+    model = told["model"]
+    assert (model["word"], model["source"], model["blake3"]) == ("Sequential", "live", None)
+    assert model["state_blake3"] == hash_of_state(MODEL) and model["code_sha256"] is None
+    index = json.loads((out / "features.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 6 * 3 * 4
+    assert index["weight_map"] == {
+        "0/output[0:2]": "rows-00000000.safetensors",
+        "0/output[2:4]": "rows-00000002.safetensors",
+        "0/output[4:6]": "rows-00000004.safetensors",
+    }
+
+
+@pytest.mark.parametrize("lost", ["rows-00000002.safetensors", "inputs.jsonl", "manifest.json"])
+def test_what_is_lost_of_a_finished_run_is_made_again(tmp_path: Path, lost: str) -> None:
+    out = tmp_path / "out"
+    extract(out)
+    before = contents(out)
+    (out / lost).unlink()
+    done = extract(out, resume=lost != "manifest.json", force=lost == "manifest.json")
+    assert contents(out) == before
+    assert done.resumed == {"rows-00000002.safetensors": 4}.get(lost, 0)
+
+
+@pytest.mark.parametrize("kind", [{}, {"reduce": "pca:2"}, {"stats_only": True}])
+def test_a_folder_of_a_finished_run_taken_apart_is_put_together_again(tmp_path, kind) -> None:
+    out = tmp_path / "out"
+    extract(out, **kind)
+    before = contents(out)
+    place = Location(str(out))
+    plan = folder.read_json(place, "manifest.json")
+    told = {name: plan[name] for name in plan if name not in manifest._NOT_PLANNED} | {
+        "options": plan["options"]
+    }
+    sound = manifest.start_run(place, told)
+    assert sound == {shard["file"] for shard in plan["shards"]}
+    assert "manifest.json" not in contents(out)
+    assert extract(out, resume=True, **kind).resumed == 6
+    assert contents(out) == before
+
+
+def test_rows_that_are_not_told_of_keep_the_manifest_from_being_written(tmp_path: Path) -> None:
+    place = begun(tmp_path / "out")
+
+    def gather(place: Location, parts: Any) -> Any:
+        assert [part["first"] for part in parts] == [0] and "inputs" not in parts[0]
+        return list(parts), {"0/output[0:1]": "rows-00000000.safetensors"}, 12
+
+    with pytest.raises(StoreError, match="Of 6 rows 1 are known"):
+        manifest.finish_run(place, PLAN, {"fired": []}, gather)
+    assert "manifest.json" not in place.names()
+    found = manifest.finish_run(place, PLAN | {"rows": 1}, {"fired": [], "silent": []}, gather)
+    assert found == folder.read_json(place, "manifest.json")
+    assert (found["schema"], found["rows"], found["silent"]) == (2, 1, [])
+    assert (tmp_path / "out" / "inputs.jsonl").read_text() == '{"row": 0}\n'
+    index = folder.read_json(place, folder.INDEX)
+    assert index["metadata"]["total_size"] == 12
+    assert not any(name.startswith(".parts/") for name in place.names())
+
+
+def test_a_name_below_an_address_is_all_of_it() -> None:
+    place = parse_location("memory://hookscope-twice")
+    place.write("x", b"1")
+    place.write("hookscope-twice/x", b"2")  # somebody else's, in a folder of the same name
+    assert place.names() == ["hookscope-twice/x", "x"]
+    place.remove("x")
+    assert place.names() == ["hookscope-twice/x"]
+    place.remove("hookscope-twice/x")
+
+
+def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path: Path) -> None:
+    place = parse_location(f"local://{tmp_path}/out")
+    assert isinstance(place, RemoteLocation)
+    place.write("b/deep/c", b"12")
+    place.write("a", b"3")
+    assert contents(tmp_path) == {"out/b/deep/c": b"12", "out/a": b"3"}
+    assert place.names() == ["a", "b/deep/c"]
+    room = place.scratch("x").parent
+    assert room.is_dir() and not room.is_relative_to(tmp_path)
+    del place
+    gc.collect()
+    assert not room.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"inputs": None}, r'another inputs: \{"rows": 6, "sha256": "2"\}, and now .* nothing\.'),
+        ({"keys": [{"b": 1, "a": 2}]}, r'and now it would be \[\{"a": 2, "b": 1\}\]\.'),
+        ({"rows": "r" * 58}, rf'and now it would be "{"r" * 58}"\.'),
+        ({"rows": "r" * 59}, rf'and now it would be "{"r" * 56}\.\.\.\.'),
+    ],
+)
+def test_a_difference_is_told_in_one_short_line(tmp_path: Path, change: Any, told: str) -> None:
+    place = begun(tmp_path / "out")
+    with pytest.raises(RequestError, match=told):
+        manifest.start_run(place, changed(**change))
