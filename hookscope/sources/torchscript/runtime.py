@@ -204,16 +204,6 @@ def placed(module: Any, constant: torch.device | Tensor) -> torch.device | Tenso
     return there
 
 
-# Under these names the texts of operators and nodes call them.
-HELPERS: dict[str, Any] = {
-    made.__name__: made
-    for made in (
-        *(new, is_instance, wrap, unwrap_optional, pop_first, concat_in_place),
-        *(repeated, holds, remove, sort_floats, same_lists, to_list, module_at),
-        *(uninterpretable, raise_error, call_as, warn, placed, Awaitable),
-    )
-}
-
 # A bool is an int in Python alone, so it comes first.
 _PLAIN: tuple[tuple[type[Any], Type], ...] = (
     (bool, private.BOOL),
@@ -370,3 +360,14 @@ class DevicePlacement:
             return self.device(constant)
         there = self.device(constant.device)
         return constant if there == constant.device else constant.to(there)
+
+
+# Under these names the texts of operators and nodes call them.
+HELPERS: dict[str, Any] = {
+    made.__name__: made
+    for made in (
+        *(new, is_instance, wrap, unwrap_optional, pop_first, concat_in_place),
+        *(repeated, holds, remove, sort_floats, same_lists, to_list, module_at),
+        *(uninterpretable, raise_error, call_as, warn, placed, Awaitable),
+    )
+}
