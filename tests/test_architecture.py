@@ -30,7 +30,7 @@ UPWARDS = {
 # What imports torch: only when it is asked for.
 WITH_TORCH = {
     "results.features.torch_dataset",  # a torch.utils.data.Dataset
-    "cli.running",  # shows that torch is being imported, which takes seconds
+    "cli.run_context",  # shows that torch is being imported, which takes seconds
 }
 
 
