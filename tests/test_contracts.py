@@ -22,7 +22,7 @@ PLACES = {
     "hooks": (r"\.register_(\w+_)?hook$", r"hooks/registry\.py"),
     "TorchScript": (r"^torch\.jit\b", r"sources/torchscript/.*"),
     "matplotlib": (r"^matplotlib\b", r"views/images/figures/.*"),  # an extra
-    "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/out\.py|views/text/.*"),
+    "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py|views/text/.*"),
 }
 
 
