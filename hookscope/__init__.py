@@ -1,7 +1,7 @@
 """See and change what happens inside a PyTorch model: activations and gradients at any layer.
 
-The same verbs as on the command line, each one function. Names are imported when first used, so
-that ``import hookscope`` alone does not import torch.
+Each command of the command line is one function here. Names are imported when they are first used,
+so that ``import hookscope`` alone does not import torch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hookscope.api.filters import filters
     from hookscope.api.gradcheck import gradcheck
     from hookscope.api.grads import grads
-    from hookscope.api.load import load, load_model
-    from hookscope.api.open import open
+    from hookscope.api.load import load
+    from hookscope.api.load_model import load_model
     from hookscope.api.plot import plot
     from hookscope.api.record import record
     from hookscope.api.report import Report, report
@@ -40,14 +40,12 @@ if TYPE_CHECKING:
     from hookscope.results.health import Health
     from hookscope.specs.catalog import models
 
-_VERBS = (
+_FUNCTIONS = (  # each in the file of its name in hookscope/api/
     *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
-    *("grads", "load", "open", "plot", "record", "report", "step", "trace", "verify"),
+    *("grads", "load", "load_model", "plot", "record", "report", "step", "trace", "tree", "verify"),
 )
-_HOMES = {
-    **{verb: f"hookscope.api.{verb}" for verb in _VERBS},
-    "tree": "hookscope.api.tree",
-    "load_model": "hookscope.api.load",
+_MODULES = {
+    **{name: f"hookscope.api.{name}" for name in _FUNCTIONS},
     "models": "hookscope.specs.catalog",
     "emit": "hookscope.hooks.user_hooks.emission",
     "wrap": "hookscope.hooks.wrap",
@@ -81,7 +79,6 @@ __all__ = [
     "load",
     "load_model",
     "models",
-    "open",
     "plot",
     "record",
     "report",
@@ -94,9 +91,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""The way into the command, for its script and for ``python -m hookscope``."""
+"""The entry point of the command, for its script and for ``python -m hookscope``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command; Ctrl-C is answered in a word from the first moment on.
-
-    Importing the command takes long enough for a user to stop it.
-    """
+    """Run the command. Ctrl-C ends it without a traceback, also during its imports."""
     try:
         from hookscope.cli.main import main as run
 

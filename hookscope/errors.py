@@ -1,7 +1,7 @@
-"""The errors that hookscope raises on purpose, each with a sentence and a repair.
+"""The errors that hookscope raises, each with a message and a hint.
 
-Every one carries a ``hint``: what to do next. ``exit_code`` is what the shell sees: 2 where the
-request itself was wrong, 1 where a sound request failed while running.
+The ``hint`` says what to do next. ``exit_code`` is the exit status of the command: 2 if the request
+was wrong, 1 if a valid request failed while running.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hookscope.files.escapes import visible
 class HookscopeError(Exception):
     """Base of all errors raised by hookscope.
 
-    Names of files, modules and keys stand in both texts; what would not show is escaped there.
+    Both texts may contain names of files, modules and keys; invisible characters are escaped.
 
     Args:
         message: one sentence that names the cause.
-        hint: what to do next; empty when the message already says it.
+        hint: what to do next; empty if the message already says it.
     """
 
     exit_code = 1
@@ -33,13 +33,13 @@ class HookscopeError(Exception):
 
 
 class RequestError(HookscopeError):
-    """The request cannot be carried out as it was put: a word, a number or a file is wrong."""
+    """The request is wrong: a name, a number or a file."""
 
     exit_code = 2
 
 
 class ModelError(RequestError):
-    """The model word names nothing, or what it names cannot be built."""
+    """The spec of a model names nothing, or the model cannot be built."""
 
 
 class WeightsError(HookscopeError):
@@ -47,13 +47,13 @@ class WeightsError(HookscopeError):
 
 
 class WeightsFileError(WeightsError):
-    """A file of weights is damaged, of another kind, or does not fit the model."""
+    """A weights file is damaged, of another type, or does not fit the model."""
 
     exit_code = 2
 
 
 class LayerError(RequestError):
-    """A layer pattern matches nothing, or cannot be read."""
+    """A layer pattern matches nothing, or cannot be parsed."""
 
 
 class InputError(RequestError):
@@ -61,12 +61,12 @@ class InputError(RequestError):
 
 
 class EditError(RequestError):
-    """An edit cannot be read, or does not fit the layer that it names.
+    """An edit cannot be parsed, or does not fit its layer.
 
     Args:
         message: one sentence.
         hint: what to do next.
-        reason: why it does not fit, without the names of edit and layer.
+        reason: why it does not fit, without the names of the edit and the layer.
     """
 
     def __init__(self, message: str, hint: str = "", reason: str = "") -> None:
@@ -79,13 +79,13 @@ class LossError(RequestError):
 
 
 class LossFailed(LossError):
-    """A loss of the user's own raised while it was computed."""
+    """A custom loss raised an exception."""
 
     exit_code = 1
 
 
 class SettingsError(RequestError):
-    """A settings file or environment variable holds something unknown or unreadable."""
+    """A settings file or environment variable has an unknown or invalid value."""
 
 
 class StoreError(HookscopeError):
@@ -93,30 +93,30 @@ class StoreError(HookscopeError):
 
 
 class ResultsFileError(StoreError):
-    """A file of results is missing, damaged, of another kind, or not hookscope's."""
+    """A file of results is missing, damaged, of another type, or not hookscope's."""
 
     exit_code = 2
 
 
 class EnvironmentFault(HookscopeError):
-    """The installation is at fault: torchvision that does not match torch, no such device."""
+    """The environment is at fault: torchvision does not match torch, or there is no such device."""
 
 
 class ForwardError(HookscopeError):
-    """The model itself raised. ``layer`` names the module that was running.
+    """The model raised an exception. ``layer`` names the module that was running.
 
     Args:
-        message: one sentence with the model's own words.
+        message: one sentence with the model's message.
         layer: dotted name of the innermost module that was running; ``.`` is the model itself.
-        recorded: how many tensors had been recorded before.
+        recorded: how many tensors were recorded before.
         hint: what to do next.
 
     Attributes:
-        failure: a ``ForwardFailure``: what ran before, what came in, what was expected; None for a
-            backward pass.
-        tree: of ``tree``, the ``ModuleTree`` with what had run; else None.
-        exception: what the model raised.
-        with_grad: whether the pass was made with autograd.
+        failure: a ``ForwardFailure``: the calls before it, the input and the expected input; None
+            for a backward pass.
+        tree: for ``tree``, the ``ModuleTree`` with the calls before it; else None.
+        exception: the exception of the model.
+        with_grad: whether the pass ran with autograd.
     """
 
     def __init__(self, message: str, layer: str, recorded: int = 0, hint: str = "") -> None:
@@ -131,7 +131,7 @@ class ForwardError(HookscopeError):
 
     @property
     def hint(self) -> str:
-        """What is known of the failure, a line for each fact, and what to do next."""
+        """The known facts of the failure, one a line, and what to do next."""
         lines = self.failure.explanation() if self.failure is not None else []
         return "\n".join(map(visible, (*lines, *([self._hint] if self._hint else []))))
 
@@ -141,15 +141,15 @@ class ForwardError(HookscopeError):
 
 
 class HookError(HookscopeError):
-    """A hook of the user's own raised, or returned what cannot stand in the old value's place.
+    """A user hook raised, or returned a value that cannot replace the old one.
 
     Args:
-        message: one sentence with the hook, its line and the hook's own words.
+        message: one sentence with the hook, its line and the exception.
         layer: dotted name of the module at which it ran; ``.`` is the model itself.
         hint: what to do next.
 
     Attributes:
-        capture: the ``Capture`` of what had been recorded before; None outside a recording.
+        capture: the ``Capture`` of what was recorded before; None outside a recording.
     """
 
     def __init__(self, message: str, layer: str, hint: str = "") -> None:
@@ -159,11 +159,11 @@ class HookError(HookscopeError):
 
 
 class CheckFailed(HookscopeError):
-    """A demand of the user's (``strict``, ``verify``, ``max_bytes``) was not met."""
+    """A check of the user (``strict``, ``verify``, ``max_bytes``) failed."""
 
 
 def cause(error: Exception) -> str:
-    """Return the error's own words on one line, or its class's name where it has none."""
+    """Return the message of the error on one line, or its class's name if it has none."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import hookscope
 FUNCTIONS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
 FUNCTIONS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
 FUNCTIONS |= {"plot", "filters", "check", "diff"}
-FUNCTIONS |= {"extract", "open", "export", "verify"}
+FUNCTIONS |= {"extract", "export", "verify"}
 
 # What is named in one place alone: a pattern of names, and one of the paths where they may stand.
 PLACES = {
@@ -109,6 +110,13 @@ def test_exported_names_resolve_to_what_type_checkers_see(repo: Path) -> None:
     assert dir(hookscope) == sorted(hookscope.__all__)
     for name in hookscope.__all__:
         assert not isinstance(getattr(hookscope, name), ModuleType), name
+
+
+def test_every_public_name_says_what_it_does_and_hides_no_builtin() -> None:
+    for name in set(hookscope.__all__) - {"__version__"}:
+        assert not hasattr(builtins, name), name
+        documented = getattr(hookscope, name)
+        assert (documented.__doc__ or "").partition("\n")[0].endswith("."), name
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.execution.forward import first_difference
+from hookscope.execution.verification import first_difference
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.sources.loaded import LoadedModel

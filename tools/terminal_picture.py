@@ -19,9 +19,10 @@ from rich.terminal_theme import SVG_EXPORT_THEME as THEME
 from rich.text import Text
 
 from hookscope.results.capture_file import open_capture
+from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps
-from hookscope.views.text.summary import summary_lines
 from hookscope.views.text.terminal_maps import map_lines
+from hookscope.views.text.text_table import TextOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = "sample_models/five.safetensors"
@@ -36,7 +37,7 @@ def lines() -> list[Text]:
     maps = read_feature_maps(capture, "relu1/output", by="strength", count=10)
     return [
         Text(f"$ hookscope show {SAMPLE}", "bold"),
-        *summary_lines(capture, COLUMNS),
+        *display.text(capture, TextOptions(COLUMNS)),
         Text(),
         Text(f"$ hookscope show {SAMPLE} relu1 --map --by strength --count 10", "bold"),
         *map_lines(maps, (COLUMNS, LINES), colored=True),

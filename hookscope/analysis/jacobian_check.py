@@ -1,7 +1,7 @@
-"""A model's backward against numbers: central differences, entry by entry.
+"""Comparison of a model's backward pass with central differences, entry by entry.
 
 For f from R^n to R^m, column j of the Jacobian is (f(x + eps e_j) - f(x - eps e_j)) / (2 eps), with
-an error of the order of eps^2 where f is smooth; row k comes from a backward pass with a one at
+an error of the order of eps^2 where f is smooth. Row k comes from a backward pass with a one at
 output k. The two agree where |a - n| <= atol + rtol |n|, the rule of ``torch.autograd.gradcheck``.
 """
 
@@ -21,39 +21,41 @@ from hookscope.sources.wrappers import unwrapped
 from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors, walk
 
-LARGEST = 10_000_000  # entries of a Jacobian: 80 MB, and twice that is held
-PARAMETERS = 10_000  # so many numbers in parameters are varied, two runs of the model each
-FARTHEST = 5  # so many entries are told of where the two part
+LARGEST = 10_000_000  # entries of a Jacobian: 80 MB; twice that is in memory
+PARAMETERS = 10_000  # entries of parameters that are varied, with two runs of the model each
+MOST_ENTRIES = 5  # entries listed where the two differ
 
-Varied = dict[TensorPath, Tensor]
+Inputs = dict[TensorPath, Tensor]
 Outputs = list[tuple[TensorPath, tuple[int, ...]]]
 
 
 def compare_jacobians(
     prepared: Prepared, eps: float, atol: float, rtol: float
 ) -> Iterator[GradientComparison]:
-    """Yield how the analytical and the numerical Jacobians of a model in float64 compare.
+    """Yield a comparison of the analytical and the numerical Jacobian for each input and output.
 
     Raises:
         RequestError: no input is of a floating-point type, or the Jacobian is too large.
         LossError: no output is of a floating-point type.
         ForwardError: the model raised, forward or backward.
     """
-    inputs = dict(_floating(as_call(prepared.value)))
+    inputs = dict(_floating_tensors(as_call(prepared.value)))
     if not any(tensor.numel() for tensor in inputs.values()):
         raise RequestError(
             f"{prepared.loaded.word} takes no tensor of a floating-point type that holds a number.",
             "Give --shape, once for each input.",
         )
     parameters = {} if describe_fixed_parameters(prepared) else _parameters(prepared)
-    analytical, outputs = _analytical(prepared, inputs, parameters)
+    analytical, outputs = _analytical_jacobians(prepared, inputs, parameters)
     for path, tensor in (inputs | parameters).items():
-        numbers = _numerical(prepared, path, tensor, path in parameters, eps, outputs)
-        named = path[0] if path in parameters else ".".join(("input", *path[1:]))
-        for (name, shape), rows, columns in zip(outputs, analytical[path], numbers, strict=True):
-            yield _compared(
-                named,
-                ".".join(("output", *name)),
+        numerical = _numerical_jacobians(prepared, path, tensor, path in parameters, eps, outputs)
+        varied = path[0] if path in parameters else ".".join(("input", *path[1:]))
+        for (output, shape), rows, columns in zip(
+            outputs, analytical[path], numerical, strict=True
+        ):
+            yield _comparison(
+                varied,
+                ".".join(("output", *output)),
                 (tuple(tensor.shape), shape),
                 (rows, columns),
                 (atol, rtol),
@@ -61,20 +63,23 @@ def compare_jacobians(
 
 
 def describe_fixed_parameters(prepared: Prepared) -> str:
-    """Tell in words which parameters are too many to be varied; empty if none are."""
+    """Return a phrase for the parameters, if they are too many to be varied; else empty."""
     count = sum(parameter.numel() for parameter in _parameters(prepared).values())
     return f"the parameters, which are {count:,} numbers" if count > PARAMETERS else ""
 
 
-def _parameters(prepared: Prepared) -> Varied:
+def _parameters(prepared: Prepared) -> Inputs:
     named = unwrapped(prepared.module).named_parameters()
     return {(name,): x for name, x in named if x.requires_grad and x.is_floating_point()}
 
 
-def _analytical(
-    prepared: Prepared, inputs: Varied, parameters: Varied
+def _analytical_jacobians(
+    prepared: Prepared, inputs: Inputs, parameters: Inputs
 ) -> tuple[dict[TensorPath, list[Tensor | None]], Outputs]:
-    """For all that varies and each output the Jacobian by backward passes; None where none came."""
+    """For each input, parameter and output the Jacobian by backward passes; None if there is none.
+
+    The second value has the path and the shape of each output.
+    """
     leaves = {path: x.detach().clone().requires_grad_() for path, x in inputs.items()}
     with signal_safe(torch.enable_grad()):
         results = _evaluate(prepared, {path: x.clone() for path, x in leaves.items()})
@@ -92,29 +97,30 @@ def _analytical(
             f" {numel_in * numel_out:,} derivatives; at most {LARGEST:,} are checked.",
             "Give a smaller --shape, or check the layer that you doubt by itself.",
         )
-    found: dict[TensorPath, list[Tensor | None]] = {path: [] for path in leaves}
+    jacobians: dict[TensorPath, list[Tensor | None]] = {path: [] for path in leaves}
     for _, result in results:
-        rows = [_row(prepared, result, k, leaves) for k in range(result.numel())]
-        for place, path in enumerate(leaves):
-            column = [row[place] for row in rows]
-            zero = torch.zeros_like(leaves[path])
-            filled = [zero if grad is None else grad for grad in column]
-            known = any(grad is not None for grad in column)
-            flat = [grad.reshape(-1) for grad in filled]
-            found[path].append(torch.stack(flat) if known else None)
-    return found, [(path, tuple(result.shape)) for path, result in results]
+        rows = [_jacobian_row(prepared, result, k, leaves) for k in range(result.numel())]
+        for n, (path, leaf) in enumerate(leaves.items()):
+            grads = [row[n] for row in rows]
+            zero = torch.zeros_like(leaf)
+            flat = [(zero if grad is None else grad).reshape(-1) for grad in grads]
+            known = any(grad is not None for grad in grads)
+            jacobians[path].append(torch.stack(flat) if known else None)
+    return jacobians, [(path, tuple(result.shape)) for path, result in results]
 
 
-def _row(prepared: Prepared, result: Tensor, k: int, leaves: Varied) -> tuple[Tensor | None, ...]:
+def _jacobian_row(
+    prepared: Prepared, result: Tensor, k: int, leaves: Inputs
+) -> tuple[Tensor | None, ...]:
     if not result.requires_grad:
         return (None,) * len(leaves)
-    one = torch.zeros(result.numel(), dtype=result.dtype)
-    one[k] = 1
+    unit = torch.zeros(result.numel(), dtype=result.dtype)
+    unit[k] = 1
     try:
         return torch.autograd.grad(
             result,
             list(leaves.values()),
-            one.reshape(result.shape),
+            unit.reshape(result.shape),
             retain_graph=True,
             allow_unused=True,
         )
@@ -122,50 +128,50 @@ def _row(prepared: Prepared, result: Tensor, k: int, leaves: Varied) -> tuple[Te
         raise forward_error(prepared.module, prepared.value, error, during="backward") from error
 
 
-def _numerical(
+def _numerical_jacobians(
     prepared: Prepared, path: TensorPath, x: Tensor, in_model: bool, eps: float, outputs: Outputs
 ) -> list[Tensor]:
-    """For each output its Jacobian by one tensor, by central differences.
+    """For each output its Jacobian with respect to one tensor, by central differences.
 
-    A parameter, which is ``in_model``, is varied where it is, and put back bit for bit.
+    A parameter, which is ``in_model``, is varied in place and restored bit for bit.
     """
     columns: list[list[Tensor]] = [[] for _ in outputs]
-    moved = x.detach() if in_model else x.detach().clone()
+    varied = x.detach() if in_model else x.detach().clone()
     for j in range(x.numel()):
-        place = _index(j, tuple(x.shape))
-        value = moved[place].clone()
+        index = _unravel(j, tuple(x.shape))
+        value = varied[index].clone()
         sides = []
-        with _put_back(moved, place), signal_safe(torch.no_grad()):
+        with _restored(varied, index), signal_safe(torch.no_grad()):
             for step in (eps, -eps):
-                moved[place] = value + step
-                sides.append(_evaluate(prepared, {} if in_model else {path: moved.clone()}))
+                varied[index] = value + step
+                sides.append(_evaluate(prepared, {} if in_model else {path: varied.clone()}))
         for column, (_, above), (_, below) in zip(columns, *sides, strict=True):
             column.append(((above - below) / (2 * eps)).reshape(-1))
     return [torch.stack(column, dim=1) for column in columns]
 
 
 @signal_safe_contextmanager
-def _put_back(tensor: Tensor, place: tuple[int, ...]) -> Iterator[None]:
-    value = tensor[place].clone()
+def _restored(tensor: Tensor, index: tuple[int, ...]) -> Iterator[None]:
+    value = tensor[index].clone()
     try:
         yield
     finally:
-        tensor[place] = value
+        tensor[index] = value
 
 
 def _evaluate(
     prepared: Prepared, changed: dict[TensorPath, Tensor]
 ) -> list[tuple[TensorPath, Tensor]]:
-    """The floating outputs of the model with some inputs changed, always from the same seed."""
+    """The floating-point outputs of the model with some inputs changed, from the same seed."""
     torch.default_generator.manual_seed(prepared.seed)
     call = map_tensors(
         as_call(prepared.value),
         lambda path, tensor: changed[path] if path in changed else tensor.detach().clone(),
     )
-    return list(_floating(forward(prepared, call=call)))
+    return list(_floating_tensors(forward(prepared, call=call)))
 
 
-def _floating(value: Any) -> Iterator[tuple[TensorPath, Tensor]]:
+def _floating_tensors(value: Any) -> Iterator[tuple[TensorPath, Tensor]]:
     for path, tensor in walk(value):
         if tensor.is_floating_point():
             if tensor.layout is not torch.strided:
@@ -176,7 +182,7 @@ def _floating(value: Any) -> Iterator[tuple[TensorPath, Tensor]]:
             yield path, tensor
 
 
-def _compared(
+def _comparison(
     input: str,
     output: str,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
@@ -189,30 +195,30 @@ def _compared(
         analytical = torch.zeros_like(numerical)
         note = "no gradient came back" if bool(numerical.any()) else "the output is independent"
     difference = (analytical - numerical).abs()
-    fine = torch.isclose(analytical, numerical, rtol=tolerances[1], atol=tolerances[0])
-    wrong = int((~fine).sum())
-    # NaN is farther than anything; what agrees does not come before what does not.
+    close = torch.isclose(analytical, numerical, rtol=tolerances[1], atol=tolerances[0])
+    wrong = int((~close).sum())
+    # NaN counts as the largest distance; entries that agree come after those that do not.
     distance = difference.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    distance = torch.where(fine & (wrong > 0), -1.0, distance).reshape(-1)
-    places = distance.argsort(descending=True, stable=True)[: min(max(wrong, 1), FARTHEST)]
+    distance = torch.where(close & (wrong > 0), -1.0, distance).reshape(-1)
+    positions = distance.argsort(descending=True, stable=True)[: min(max(wrong, 1), MOST_ENTRIES)]
     entries = []
-    for place in places.tolist():
-        k, j = divmod(place, numerical.shape[1])
+    for position in positions.tolist():
+        k, j = divmod(position, numerical.shape[1])
         a, n = float(analytical[k, j]), float(numerical[k, j])
-        entries.append(Derivative(_index(j, shapes[0]), _index(k, shapes[1]), a, n, abs(a - n)))
+        entries.append(Derivative(_unravel(j, shapes[0]), _unravel(k, shapes[1]), a, n, abs(a - n)))
     return GradientComparison(
         input, output, *shapes, numerical.numel(), wrong, tuple(entries), note
     )
 
 
-def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of an entry from its place in row-major order.
+def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The index of an entry from its position in row-major order.
 
-    >>> _index(5, (2, 3))
+    >>> _unravel(5, (2, 3))
     (1, 2)
     """
     index: list[int] = []
     for length in reversed(shape):
-        place, rest = divmod(place, length)
+        position, rest = divmod(position, length)
         index.insert(0, rest)
     return tuple(index)

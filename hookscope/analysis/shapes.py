@@ -1,4 +1,4 @@
-"""One pass through a model for the tree: output shapes, calls and FLOPs of every module."""
+"""Output shapes, calls and FLOPs of every module, from one forward pass, for the tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.flop_counter import FlopCounterMode
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import forward_error, frozen, preserve_model_state
+from hookscope.execution.forward import forward_error
+from hookscope.execution.isolation import frozen, preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.layers import Layer, describe_model, layers_of
 from hookscope.hooks.recorder import Recorder
@@ -34,36 +35,37 @@ def add_shapes(
     tree: ModuleTree,
     loaded: LoadedModel,
     shape: Sequence[int] | None = None,
-    again: Callable[[], LoadedModel] | None = None,
+    reload: Callable[[], LoadedModel] | None = None,
 ) -> ModuleTree:
-    """Return ``tree`` with what one forward pass showed of each module.
+    """Return ``tree`` with the shapes, calls and FLOPs of each module in a forward pass.
 
-    The pass is made on the meta device, or truly where the model cannot run there. FLOPs are those
+    The pass is on the meta device, or with values if the model cannot run there. FLOPs are those
     of ``torch.utils.flop_counter``: matrix products, convolutions and attention, two for each
-    multiply-add; elementwise work is not counted.
+    multiply-add. Elementwise operations are not counted.
 
     Args:
         tree: the tree of the model ``loaded``.
         loaded: the model, itself on the meta device or not.
-        shape: shape of the noise to run on; None for what the model takes by itself.
-        again: loads the model once more, with values; for one that is on the meta device.
+        shape: shape of the noise to run on; None for the model's own input.
+        reload: loads the model again, with values, if ``loaded`` is on the meta device.
 
     Raises:
-        InputError: what the model takes is not known.
-        ForwardError: the true pass failed too; names the layer.
+        InputError: the model's input is not known.
+        ForwardError: the pass with values failed too; names the layer.
     """
     value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
     module = loaded.module
-    bare = any(parameter.is_meta for parameter in module.parameters())
+    on_meta = any(parameter.is_meta for parameter in module.parameters())
     try:
-        return _with_runs(tree, module if bare else meta_copy(module), _moved(value, "meta"))
-    except Exception as error:  # code that looks at values, such as a detector's, fails there too
-        unseen = error.reason if isinstance(error, _Stopped) else error
-    if bare and again:
-        module = again().module
+        meta_value = _to_device(value, "meta")
+        return _with_runs(tree, module if on_meta else meta_copy(module), meta_value)
+    except Exception as error:  # code that reads values, such as a detector's, fails there too
+        meta_error = error.reason if isinstance(error, _Stopped) else error
+    if on_meta and reload:
+        module = reload().module
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     prepared = Prepared(
-        loaded, module, (), _moved(value, device), (), 0, device, "", module.training
+        loaded, module, (), _to_device(value, device), (), 0, device, "", module.training
     )
     with (
         explain_forward_errors(prepared),
@@ -71,10 +73,10 @@ def add_shapes(
     ):
         try:
             run = _with_runs(tree, module, prepared.value)
-        except _Stopped as stop:
-            failed = forward_error(module, value, stop.reason)
-            failed.tree = stop.tree
-            raise failed from unseen
+        except _Stopped as stopped:
+            failed = forward_error(module, value, stopped.reason)
+            failed.tree = stopped.tree
+            raise failed from meta_error
     log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
     return run
 
@@ -90,8 +92,8 @@ def _counting_flops() -> Iterator[FlopCounterMode]:
     try:
         yield counter
     finally:
-        # PyTorch takes a mode off its stack while the mode handles a call. An interrupt may keep it
-        # from putting the mode back, and the counter then finds nothing to take off.
+        # PyTorch takes a mode off its stack while the mode handles a call. After an interrupt the
+        # mode may be missing, and the counter cannot remove it.
         while _len_torch_dispatch_stack() > depth:
             _pop_mode()
         _push_mode(mode)
@@ -99,7 +101,7 @@ def _counting_flops() -> Iterator[FlopCounterMode]:
 
 
 class _Stopped(Exception):
-    """A pass ended early: by which exception, and what had run."""
+    """A pass that an exception ended: the exception, and the tree of what had run."""
 
     def __init__(self, reason: Exception, tree: ModuleTree) -> None:
         super().__init__(str(reason))
@@ -107,16 +109,17 @@ class _Stopped(Exception):
         self.tree = tree
 
 
-def _moved(value: Any, device: torch.device | str | None) -> Any:
+def _to_device(value: Any, device: torch.device | str | None) -> Any:
     return map_tensors(value, lambda path, tensor: tensor.to(device))
 
 
 def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     layers = layers_of(model)
-    recorder = Recorder(model, layers, [OUTPUT], sink=ShapeSink)
-    stopped: Exception | None = None
+    recorder = Recorder(model, layers, [OUTPUT], sink=ShapeSink())
+    failure: Exception | None = None
     with (
-        # Of a parameter that a module is called with, the counter wants the function in the graph.
+        # The counter needs a grad_fn of each parameter that a module is called with and that
+        # requires grad.
         frozen(model.parameters()),
         signal_safe(torch.no_grad()),
         _counting_flops() as counter,
@@ -126,8 +129,8 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
             args, kwargs = as_call(value)
             model(*args, **kwargs)
         except Exception as error:
-            stopped = error
-    if len(recorder.layers) > len(layers):  # ``forward`` added some
+            failure = error
+    if len(recorder.layers) > len(layers):  # ``forward`` added layers
         tree, layers = describe_model(model, tree.model), layers_of(model)
     calls = {executed.module: executed.calls for executed in capture.coverage.executed}
     shapes: dict[str, list[str]] = defaultdict(list)
@@ -142,12 +145,12 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
     }
     nodes = tuple(replace(node, run=runs[node.name]) for node in tree.nodes)
     known = ModuleTree(tree.model, nodes, nodes[0])
-    if stopped is not None:
-        raise _Stopped(stopped, known) from stopped
+    if failure is not None:
+        raise _Stopped(failure, known) from failure
     return known
 
 
 def _flops_of(layer: Layer, root: str, flops: Mapping[str, int]) -> int:
-    """What the counter has for a module, named there by the model's class and one of its names."""
+    """The FLOPs of a module, which the counter calls by the model's class and one of its names."""
     names = (root if name == ROOT else f"{root}.{name}" for name in (layer.name, *layer.aliases))
     return next((flops[name] for name in names if name in flops), 0)

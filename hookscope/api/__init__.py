@@ -1,4 +1,4 @@
-"""The verbs, each one function in a file of its name: what the command line does, for Python.
+"""The public functions, each in a file of its name: the commands of the command line for Python.
 
-Nothing here prints. Notes on what was chosen by default go to the logger ``hookscope``.
+Nothing here prints. Notes on defaults go to the logger ``hookscope``.
 """

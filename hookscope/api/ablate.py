@@ -1,4 +1,4 @@
-"""Knock layers or channels out in turn, and rank them by what that does."""
+"""Ablate layers or channels one at a time, and rank them by the effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from hookscope.analysis.ablation.ablation_run import Progress, prepare_ablation, run_ablation
 from hookscope.analysis.ablation.baseline import resolve_baseline
-from hookscope.execution.forward import disable_mha_fast_path
+from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
@@ -28,8 +28,8 @@ from hookscope.specs.request import (
     LossRequest,
     ModelRequest,
     Request,
-    RunOptions,
 )
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.interrupts import signal_safe
 
 
@@ -67,7 +67,7 @@ def ablate(
     file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
-    """Knock out every chosen layer in turn, and rank them by how far that moves the output.
+    """Ablate every selected layer in turn, and rank them by the change of the output.
 
     A knock-out is an edit of a layer's output, in all of its calls; the model is run anew for each,
     from the same seed. Keywords that ``grads`` has too mean the same here.
@@ -100,26 +100,26 @@ def ablate(
         >>> [(knockout.layer, knockout.output) for knockout in found.knockouts]
         [('0', 1.0), ('1', 1.0), ('2', 1.0)]
     """
-    own = AblateOptions(by, channels, rank)
-    asked = LossRequest(loss, target, reduction, raw)
+    options = AblateOptions(by, channels, rank)
+    loss_request = LossRequest(loss, target, reduction, raw)
     request = Request(
         "ablate",
         ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
-        loss=asked,
+        loss=loss_request,
     )
     if file is not None:
         check_ending(Path(file), ".json")
-    measure = resolve_loss(asked)
+    objective = resolve_loss(loss_request)
     selection = replace(request.layers, leaves=leaves or request.layers.everything)
     prepared = prepare(replace(request, layers=selection))
-    yardstick = functools.partial(
-        resolve_baseline, prepared, asked=asked, rank=rank, measure=measure
+    baseline = functools.partial(
+        resolve_baseline, prepared, request=loss_request, rank=rank, objective=objective
     )
-    # Inside the fast path of transformers there are no layers to knock out.
+    # The fast path of transformers skips layers, which then could not be ablated.
     with signal_safe(torch.no_grad()), disable_mha_fast_path():
-        metadata = describe_run("ablate", prepared, request.chosen(own))
-        job, result = prepare_ablation(prepared, by, channels, rank, yardstick, metadata)
-        return run_ablation(job, result, file, progress)
+        metadata = describe_run("ablate", prepared, request.chosen(options))
+        run, result = prepare_ablation(prepared, by, channels, rank, baseline, metadata)
+        return run_ablation(run, result, file, progress)

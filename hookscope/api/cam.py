@@ -1,4 +1,4 @@
-"""Explain a class's score by a heat map over the image."""
+"""Explain the score of a class by a heat map over the image."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.cams.cam_capture import build_capture
-from hookscope.analysis.cams.cam_run import CamRun, Progress
+from hookscope.analysis.cams.cam_input import CamInput, Progress
+from hookscope.analysis.cams.cam_run import run_cam
 from hookscope.analysis.cams.class_score import ClassScore
 from hookscope.errors import RequestError
 from hookscope.execution.prepare import prepare
@@ -19,7 +19,8 @@ from hookscope.hooks.capture import Capture
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CamOptions
-from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request, RunOptions
+from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
 
 
 def cam(
@@ -94,24 +95,25 @@ def cam(
         >>> list(shot), tuple(shot["layer4/cam"].shape)
         (['layer4/cam', './cam', './image'], (1, 2, 2))
     """
-    own = CamOptions(by, layer, target, upsample, steps, baseline)
+    options = CamOptions(by, layer, target, upsample, steps, baseline)
     request = Request(
         "cam",
         ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
-        LayerSelection(layer or ()),
+        LayerSelection(() if layer is None else layer),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
     )
-    options = {name: one for name, one in request.chosen(own).items() if name != "layers"}
+    chosen = request.chosen(options)
+    chosen.pop("layers", None)  # it is the option ``layer``
     prepared = prepare(request)
     if layer is not None and len(prepared.layers) > 1:
-        names = ", ".join(one.name for one in prepared.layers[:4])
+        names = ", ".join(matched.name for matched in prepared.layers[:4])
         raise RequestError(
             f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
             "A map explains one layer: name it in full.",
         )
-    asked = CamRun(prepared, ClassScore(target), by, progress)
-    found = asked.run(layer is not None, steps, baseline)
-    shot, told = build_capture(asked, found, upsample)
-    shot.metadata = describe_run("cam", prepared, options) | {"cam": told}
-    return shot
+    score = ClassScore(target)
+    inputs = CamInput(prepared, score, layer_given=layer is not None, progress=progress)
+    capture, metadata = run_cam(inputs, by, upsample, steps, baseline)
+    capture.metadata = describe_run("cam", prepared, chosen) | {"cam": metadata}
+    return capture

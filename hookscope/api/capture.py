@@ -1,4 +1,4 @@
-"""Run a model once and keep what its layers took and gave."""
+"""Run a model once and record the inputs and outputs of its layers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ import torch
 from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.forward import check_all_ran, check_recording_size, verify_output_unchanged
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
 from hookscope.execution.recorded_run import run_forward
+from hookscope.execution.size_estimate import check_recording_size
+from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CaptureOptions
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.record_kinds import ATTENTION, OP
 from hookscope.specs.request import (
     InputRequest,
-    Interventions,
     LayerSelection,
     ModelRequest,
     Request,
-    RunOptions,
 )
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.interrupts import signal_safe
 
 
@@ -70,14 +71,14 @@ def capture(
     strict: bool = False,
     max_bytes: int | None = None,
 ) -> Capture:
-    """Run a model once and return what the chosen layers took and gave.
+    """Run a model once and return the inputs and outputs of the selected layers.
 
     Args:
-        model: a model's word, or a live module.
-        layers: layer patterns; none means all. A leading ``!`` takes away.
-        types: class names or globs of them.
-        depth: names of at most so many parts.
-        leaves: modules without children only.
+        model: the spec of a model, or a module.
+        layers: layer patterns; none means all. A leading ``!`` excludes.
+        types: class names, or globs of them.
+        depth: the maximum number of parts of a name.
+        leaves: leaf modules only.
         what: ``output``, ``input`` or both.
         ops: record too what functions return that the chosen layers call between modules, as
             ``<module>[:call]/add`` (see docs/ops.md).
@@ -91,16 +92,16 @@ def capture(
             tensor, a tuple of positional arguments, a dict of keyword arguments, or a pair of both.
             None: what the model's file offers, or standard normal noise.
         shape: shape of that noise.
-        preprocess: ``imagenet`` or ``none``; None for the weights' own recipe.
-        size: height and width an image is brought to, in pixels.
+        preprocess: ``imagenet`` or ``none``; None for the preset of the weights.
+        size: height and width that an image is resized to, in pixels.
         mean: subtracted from each channel of an image whose values lie from 0 to 1.
-        std: what each channel is then divided by.
+        std: each channel is then divided by it.
         weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
             its index or its folder).
-        rename: prefixes of names in the file and what stands for them in the model.
-        partial: take from the file what fits and leave the rest as built.
+        rename: prefixes of names in the file, each with its replacement in the model.
+        partial: load the weights that match and keep the initial values of the rest.
         model_args: keyword arguments for a class or factory.
-        method: the method to run in place of ``forward``, of a model given by its word.
+        method: the method to run instead of ``forward``, of a model given by its spec.
         attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
         seed: of random weights, noise and dropout.
@@ -110,16 +111,16 @@ def capture(
             ``balanced_low_0`` or ``sequential``, which accelerate spreads it by.
         max_memory: bytes of weights that a device gets then at most, as in ``{"cuda:0": 10**10}``;
             others get what is free.
-        train: run in train mode; buffers are put back afterwards.
+        train: run in train mode; buffers are restored afterwards.
         generate: let a language model add so many tokens to its input by its own ``generate``, the
             likeliest each time. Every step has a call number of its own: ``lm_head:2/output``.
         edits: changes to activations on their way, each ``GLOB=OP:ARG`` (see docs/edits.md), in the
             order given. The value before goes to ``<module>/output.unedited``, and the model runs
             once more without edits: ``metadata["effect"]`` tells what they did to its output.
-        compare: record that run too and tell how far every later layer moved.
-        verify: run again without hooks, but with the edits, and demand a bit-equal output.
-        strict: demand that every matched layer ran.
-        max_bytes: stop rather than record more.
+        compare: record that run too, and report the change at every later layer.
+        verify: run again with the edits but no recording hooks, and require a bit-identical output.
+        strict: require that every matched layer ran.
+        max_bytes: the maximum of bytes to record.
         hooks: hooks of your own: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
             functions, or a dict from globs to either. One without a glob goes to the chosen layers.
         hook_args: further arguments, for every hook that has a parameter of the name.
@@ -148,30 +149,29 @@ def capture(
         RunOptions(seed, dtype, device, device_map, max_memory, train, generate),
         Interventions(edits, (), compare, hooks, hook_args, hook_kind),
     )
-    own = CaptureOptions(what, ops, attention, verify, strict, max_bytes)
-    kinds = own.kinds
-    watching = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
-    kinds |= watching
+    options = CaptureOptions(what, ops, attention, verify, strict, max_bytes)
+    traced_kinds = ({OP} if ops else set()) | ({ATTENTION} if attention else set())
+    kinds = options.kinds | traced_kinds
     prepared = prepare(request)
     check_recording_size(prepared, kinds, max_bytes)
     with (
-        Provenance("capture", prepared, request.chosen(own)) as provenance,
+        Provenance("capture", prepared, request.chosen(options)) as provenance,
         signal_safe(torch.no_grad()),
     ):
         run = run_forward(prepared, kinds, max_bytes)
-        shot = provenance.capture = run.capture
-        if verify or watching:
+        recorded = provenance.capture = run.capture
+        if verify or traced_kinds:
             verify_output_unchanged(
-                prepared, shot.output, excuse_noise=not verify, recorded=len(shot)
+                prepared, recorded.output, excuse_noise=not verify, recorded=len(recorded)
             )
-        shot.metadata = provenance.metadata() | run.told
-        shot.metadata |= describe_effect(
+        recorded.metadata = provenance.metadata() | run.metadata
+        recorded.metadata |= describe_effect(
             prepared, run, functools.partial(run_forward, kinds=kinds), compare
         )
     if verify:
-        shot.metadata["verified"] = True
-    if top := top_classes(prepared, shot.output):
-        shot.metadata["top"] = top
+        recorded.metadata["verified"] = True
+    if top := top_classes(prepared, recorded.output):
+        recorded.metadata["top"] = top
     if strict:
-        check_all_ran(shot)
-    return shot
+        check_all_ran(recorded)
+    return recorded

@@ -1,4 +1,4 @@
-"""Look for what is wrong with a model."""
+"""Diagnose a model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from hookscope.specs.health_checks import (
     UNCALLED,
     VANISHING,
 )
-from hookscope.specs.request import InputRequest, LossRequest, ModelRequest, Request, RunOptions
+from hookscope.specs.request import InputRequest, LossRequest, ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
 
 UNTRAINED = ("random", "as built", "as given")
 
@@ -85,7 +86,7 @@ def check(
     device: str | None = None,
     train: bool = False,
 ) -> Health:
-    """Run a model forward and a loss backward once, and say what is wrong with it.
+    """Run a model forward and a loss backward once, and diagnose it.
 
     Everything is judged as it passes; no activation and no gradient is kept. Keywords that
     ``grads`` has too mean the same here.
@@ -117,7 +118,7 @@ def check(
         >>> [(f.check, f.layer) for f in hookscope.check(net, input=torch.ones(2, 4)).findings]
         [('dead', '1'), ('vanishing', '0')]
     """
-    own = CheckOptions(
+    options = CheckOptions(
         only,
         skip,
         dead=dead,
@@ -128,71 +129,83 @@ def check(
         floor=floor,
         ceiling=ceiling,
     )
-    asked = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
+    loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
     request = Request(
         "check",
         ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
         input=InputRequest(input, shape, preprocess, size, mean, std),
         run=RunOptions(seed, dtype, device, train=train),
-        loss=asked,
+        loss=loss_request,
     )
-    names, thresholds = own.names, own.thresholds
-    own_loss = not asked.is_default
-    measure: Objective | None = None
-    if own_loss:
-        measure = resolve_loss(asked)
+    names, thresholds = options.names, options.thresholds
+    has_chosen_loss = not loss_request.is_default
+    objective: Objective | None = None
+    if has_chosen_loss:
+        objective = resolve_loss(loss_request)
     elif not forward_only:
-        measure = Objective(
+        objective = Objective(
             lambda prepared, output: projection_loss(output, prepared.seed), False, None
         )
     prepared = prepare(request)
-    metadata = describe_run("check", prepared, request.chosen(own))
-    standing = inspect_parameters(prepared.module, prepared.loaded.module)
-    seen = run_and_observe(prepared, measure, own_loss=own_loss, margin=margin)
-    idle = unexecuted_modules(seen) if seen.failure is None and not prepared.train else []
-    traced: tuple[Record, ...] = ()
-    if measure and not_finite(seen.gradients):
-        traced = trace_gradients(prepared, measure)
-    trained = frozenset(runs_in_training(prepared, idle) if idle else ())
-    facts = CheckContext(seen, standing, thresholds, train, trained, traced, names)
-    found = [
-        *failure_findings(facts),
-        *nonfinite_findings(facts),
-        *activation_findings(facts),
-        *gradient_findings(facts),
-        *untrained_parameter_findings(facts),
-        *unused_layer_findings(facts),
-        *dtype_promotion_findings(facts),
+    metadata = describe_run("check", prepared, request.chosen(options))
+    parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
+    observation = run_and_observe(prepared, objective, own_loss=has_chosen_loss, margin=margin)
+    uncalled = (
+        unexecuted_modules(observation)
+        if observation.failure is None and not prepared.train
+        else []
+    )
+    gradient_trace: tuple[Record, ...] = ()
+    if objective and not_finite(observation.gradients):
+        gradient_trace = trace_gradients(prepared, objective)
+    trained = frozenset(runs_in_training(prepared, uncalled) if uncalled else ())
+    context = CheckContext(
+        observation, parameter_report, thresholds, train, trained, gradient_trace, names
+    )
+    findings = [
+        *failure_findings(context),
+        *nonfinite_findings(context),
+        *activation_findings(context),
+        *gradient_findings(context),
+        *untrained_parameter_findings(context),
+        *unused_layer_findings(context),
+        *dtype_promotion_findings(context),
         *parameter_findings(
-            standing, weights_from_file=prepared.loaded.weights.word not in UNTRAINED
+            parameter_report, weights_from_file=prepared.loaded.weights.word not in UNTRAINED
         ),
     ]
-    unmade = _unmade(names, seen)
+    unavailable = _unavailable_checks(names, observation)
     return Health(
-        tuple(_sorted(found, names)),
-        tuple(name for name in names if name not in unmade),
-        unmade,
+        tuple(_sort_findings(findings, names)),
+        tuple(name for name in names if name not in unavailable),
+        unavailable,
         thresholds.to_json(),
-        metadata | seen.told,
+        metadata | observation.metadata,
     )
 
 
-def _sorted(found: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
-    """The findings of the checks asked for, the worst first."""
+def _sort_findings(findings: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
+    """The findings of the chosen checks, the most severe first."""
     order = (RUN, *CHECKS)
-    kept = [one for one in found if one.check in (RUN, *names)]
-    return sorted(kept, key=lambda one: (LEVELS.index(one.level), order.index(one.check)))
+    kept = [finding for finding in findings if finding.check in (RUN, *names)]
+    return sorted(
+        kept, key=lambda finding: (LEVELS.index(finding.level), order.index(finding.check))
+    )
 
 
-def _unmade(names: Iterable[str], seen: RunObservation) -> dict[str, str]:
-    """The checks that the run did not come to, and why."""
-    failed = "the model failed" if seen.failure is not None else ""
-    cause = failed or (f"no backward pass: {seen.no_backward}" if seen.no_backward else "")
+def _unavailable_checks(names: Iterable[str], observation: RunObservation) -> dict[str, str]:
+    """The checks that the run could not make, and why."""
+    failed = "the model failed" if observation.failure is not None else ""
+    cause = failed or (
+        f"no backward pass: {observation.no_backward}" if observation.no_backward else ""
+    )
     missing = [n for n in names if CHECKS[n].backward or (failed and n == UNCALLED)]
-    unmade = dict.fromkeys(missing, cause) if cause else {}
-    if not_finite(seen.gradients):
+    unavailable = dict.fromkeys(missing, cause) if cause else {}
+    if not_finite(observation.gradients):
         sizes = [name for name in names if name in (VANISHING, EXPLODING)]
-        if INF not in names and any(record.stats.inf for record in seen.gradients):
-            sizes = [name for name in sizes if name != EXPLODING]  # infinite ones explode
-        unmade |= dict.fromkeys(sizes, "gradients are not finite")
-    return unmade
+        if INF not in names and any(record.stats.inf for record in observation.gradients):
+            sizes = [
+                name for name in sizes if name != EXPLODING
+            ]  # infinite gradients are exploding ones
+        unavailable |= dict.fromkeys(sizes, "gradients are not finite")
+    return unavailable

@@ -1,4 +1,4 @@
-"""Hold two captures, or two models on one input, against each other."""
+"""Compare two captures, or two models on one input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hookscope.results.diff.comparator import Comparator, compare_captures
 from hookscope.results.diff.diff_result import Diff
 from hookscope.results.diff.record_matches import LayerFilter
-from hookscope.specs.diff_request import DiffRequest, are_captures, check_capture_options
-from hookscope.specs.record_kinds import VALUE_KINDS
-from hookscope.specs.run_options import check_choice
+from hookscope.specs.diff_request import DiffRequest
 
 if TYPE_CHECKING:
     import torch
@@ -59,19 +57,19 @@ def diff(
     their keys, then by ``map``, then by order, module type and shape. A is the reference.
 
     Args:
-        a: a capture's file, a model's word or a live module.
-        b: what is held against it, of the same kind.
+        a: the file of a capture, the spec of a model, or a module.
+        b: what to compare it with, of the same kind.
         layers: layer patterns, of names in A or in B; none means all.
-        types: class names or globs of them.
-        depth: names of at most so many parts.
+        types: class names, or globs of them.
+        depth: the maximum number of parts of a name.
         leaves: of models, modules without children only.
         what: ``output``, ``input`` or both. None: outputs of models, all that files hold.
         map: prefixes of names in A and what stands for them in B.
         atol: differences up to ``atol + rtol * |a|`` are none. Each of the two that is None is the
             default of ``torch.testing.assert_close`` for the looser of both dtypes.
         rtol: the relative part of it.
-        equal_nan: take NaN in both as equal.
-        strict: take what has no partner as a difference.
+        equal_nan: NaN in both is equal.
+        strict: a tensor without a partner is a difference.
         input: as for ``capture``.
         shape: as for ``capture``; so are preprocess, size, mean, std, partial, trust and train.
         weights: as for ``capture``, for both models, or a pair of them for A and B. So are rename,
@@ -123,19 +121,13 @@ def diff(
         device=device,
         train=train,
     )
-    if not are_captures(a, b):
+    if not request.compares_captures:
         from hookscope.analysis.diff.model_comparison import compare_models
 
         return compare_models(request)
-    check_capture_options(request.model_options)
     files: Any = (a, b)
-    choice = LayerFilter(tuple(request.selection.layers), tuple(request.selection.types), depth)
-    judge = Comparator(atol, rtol, equal_nan)
-    return compare_captures(files, map or {}, judge, choice, _kinds(what), strict)
-
-
-def _kinds(what: str | Iterable[str] | None) -> tuple[str, ...]:
-    words = what.split(",") if isinstance(what, str) else list(what or ())
-    for word in words:
-        check_choice("what", word, VALUE_KINDS)
-    return tuple(words)
+    selection = request.selection
+    layer_filter = LayerFilter(tuple(selection.layers), tuple(selection.types), depth)
+    comparator = Comparator(atol, rtol, equal_nan)
+    kinds = tuple(request.kinds)
+    return compare_captures(files, map or {}, comparator, layer_filter, kinds, strict)

@@ -1,4 +1,4 @@
-"""Write the features of a whole dataset, or what a capture holds, to one file, without torch."""
+"""Write features of a dataset, or tensors of a capture, to one file, without torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Exported:
 
     def to_json(self) -> dict[str, Any]:
         """Return ``file``, ``bytes``, and ``keys``, each with its shape and dtype."""
-        keys = [{"key": one.key, "shape": one.shape, "dtype": str(one.dtype)} for one in self.rows]
+        keys = [{"key": r.key, "shape": r.shape, "dtype": str(r.dtype)} for r in self.rows]
         return {"file": str(self.path), "bytes": self.bytes, "keys": keys}
 
 
@@ -90,19 +90,19 @@ def export(
         array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     path = Path(output)
-    words = [layers] if isinstance(layers, str) else list(layers)
+    selectors = [layers] if isinstance(layers, str) else list(layers)
     missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)
     if os.path.isfile(features) or missing:
-        return _export_recording(features, path, words, progress)
+        return _export_recording(features, path, selectors, progress)
     write = WRITERS[table_ending(path)]
-    opened = Features(features, sums=True)
-    if path.parent.resolve() == Path(opened.folder).resolve():
+    opened_features = Features(features, sums=True)
+    if path.parent.resolve() == Path(opened_features.folder).resolve():
         raise RequestError(
-            f"The output {path} lies among the files of {opened.folder}.",
+            f"The output {path} lies among the files of {opened_features.folder}.",
             "Name a file in another folder with --output.",
         )
-    chosen = tuple(opened[key] for key in opened.choose(words))
-    done, total = 0, len(opened) * len(chosen)
+    rows_of_keys = tuple(opened_features[key] for key in opened_features.choose(selectors))
+    done, total = 0, len(opened_features) * len(rows_of_keys)
 
     def advance(rows: int) -> None:
         nonlocal done
@@ -111,18 +111,18 @@ def export(
             progress(done, total)
 
     with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
-        write(opened, chosen, scratch, advance)
+        write(opened_features, rows_of_keys, scratch, advance)
         size = scratch.stat().st_size
-    return Exported(path, size, chosen)
+    return Exported(path, size, rows_of_keys)
 
 
 def _export_recording(
     file: str | os.PathLike[str],
     path: Path,
-    words: Sequence[str],
+    selectors: Sequence[str],
     progress: Callable[[int, int], None] | None,
 ) -> Exported:
-    """Write tensors of a file that a recording was saved to."""
+    """Write tensors of the file of a recording."""
     ending = table_ending(path)
     if path.exists() and path.samefile(file):
         raise RequestError(
@@ -130,7 +130,7 @@ def _export_recording(
             "Name another file with --output.",
         )
     capture = open_capture(file)
-    parts = choose_slices(capture, words, ending)
+    parts = choose_slices(capture, selectors, ending)
     with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
         write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))
         size = scratch.stat().st_size

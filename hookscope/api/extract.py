@@ -1,4 +1,4 @@
-"""Run a model over a whole dataset and keep what its layers give, row by row, in a folder."""
+"""Run a model over a dataset and store the features of its layers in a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hookscope.extraction.batch_runner import RunProgress
 from hookscope.extraction.extraction import Extraction, extract_into
 from hookscope.specs.choices import DECODINGS, DEFAULT_MODEL
 from hookscope.specs.command_options import ExtractOptions
-from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request, RunOptions
+from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
 
 
 def extract(
@@ -58,7 +59,7 @@ def extract(
     autocast: str | None = None,
     progress: Callable[[RunProgress], None] | None = None,
 ) -> Extraction:
-    """Run a model over many inputs and write what its layers give to a folder of shards.
+    """Run a model over many inputs and write the outputs of its layers to a folder of shards.
 
     Memory does not grow with the number of inputs. Rows come in the order of the inputs. The bytes
     written depend on the inputs, the model and the options alone: not on whether the run was
@@ -68,13 +69,13 @@ def extract(
         folder: where the results go; see docs/datasets.md for what is in it.
         input: folders, globs, ``@list.txt``, tar files of images; a Dataset with a length, a
             DataLoader that does not shuffle, or the word of one: ``data.py:photos``.
-        batch: inputs at once; None for as many as ``memory`` allows, 64 at most, and on a CPU no
+        batch: the batch size; None for as many as ``memory`` allows, 64 at most, and on a CPU no
             more than 5 MB of them.
         memory: bytes that the run may take beside the model, by an estimate.
         workers: processes that read and preprocess; None for one fewer than there are cores.
-        shard_size: bytes of one file, roughly; None for 512 MB at most, and 16 files if there are
-            rows for so many batches.
-        every: take every so many inputs, beginning with the first.
+        shard_size: the approximate size of one file in bytes; None for 512 MB at most, and 16
+            files if there are rows for so many batches.
+        every: use every N-th input, from the first.
         reduce: keep less of each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``,
             ``pca:K`` or ``histogram``, and behind it ``:space``, ``:tokens`` or ``:all``.
         store_dtype: ``float16``, ``bfloat16`` or ``int8`` for the floating-point values on the
@@ -84,10 +85,10 @@ def extract(
             while it is decoded, to no less than twice the side of what the model is given.
         stop: end each pass after the last layer that is wanted, where a pass without values has
             shown that the order of layers does not depend on data.
-        skip_bad: go on where a file cannot be used. Its row is NaN and marked in the table.
-        resume: go on with what an earlier run with the same options left, and mend what is damaged.
+        skip_bad: skip files that cannot be used. Their rows are NaN and marked in the table.
+        resume: resume an interrupted run with the same options, and rewrite damaged shards.
         force: replace the results of another run.
-        channels_last: keep images and weights in that memory format.
+        channels_last: use that memory format for images and weights.
         autocast: ``bfloat16`` or ``float16``, for ``torch.autocast``.
         progress: called with the state of the run after each batch.
 

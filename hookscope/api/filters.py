@@ -13,11 +13,12 @@ from hookscope.errors import RequestError
 from hookscope.execution.prepare import find_model
 from hookscope.hooks.layers import Layer, check_not_lazy
 from hookscope.hooks.selection import select
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DEFAULT_MODEL
-from hookscope.specs.request import ModelRequest
-from hookscope.specs.run_options import check_choice
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DEFAULT_MODEL, check_choice
+from hookscope.specs.request import ModelRequest, Request
+from hookscope.specs.run_options import RunOptions
+from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
-from hookscope.views.images.figure_labels import recording_caption, require_matplotlib, shape_label
+from hookscope.views.images.figure_labels import recording_caption, shape_label
 from hookscope.views.images.filter_weights import output_channels_first
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def filters(
     more input channels the first 16 are drawn, one panel each. Matrices are drawn whole.
 
     Args:
-        model: a model's word, or a live module.
+        model: the spec of a model, or a module.
         layer: name of the layer, or of one of its parameters.
         channels: output channels of a convolution to draw.
         by: which, if ``channels`` names none: the first (``index``), those of the largest mean
@@ -58,13 +59,13 @@ def filters(
         dark: light on dark paper.
         weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
             its index or its folder).
-        rename: prefixes of names in the file and what stands for them in the model.
-        partial: take from the file what fits and leave the rest as built.
+        rename: prefixes of names in the file, each with its replacement in the model.
+        partial: load the weights that match and keep the initial values of the rest.
         model_args: keyword arguments for a class or factory.
-        method: the method to run in place of ``forward``, of a model given by its word.
+        method: the method to run instead of ``forward``, of a model given by its spec.
         attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
-        seed: of random weights, and of the choice at random.
+        seed: of random weights, and of randomly selected channels.
 
     Returns:
         The picture; ``save(path)`` writes it, and ``figure`` is matplotlib's own.
@@ -82,52 +83,57 @@ def filters(
     check_choice("by", by, CHANNEL_ORDERS)
     check_choice("scale", scale, COLOR_SCALES)
     with require_matplotlib():
+        from hookscope.views.images.figures.drawing import FigureOptions
         from hookscope.views.images.figures.filters_figure import draw_weight
-    asked = ModelRequest(model, weights, rename, partial, model_args, method, attn, trust)
-    loaded = find_model(asked, seed)
+    request = Request(
+        "filters",
+        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        run=RunOptions(seed),
+    )
+    loaded = find_model(request.model, request.run.seed)
     check_not_lazy(loaded.module)
     name, owner, values = _weights_of(loaded.module, layer, loaded.word)
     tensor = values.detach().cpu()
     # numpy has neither bfloat16 nor the float8s; each of their values is a float32.
     array = (tensor if tensor.dtype is torch.float64 else tensor.float()).numpy()
-    told = recording_caption({"model": {"word": loaded.word, "weights": loaded.weights.word}})
+    caption = recording_caption({"model": {"word": loaded.word, "weights": loaded.weights.word}})
     if owner.type.startswith("ConvTranspose") and array.ndim > 2:
         array = output_channels_first(array, getattr(owner.module, "groups", 1))
-    chosen = {"channels": channels, "by": by, "count": count, "seed": seed}
-    return draw_weight(name, owner.type, array, told, chosen, scale == "each", dark)
+    options = FigureOptions(channels, by, count, seed, None, scale == "each", dark)
+    return draw_weight(name, owner.type, array, caption, options)
 
 
-def _weights_of(module: nn.Module, word: str, model: str) -> tuple[str, Layer, Tensor]:
-    """The parameter that ``word`` means: its name, the layer that has it, and the tensor."""
-    above, _, last = word.rpartition(".")
+def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Layer, Tensor]:
+    """Return the parameter that ``selector`` selects: its name, its layer, and the tensor."""
+    above, _, last = selector.rpartition(".")
     named = dict(module.named_parameters(remove_duplicate=False))
-    if word in named:
+    if selector in named:
         [owner] = select(module, [above or "."], word=model)
         name = last
     else:
-        found = select(module, [word], word=model)
-        if len(found) > 1:
+        matches = select(module, [selector], word=model)
+        if len(matches) > 1:
             raise RequestError(
-                f"{word!r} matches {len(found)} layers, and the weights of one are drawn.",
-                f"Name one, such as {found[0].name}.",
+                f"{selector!r} matches {len(matches)} layers, and the weights of one are drawn.",
+                f"Name one, such as {matches[0].name}.",
             )
-        [owner] = found
-        own = {n: p for n, p in owner.module.named_parameters(recurse=False) if p.ndim > 1}
-        if not own:
+        [owner] = matches
+        matrices = {n: p for n, p in owner.module.named_parameters(recurse=False) if p.ndim > 1}
+        if not matrices:
             raise RequestError(
                 f"{owner.name} ({owner.type}) has no weights of two dimensions or more.",
                 f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists layers that do.",
             )
-        if len(own) > 1 and "weight" not in own:
+        if len(matrices) > 1 and "weight" not in matrices:
             raise RequestError(
-                f"{owner.name} ({owner.type}) has several weights: {', '.join(own)}.",
-                f"Name one of them: {owner.name}.{next(iter(own))}",
+                f"{owner.name} ({owner.type}) has several weights: {', '.join(matrices)}.",
+                f"Name one of them: {owner.name}.{next(iter(matrices))}",
             )
-        name = "weight" if "weight" in own else next(iter(own))
+        name = "weight" if "weight" in matrices else next(iter(matrices))
     values = owner.module.get_parameter(name)
     if values.ndim < 2 or not values.numel():
         raise RequestError(
-            f"{word} ({shape_label(values.shape)}) has no two dimensions to be drawn.",
+            f"{selector} ({shape_label(values.shape)}) has no two dimensions to be drawn.",
             "Name a layer whose weights have two dimensions or more.",
         )
     full = name if owner.name == "." else f"{owner.name}.{name}"

@@ -1,4 +1,4 @@
-"""Hold a backward against numerical gradients."""
+"""Compare a backward with numerical gradients."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.jacobian_check import compare_jacobians as compare_numerically
-from hookscope.analysis.jacobian_check import describe_fixed_parameters
+from hookscope.analysis.jacobian_check import compare_jacobians, describe_fixed_parameters
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import preserve_model_state
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
 from hookscope.results.grad_check import GradCheck
 from hookscope.sources.python_file import function_module, is_autograd_function
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
-from hookscope.specs.request import InputRequest, ModelRequest, Request, RunOptions, chosen_options
+from hookscope.specs.request import InputRequest, ModelRequest, Request, chosen_options
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.interrupts import signal_safe
 
 
@@ -44,7 +44,7 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
 ) -> GradCheck:
-    """Compare a backward with numerical gradients, and say where they part.
+    """Compare a backward with numerical gradients, and report where they differ.
 
     The model, or a copy of a live one, runs in float64 and eval mode. Every entry of every floating
     input is moved by ``eps`` to either side; each derivative of each output that the central
@@ -72,8 +72,8 @@ def gradcheck(
         >>> hookscope.gradcheck(torch.nn.Tanh(), shape=(2, 3)).ok
         True
     """
-    own = GradcheckOptions(shape, eps, atol, rtol)
-    checked: Any = function_module(model) if is_autograd_function(model) else model
+    options = GradcheckOptions(shape, eps, atol, rtol)
+    module: Any = function_module(model) if is_autograd_function(model) else model
     shapes: list[Any] = [shape] if shape and isinstance(shape[0], int) else list(shape)
     if len(shapes) > 1 and input is None:
         source = torch.Generator().manual_seed(seed)
@@ -82,18 +82,18 @@ def gradcheck(
     with signal_safe(torch.inference_mode(False)):
         request = Request(
             "gradcheck",
-            ModelRequest(checked, weights, rename, partial, model_args, method, attn, trust),
+            ModelRequest(module, weights, rename, partial, model_args, method, attn, trust),
             input=InputRequest(input, shapes[0] if shapes else None),
             run=RunOptions(seed, "float64", "cpu"),
         )
         prepared = prepare(request)
         guard = preserve_model_state(prepared.module, train=False, seed=seed)
         with explain_forward_errors(prepared), guard:
-            found = tuple(compare_numerically(prepared, eps, atol, rtol))
-    options = {
+            comparisons = tuple(compare_jacobians(prepared, eps, atol, rtol))
+    chosen = {
         **chosen_options(request.model),
         **chosen_options(RunOptions(seed)),
-        **chosen_options(own),
+        **chosen_options(options),
     }
-    run = describe_run("gradcheck", prepared, options)
-    return GradCheck(found, eps, atol, rtol, run, describe_fixed_parameters(prepared))
+    run = describe_run("gradcheck", prepared, chosen)
+    return GradCheck(comparisons, eps, atol, rtol, run, describe_fixed_parameters(prepared))

@@ -1,4 +1,4 @@
-"""Run a model forward and a loss backward, and keep the gradients."""
+"""Run a model forward and a loss backward, and record the gradients."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import torch
 from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.forward import check_all_ran, check_recording_size, verify_output_unchanged
 from hookscope.execution.objective import resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance
 from hookscope.execution.recorded_run import run_backward
+from hookscope.execution.size_estimate import check_recording_size
+from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradsOptions
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.record_kinds import OP_GRAD
 from hookscope.specs.request import (
     InputRequest,
-    Interventions,
     LayerSelection,
     LossRequest,
     ModelRequest,
     Request,
-    RunOptions,
 )
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.interrupts import signal_safe
 
 
@@ -84,7 +85,7 @@ def grads(
     has too mean the same here.
 
     Args:
-        model: a model's word, or a live module.
+        model: the spec of a model, or a module.
         loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum``
             or ``norm``; or a function of your own, as ``FILE.py:FUNCTION`` or the function itself,
             that takes the output, the output and the target, or parameters named ``output``,
@@ -92,8 +93,8 @@ def grads(
             with ``penalty``.
         target: a class index, several for a batch, a label, ``argmax`` (the class that the model
             itself prefers), ``uniform``, or a tensor file.
-        reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
-        raw: the loss straight on the model's output, without softmax or sigmoid.
+        reduction: ``mean``, ``sum`` or ``batchmean``; None for the default of the loss.
+        raw: apply the loss to the model's output without softmax or sigmoid.
         penalty: ``gp`` for the gradients of the gradient penalty (Gulrajani et al., 2017) in place
             of those of the loss: the mean over the batch of (norm - 1)^2, where norm is that of the
             gradient at one sample's input of the score, which is the loss summed over the batch.
@@ -124,7 +125,7 @@ def grads(
         >>> [record.key for record in found.records]
         ['fc/output.grad', 'fc/bias.grad', 'fc/weight.grad', './input.0.grad']
     """
-    asked = LossRequest(loss, target, reduction, raw, penalty)
+    loss_request = LossRequest(loss, target, reduction, raw, penalty)
     request = Request(
         "grads",
         ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
@@ -132,27 +133,27 @@ def grads(
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, device_map, max_memory, train),
         Interventions(edits, grad_edits, compare, hooks, hook_args, hook_kind),
-        asked,
+        loss_request,
     )
-    own = GradsOptions(what, ops, verify, strict, max_bytes)
-    kinds = own.kinds | ({OP_GRAD} if ops else set())
-    measure = resolve_loss(asked)
+    options = GradsOptions(what, ops, verify, strict, max_bytes)
+    kinds = options.kinds | ({OP_GRAD} if ops else set())
+    objective = resolve_loss(loss_request)
     prepared = prepare(request)
     check_recording_size(prepared, kinds, max_bytes)
-    again = functools.partial(run_backward, kinds=kinds, measure=measure)
+    again = functools.partial(run_backward, kinds=kinds, objective=objective)
     with (
-        Provenance("grads", prepared, request.chosen(own)) as provenance,
+        Provenance("grads", prepared, request.chosen(options)) as provenance,
         signal_safe(torch.enable_grad()),
     ):
         run = again(prepared, max_bytes=max_bytes)
-        found = provenance.capture = run.capture
+        capture = provenance.capture = run.capture
         verify_output_unchanged(
-            prepared, found.output, excuse_noise=not verify, recorded=len(found)
+            prepared, capture.output, excuse_noise=not verify, recorded=len(capture)
         )
-        found.metadata = provenance.metadata() | run.told
-        found.metadata |= describe_effect(prepared, run, again, compare)
+        capture.metadata = provenance.metadata() | run.metadata
+        capture.metadata |= describe_effect(prepared, run, again, compare)
     if verify:
-        found.metadata["verified"] = True
+        capture.metadata["verified"] = True
     if strict:
-        check_all_ran(found)
-    return found
+        check_all_ran(capture)
+    return capture

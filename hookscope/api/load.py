@@ -1,9 +1,45 @@
-"""Load a model by its word, and a capture from its file."""
+"""Load what hookscope wrote: a capture from a file, features from a folder."""
 
 from __future__ import annotations
 
-from hookscope.hooks.capture import Capture
-from hookscope.sources import model_loader
+import os
+from typing import Any
 
-load_model = model_loader.load
-load = Capture.load
+from hookscope.results.features.features import Features
+from hookscope.specs.output_path import names_folder
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Load what hookscope wrote to a file or a folder.
+
+    Args:
+        path: a file that ``capture``, ``grads``, ``step``, ``cam`` or ``Capture.save`` wrote; or
+            the folder that ``extract`` wrote, or its address.
+
+    Returns:
+        A ``hookscope.Capture`` for a file: a mapping from key to tensor, read as a whole. A
+        ``hookscope.Features`` for a folder, without torch: only the manifest is read.
+        ``features["layer4"]`` is an array on disk that is indexed like one of numpy, and its
+        ``.torch()`` gives tensors; ``features.inputs`` tells where each row came from;
+        ``features.dataset("layer4")`` is a ``torch.utils.data.Dataset``.
+
+    Raises:
+        ResultsFileError: there is no such file, it is damaged, or not hookscope's; or the manifest
+            of the folder is damaged.
+        RequestError: the folder holds no features; or a path that ends in ``/`` does not exist.
+        StoreError: the run that writes the folder is not finished.
+
+    Example:
+        >>> import hookscope
+        >>> capture = hookscope.load("sample_models/five.safetensors")
+        >>> capture["conv1/output"].shape
+        torch.Size([1, 16, 8, 8])
+        >>> features = hookscope.load("sample_models/features")
+        >>> features["pool"].shape, features["fc"][[3, 5]].argmax(axis=1)
+        ((10, 32, 4, 4), array([3, 5]))
+    """
+    if names_folder(path):
+        return Features(path)
+    from hookscope.hooks.capture import Capture
+
+    return Capture.load(path)

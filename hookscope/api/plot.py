@@ -1,4 +1,4 @@
-"""Draw what a file holds, without loading torch."""
+"""Plot the contents of a file, without torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hookscope.results.capture_file import open_capture
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES
-from hookscope.specs.run_options import check_choice
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
+from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
-from hookscope.views.images.figure_labels import require_matplotlib
 from hookscope.views.images.plot_choice import choose_plot
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def plot(
     scale: str = COLOR_SCALES[0],
     dark: bool = False,
 ) -> Drawing:
-    """Draw what a file holds.
+    """Plot the contents of a file.
 
     Args:
         file: what a recording was saved to.
@@ -45,8 +44,8 @@ def plot(
         by: which, if ``channels`` names none: the first (``index``), those of the largest mean
             absolute value (``strength``), or some at random.
         count: how many at most. ``heat`` draws them all.
-        seed: of the choice at random.
-        dim: the dimension of the channels, where they are not found aright (see docs/show.md).
+        seed: of randomly selected channels.
+        dim: the channel dimension, if it is detected wrongly (see docs/show.md).
         scale: one scale of colours for the ``grid``, or ``each`` its own.
         dark: light on dark paper.
 
@@ -73,7 +72,8 @@ def plot(
     if choice.left_out:
         log.info("left out: %s, which --kind %s does not draw", choice.left_out, choice.kind)
     with require_matplotlib():
-        from hookscope.views.images.figures.capture_figure import FigureOptions, draw_capture
+        from hookscope.views.images.figures.capture_figure import draw_capture
+        from hookscope.views.images.figures.drawing import FigureOptions
     return draw_capture(
-        capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each"), dark
+        capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
     )

@@ -1,4 +1,4 @@
-"""Record whatever a module runs within a ``with`` block."""
+"""Record what a module runs in a ``with`` block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookscope.hooks.selection import select
 from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
-from hookscope.specs.request import as_texts
+from hookscope.specs.request import LayerSelection
 from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
@@ -57,13 +57,14 @@ def record(
         >>> capture["./weight.grad"]
         tensor([[2., 2., 2., 2.]])
     """
+    selection = LayerSelection(layers)
     kinds = resolve_kinds(what, VALUE_KINDS) | ({OP} if ops else set())
     if grads:
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     check_model(module)
     with hookable(module) as open_module:
         word = type(unwrapped(open_module)).__name__
-        recorder = Recorder(open_module, select(open_module, as_texts(layers), word=word), kinds)
+        recorder = Recorder(open_module, select(open_module, selection.layers, word=word), kinds)
         with recorder as capture, record_ops(recorder):
             run = {"command": "record", "model": {"word": word}, "versions": versions()}
             capture.metadata = run

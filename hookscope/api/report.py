@@ -1,4 +1,4 @@
-"""A capture, or two side by side, as one page of HTML."""
+"""Write a capture, or two side by side, as one HTML page."""
 
 from __future__ import annotations
 
@@ -78,13 +78,14 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
             break
     else:
         raise CheckFailed(
-            f"{file} tells so much of itself that no page under {MAX_PAGE_BYTES // 10**6} MB holds it.",
+            f"{file} tells so much of itself that no page under"
+            f" {MAX_PAGE_BYTES // 10**6} MB holds it.",
             "Record fewer layers.",
         )
     figures = [
-        f for node in page.tree for e in node.entries for look in e.looks for f in look.figures
+        f for node in page.tree for e in node.entries for panel in e.panels for f in panel.figures
     ]
-    figures += [figure for side in page.sides for figure in side.pictures]
+    figures += [figure for side in page.sides for figure in side.figures]
     return Report(
         html,
         sum(not row.missing for row in page.rows),

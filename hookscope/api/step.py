@@ -1,4 +1,4 @@
-"""One step of an optimizer, and what it does to every parameter."""
+"""Make one step of an optimizer, and record the update of every parameter."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ import torch
 from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
-from hookscope.execution.forward import check_all_ran, check_recording_size, verify_output_unchanged
 from hookscope.execution.objective import resolve_loss
 from hookscope.execution.optimizer_step import resolve_optimizer
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance
 from hookscope.execution.recorded_run import run_step
+from hookscope.execution.size_estimate import check_recording_size
+from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import StepOptions
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.specs.request import (
     InputRequest,
-    Interventions,
     LayerSelection,
     LossRequest,
     ModelRequest,
     Request,
-    RunOptions,
 )
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.interrupts import signal_safe
 
 
@@ -85,7 +86,7 @@ def step(
     Args:
         optimizer: ``sgd``, ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, ``adadelta``, ``adamax``,
             ``adafactor``, ``asgd``, ``nadam``, ``radam`` or ``rprop``.
-        lr: the learning rate; None for the optimizer's own.
+        lr: the learning rate; None for the optimizer's default.
         opt_args: further arguments of its class in ``torch.optim``, such as ``momentum``.
         compare: make the step once more without edits and hooks, and tell how far every recorded
             gradient and update moved.
@@ -108,7 +109,7 @@ def step(
         >>> [record.key for record in made.records if record.kind == "param.update"]
         ['./bias.update', './weight.update']
     """
-    asked = LossRequest(loss, target, reduction, raw)
+    loss_request = LossRequest(loss, target, reduction, raw)
     request = Request(
         "step",
         ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
@@ -116,24 +117,26 @@ def step(
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
         Interventions(edits, grad_edits, compare, hooks, hook_args, hook_kind),
-        asked,
+        loss_request,
     )
-    own = StepOptions(optimizer, lr, opt_args, strict, max_bytes)
-    rule = resolve_optimizer(optimizer, lr, opt_args)
-    measure = resolve_loss(asked)
+    options = StepOptions(optimizer, lr, opt_args, strict, max_bytes)
+    optimizer_spec = resolve_optimizer(optimizer, lr, opt_args)
+    objective = resolve_loss(loss_request)
     prepared = prepare(request)
     check_recording_size(prepared, {PARAM_GRAD}, max_bytes)
-    again = functools.partial(run_step, measure=measure, rule=rule)
+    again = functools.partial(run_step, objective=objective, optimizer=optimizer_spec)
     with (
-        Provenance("step", prepared, request.chosen(own)) as provenance,
+        Provenance("step", prepared, request.chosen(options)) as provenance,
         signal_safe(torch.enable_grad()),
     ):
         run = again(prepared, max_bytes=max_bytes)
-        made = provenance.capture = run.capture
-        if prepared.plan.hands_on_clones:
-            verify_output_unchanged(prepared, made.output, excuse_noise=True, recorded=len(made))
-        made.metadata = provenance.metadata() | run.told
-        made.metadata |= describe_effect(prepared, run, again, compare)
+        capture = provenance.capture = run.capture
+        if prepared.interventions.hands_on_clones:
+            verify_output_unchanged(
+                prepared, capture.output, excuse_noise=True, recorded=len(capture)
+            )
+        capture.metadata = provenance.metadata() | run.metadata
+        capture.metadata |= describe_effect(prepared, run, again, compare)
     if strict:
-        check_all_ran(made)
-    return made
+        check_all_ran(capture)
+    return capture

@@ -1,4 +1,4 @@
-"""What fires when a model runs, in order."""
+"""List the calls of all layers when a model runs, in order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ import torch
 from torch import nn
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import (
-    detach_clone,
-    forward,
-    grad_mode,
-    preserve_model_state,
-    verify_output_unchanged,
-)
+from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.isolation import grad_mode, preserve_model_state
 from hookscope.execution.objective import differentiate, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
+from hookscope.execution.verification import verify_output_unchanged
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import Tracer
 from hookscope.results.trace_events import Trace
@@ -31,8 +27,8 @@ from hookscope.specs.request import (
     LossRequest,
     ModelRequest,
     Request,
-    RunOptions,
 )
+from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.interrupts import signal_safe
 
 
@@ -66,7 +62,7 @@ def trace(
     device: str | None = None,
     train: bool = False,
 ) -> Trace:
-    """Run a model forward and a loss backward; return which layers fired, in order.
+    """Run a model forward and a loss backward; return the calls of all layers, in order.
 
     Times are those of one run, by the wall clock, with what hookscope's own hooks took out of them;
     of a GPU, after waiting for it at every hook. Keywords of ``grads`` mean the same here.
@@ -84,16 +80,16 @@ def trace(
         >>> [event.module for event in found.events if event.direction == "backward"][:3]
         ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
     """
-    asked = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
+    loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
     request = Request(
         "trace",
         ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
-        loss=asked,
+        loss=loss_request,
     )
-    measure = None if forward_only else resolve_loss(asked)
+    objective = None if forward_only else resolve_loss(loss_request)
     prepared = prepare(request)
     metadata = describe_run("trace", prepared, request.chosen())
     guard = preserve_model_state(prepared.module, train=train, seed=seed)
@@ -105,13 +101,13 @@ def trace(
         guard,
         watch(backward=not forward_only) as tracer,
     ):
-        if measure is None:
+        if objective is None:
             output = detach_clone(forward(prepared))
         else:
             recorder = Recorder(prepared.module, (), ())
-            metadata |= differentiate(prepared, recorder, measure)
+            metadata |= differentiate(prepared, recorder, objective)
             output = detach_clone(recorder.capture.output)
-    if measure is not None:  # the clones that go through the model then
+    if objective is not None:  # recording gradients passes clones through the model
         with grad_mode(True):
             verify_output_unchanged(prepared, output, excuse_noise=True)
     return tracer.trace(metadata, output)

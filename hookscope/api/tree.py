@@ -19,7 +19,7 @@ from hookscope.sources import model_loader
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.choices import DEFAULT_MODEL
-from hookscope.specs.request import as_texts
+from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 
 
 def tree(
@@ -39,21 +39,22 @@ def tree(
     """Return the named-module tree of a model.
 
     Args:
-        model: a model's word, or a live module.
-        layers: layer patterns; none means all. A leading ``!`` takes away.
+        model: the spec of a model, or a module.
+        layers: layer patterns; none means all. A leading ``!`` excludes.
         types: class names or globs of them, such as ``Conv2d``.
         depth: names of at most so many parts; 0 is the model itself.
-        leaves: modules without children only.
+        leaves: leaf modules only.
         shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a true
             one where the model cannot run there.
         shape: shape of the input for that pass.
         model_args: keyword arguments for a class or factory.
-        method: the method to run in place of ``forward``, of a model given by its word.
+        method: the method to run instead of ``forward``, of a model given by its spec.
         attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
 
     Raises:
         ModelError: no such model.
+        RequestError: a live model is given with an option for models given by name.
         LayerError: a pattern matches nothing.
         ForwardError: of ``shapes``, the pass failed; its ``tree`` has what ran before.
 
@@ -64,39 +65,45 @@ def tree(
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
     """
     check_model(model, str, os.PathLike)
-    again: Callable[..., LoadedModel] | None = None
-    if not isinstance(model, str | os.PathLike):
-        loaded = model_loader.wrap(model)
-    else:
-        again = partial(
+    request = Request(
+        "tree",
+        ModelRequest(model, model_args=model_args, method=method, attn=attn, trust=trust),
+        LayerSelection(layers, types, depth, leaves),
+        InputRequest(shape=shape),
+    )
+    load_again: Callable[..., LoadedModel] | None = None
+    if isinstance(model, str | os.PathLike):
+        load_again = partial(
             model_loader.load, model, model_args=model_args, method=method, attn=attn, trust=trust
         )
-        loaded = again(meta=True)
+        loaded = load_again(meta=True)
+    else:
+        loaded = model_loader.wrap(model)
     check_not_lazy(loaded.module)
-    chosen = select(
+    selected = select(
         loaded.module,
-        as_texts(layers),
-        types=as_texts(types),
+        request.layers.layers,
+        types=request.layers.types,
         depth=depth,
         leaves=leaves,
         word=loaded.word,
     )
     whole = describe_model(loaded.module, loaded.word)
     known = {node.name for node in whole.nodes}
-    names = {layer.name for layer in chosen}
+    names = {layer.name for layer in selected}
     if shapes:
         from hookscope.analysis.shapes import add_shapes  # its FLOP counter takes 0.1 s to import
 
         try:
-            whole = add_shapes(whole, loaded, shape, again)
+            whole = add_shapes(whole, loaded, shape, load_again)
         except ForwardError as error:
-            error.tree = _narrowed(error.tree, names)
+            error.tree = _select_nodes(error.tree, names)
             raise
-    for node in whole.nodes:  # what ``forward`` added is chosen with what it was added to
+    for node in whole.nodes:  # modules that ``forward`` added are selected with their parent
         if node.name not in known and (node.name.rpartition(".")[0] or ROOT) in names:
             names.add(node.name)
-    return _narrowed(whole, names)
+    return _select_nodes(whole, names)
 
 
-def _narrowed(whole: ModuleTree, names: Container[str]) -> ModuleTree:
+def _select_nodes(whole: ModuleTree, names: Container[str]) -> ModuleTree:
     return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))

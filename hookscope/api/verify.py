@@ -1,4 +1,4 @@
-"""Check the features of a whole dataset against what was written, without loading torch."""
+"""Check that features of a dataset are unchanged, without torch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 from hookscope.errors import ResultsFileError, StoreError
-from hookscope.results.features.features import read_manifest
+from hookscope.results.features.folder_verification import Verification, verify_folder
 from hookscope.results.features.location import parse_location
-from hookscope.results.features.verification import Verification, verify_folder
+from hookscope.results.features.manifest import read_manifest
 
 
 def verify(
@@ -37,9 +37,9 @@ def verify(
         >>> found.ok, found.rows, found.damages
         (True, 10, ())
     """
-    place = parse_location(features)
+    location = parse_location(features)
     try:
-        manifest = read_manifest(place)
-    except ResultsFileError as error:  # which is what was asked for, and no fault of the request
+        manifest = read_manifest(location)
+    except ResultsFileError as error:  # a result of the check rather than a wrong request
         raise StoreError(error.message, error.hint) from error
-    return verify_folder(place, manifest, progress or (lambda done, total: None))
+    return verify_folder(location, manifest, progress or (lambda done, total: None))

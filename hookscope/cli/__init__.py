@@ -1,1 +1,1 @@
-"""The command line: options in, one call of the Python face, its result printed."""
+"""The command line: options become one call of ``hookscope.api``, and its result is printed."""

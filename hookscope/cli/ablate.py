@@ -1,4 +1,4 @@
-"""``hookscope ablate``: knock out layers in turn and rank them by what that does."""
+"""``hookscope ablate``: ablate layers one at a time and rank them by the effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, loss_options, options
+from hookscope.cli import completion_values, input_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -89,7 +89,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     how,
     loss_options.loss,
     options.layers,
-    options.inputs,
+    input_options.inputs,
     options.run,
     output,
     global_options,
@@ -105,36 +105,32 @@ def ablate(ctx: click.Context, file: str | None, force: bool, **values: Any) -> 
     largest change first. The target is settled by the run with nothing knocked out. Results go to a
     JSON file as they come: interrupted, the same command goes on from there.
     """
-    out: Console = ctx.obj
-    path, replaces = resolve_output_path("ablate", file, force, values["model"], ".json")
-    options.announce_model(ctx)
-    out.interrupt_message = "Interrupted; nothing was written."
-    with running(out, f"Running {values['model']} ..."):
-        from hookscope.api.ablate import ablate as verb
+    console: Console = ctx.obj
+    from hookscope.cli.request_builder import build_request
 
-        with out.bar("knocking out") as advance:
+    request = build_request("ablate", values)
+    path, replaces = resolve_output_path("ablate", file, force, request.model, ".json")
+    options.note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Running {values['model']} ..."):
+        from hookscope.api.ablate import ablate as api_ablate
+
+        with console.bar("knocking out") as advance:
 
             def progress(done: int, total: int) -> None:
                 if done:
                     kept = f"{done} of {total} knock-outs are in {path}"
-                    out.interrupt_message = (
+                    console.interrupt_message = (
                         f"Interrupted; {kept}. The same command goes on from there."
                     )
                 advance(done, total)
 
-            result = verb(**values, file=path, progress=progress)
-        out.interrupt_message = f"Interrupted; {path} was written."
-    names = [(one.module, one.type) for one in result.coverage.executed]
-    names += [(one.module, one.type) for one in result.coverage.not_executed]
+            result = api_ablate(**values, file=path, progress=progress)
+        console.interrupt_message = f"Interrupted; {path} was written."
+    names = [(layer.module, layer.type) for layer in result.coverage.executed]
+    names += [(layer.module, layer.type) for layer in result.coverage.not_executed]
     completion_values.remember_layers(values["model"], names, complete=False)
-    if out.json:
-        from hookscope.views.text.documents import document
-
-        out.document(document("ablate", {**result.to_json(), "file": str(path)}))
-    else:
-        from hookscope.views.text.ablate import ablation_lines
-
-        out.result(ablation_lines(result, out.width, out.ascii))
-    note_written_file(out, path, path.stat().st_size, replaces and not result.resumed)
+    console.show(result, str(path))
+    note_written_file(console, path, path.stat().st_size, replaces and not result.resumed)
     if result.knockouts:
-        out.note(f"next: {edit_command(ctx, result.knockouts[0].edit(result.edit))}")
+        console.note(f"next: {edit_command(ctx, result.knockouts[0].edit(result.edit))}")

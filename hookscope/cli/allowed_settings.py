@@ -1,8 +1,9 @@
-"""What a settings file may set that was found, and which files the user has allowed to name code.
+"""What a settings file that was found may set, and which files the user has allowed to name code.
 
-A file in the working folder or above it comes with whatever was downloaded there. It may not force,
-trust or write outside its folder. It may name Python code once the user has allowed it: its path
-and the hash of its content are then recorded in the user's folder. Any change needs a new decision.
+A file in the working folder or above may come with a download. It may not set force or trust, or an
+output outside its folder. It may name Python code once the user has allowed it: its path and the
+hash of its content are then recorded in the user's folder. Any change of the file needs a new
+permission.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from hookscope.specs.output_path import ADDRESS
 ALLOW = "hookscope config --allow"
 FOLDER = "allowed"  # in the user's settings folder, one file for each settings file
 
-# Keys that name Python code, or what is handed to it: which of their values do. Weights, targets
-# and the files of edits are read without running anything that is in them.
+# The keys that can name Python code, or arguments of it, with a test of their values. Weights,
+# targets and the files of edits are read without running code in them.
 _NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "model": spec.may_name_code,
     "input": words.may_name_code,
@@ -35,7 +36,7 @@ _OUTPUTS = ("output", "chrome")
 
 
 class RefusedSetting(NamedTuple):
-    """A value that is not taken from a file, why, and what to do."""
+    """A value that a file may not set, with the reason and a hint."""
 
     setting: Setting
     message: str
@@ -43,14 +44,14 @@ class RefusedSetting(NamedTuple):
 
 
 def names_code(key: str, value: Any) -> bool:
-    """Whether the value of a key names Python code, or is handed to it."""
+    """Whether the value of a key names Python code, or is an argument of it."""
     test = _NAMES_CODE.get(key)
     items = value if isinstance(value, list) else [value]
     return test is not None and any(test(str(item)) for item in items)
 
 
 def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetting | None:
-    """Return why the value of a key is not taken from its file; None if it is taken.
+    """Return why a file may not set the value of a key; None if it may.
 
     Args:
         key: the long name of an option.
@@ -101,7 +102,7 @@ def allow(user_folder: Path, file: SettingsFile) -> None:
 
 
 def revoke(user_folder: Path, file: SettingsFile) -> bool:
-    """Take the permission back; return whether there was one.
+    """Revoke the permission; return whether there was one.
 
     Raises:
         StoreError: the record cannot be removed.
@@ -122,7 +123,7 @@ def is_allowed(user_folder: Path, file: SettingsFile) -> bool:
 
 
 def _recorded(user_folder: Path, path: Path) -> str:
-    """The hash that was allowed for a path, or an empty string."""
+    """Return the hash that was allowed for a path, or an empty string."""
     try:
         record = json.loads(_record_of(user_folder, path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -138,16 +139,16 @@ def _record_of(user_folder: Path, path: Path) -> Path:
 
 
 def _lies_inside(output: str, folder: Path) -> bool:
-    """Whether a path, with all links followed, is below a folder."""
-    if ADDRESS in output or output.startswith("~"):  # an address, or what is meant as a home
+    """Whether a path, with links resolved, is inside a folder."""
+    if ADDRESS in output or output.startswith("~"):  # an address, or a home folder
         return False
     return Path(os.path.realpath(output)).is_relative_to(os.path.realpath(folder))
 
 
 def _is_same_everywhere(key: str, value: Any) -> bool:
-    """Whether the code that a value names does not depend on the working folder.
+    """Whether a value names the same code from every working folder.
 
-    A module is looked for in the working folder first.
+    Modules are searched in the working folder first.
     """
     if key in ("hook-arg", "model-arg", "method"):
         return True

@@ -1,4 +1,4 @@
-"""``hookscope cam``: a heat map over the image of where a class's score comes from."""
+"""``hookscope cam``: a heat map over the image that explains the score of a class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import completion_values, options
+from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -19,6 +19,8 @@ from hookscope.specs.cam_methods import BASELINES, DEFAULT_METHOD, METHODS, STEP
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hookscope.specs.request import ModelRequest
 
 EXAMPLES = (
     Example(
@@ -47,16 +49,12 @@ EXAMPLES = (
 
 
 def _one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> str | None:
-    """Elsewhere --layer repeats, so taking the last of several would be taken for all of them."""
+    """Return the one layer. Other commands take several, so a second one is an error here."""
     if len(names) > 1:
         raise RequestError(
             f"--layer is there {len(names)} times: {', '.join(names)}.",
             "A map explains one layer: name it once, and run the command once for each.",
         )
-    if names and not ctx.resilient_parsing:
-        from hookscope.specs.patterns import compile_pattern
-
-        compile_pattern(names[0])
     return names[0] if names else None
 
 
@@ -126,7 +124,7 @@ output = combine(
 
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
-    rows = [(one.name, f"{one.formula}; {one.paper}") for one in METHODS.values()]
+    rows = [(method.name, f"{method.formula}; {method.paper}") for method in METHODS.values()]
     return {
         "Methods (A: the layer's output, x: the image; G, g: the score's gradients there)": rows
     }
@@ -136,7 +134,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     "cam",
     options.model,
     how,
-    options.inputs,
+    input_options.inputs,
     options.run,
     output,
     global_options,
@@ -151,50 +149,49 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     itself, at the layer's resolution and at the image's, as a safetensors file. Prints the layer,
     its grid, the class and its score, and where the map peaks.
     """
-    out: Console = ctx.obj
-    from hookscope.cli.request_builder import build_part
-    from hookscope.specs.command_options import CamOptions
+    console: Console = ctx.obj
+    from hookscope.cli.request_builder import build_request
 
-    build_part(CamOptions, values)
-    picture, maps, replaces = _settle_paths(output, force, values["model"])
+    request = build_request("cam", values)
+    picture, maps, replaces = _resolve_paths(output, force, request.model)
     for path in (path for path in (picture, maps) if path.exists()):
         from hookscope.specs.input_spec import input_paths
 
         read = [*input_paths(values["input"] or ()), values["weights"], values["target"]]
         check_not_an_input(path, read)
-    options.announce_model(ctx)
-    out.interrupt_message = "Interrupted; nothing was written."
-    with running(out, f"Running {values['model']} ..."):
+    options.note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Running {values['model']} ..."):
         from hookscope.analysis.cams.overlay import overlay_png
-        from hookscope.api.cam import cam as verb
+        from hookscope.api.cam import cam as api_cam
         from hookscope.files import atomic_files
 
-        with out.bar("running") as advance:
-            capture = verb(**values, progress=advance)
-        out.step(f"Writing {picture} ...")
+        with console.bar("running") as advance:
+            capture = api_cam(**values, progress=advance)
+        console.step(f"Writing {picture} ...")
         maps_size = capture.save(maps)
         size = atomic_files.write_bytes(picture, overlay_png(capture))
-        out.interrupt_message = f"Interrupted; {picture} and {maps} were written."
-    if out.json:
+        console.interrupt_message = f"Interrupted; {picture} and {maps} were written."
+    if console.json:
         from hookscope.views.text.documents import capture_document
 
-        out.document({**capture_document(capture, str(maps)), "picture": str(picture)})
+        console.document({**capture_document(capture, str(maps)), "picture": str(picture)})
     else:
         from hookscope.views.text.cam import cam_lines
 
-        out.result(cam_lines(capture, out.width, out.ascii))
+        console.result(cam_lines(capture, console.text_options))
     from hookscope.views.text.formats import bytes_text
 
     replaced = ", replacing earlier files" if replaces else ""
-    out.note(
+    console.note(
         f"wrote {picture} ({bytes_text(size)}), the maps to {maps} ({bytes_text(maps_size)})"
         f"{replaced}"
     )
-    out.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
+    console.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
 
 
-def _settle_paths(output: str | None, force: bool, model: str) -> tuple[Path, Path, bool]:
-    """The picture, the file of the maps beside it, and whether one of them replaces another."""
+def _resolve_paths(output: str | None, force: bool, model: ModelRequest) -> tuple[Path, Path, bool]:
+    """Return the picture, the file of the maps, and whether one of them replaces a file."""
     from hookscope.specs import output_path as outputs
 
     if output is not None and not output.lower().endswith(".png"):

@@ -1,4 +1,4 @@
-"""``hookscope capture``: run a model once and keep what its layers returned."""
+"""``hookscope capture``: run a model once and record the outputs of its layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import intervention_options, options
+from hookscope.cli import input_options, intervention_options, options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
@@ -66,7 +66,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     options.what("output", "output", "input"),
     options.ops,
     options.attention,
-    options.inputs,
+    input_options.inputs,
     intervention_options.for_command("capture"),
     options.run,
     options.device_map,

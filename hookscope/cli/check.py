@@ -1,4 +1,4 @@
-"""``hookscope check``: what is wrong with a model."""
+"""``hookscope check``: diagnose a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import loss_options, options
+from hookscope.cli import input_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -65,7 +65,7 @@ thresholds = combine(
 
 def _notes() -> dict[str, list[tuple[str, str]]]:
     return {
-        "Checks": [(one.name, one.finds) for one in CHECKS.values()]
+        "Checks": [(check_info.name, check_info.finds) for check_info in CHECKS.values()]
     } | loss_options.help_notes()
 
 
@@ -77,7 +77,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     thresholds,
     flag("forward-only", section="Loss", help="Run no backward pass."),
     loss_options.loss_of_any_model,
-    options.inputs,
+    input_options.inputs,
     options.run,
     option(
         "--output",
@@ -100,30 +100,20 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     The loss is the output along a random direction unless --loss or --target says otherwise. Exit
     status: 0 no error and no warning, 1 some.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     from pathlib import Path
 
-    from hookscope.cli.request_builder import build_part
-    from hookscope.specs import catalog
+    from hookscope.cli.request_builder import build_request
     from hookscope.specs import output_path as outputs
-    from hookscope.specs.command_options import CheckOptions
 
-    catalog.check_model_spec(values["model"])
-    build_part(CheckOptions, values)
+    build_request("check", values)
     replaces = outputs.check_report_output(Path(output), force) if output else False
-    options.announce_model(ctx)
-    with running(out, f"Running {values['model']} ..."):
-        from hookscope.api.check import check as verb
+    options.note_model_source(ctx)
+    with running(console, f"Running {values['model']} ..."):
+        from hookscope.api.check import check as api_check
 
-        health = verb(**values)
-    if out.json:
-        from hookscope.views.text.documents import document
-
-        out.document(document("check", health.to_json()))
-    else:
-        from hookscope.views.text.check import check_lines
-
-        out.result(check_lines(health, out.width, out.ascii))
+        health = api_check(**values)
+    console.show(health)
     if output:
         from hookscope.cli.recording_command import note_written_file
         from hookscope.files.atomic_files import write_text
@@ -131,6 +121,6 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
 
         path = Path(output)
         size = write_text(path, REPORT_WRITERS[path.suffix.lower()](health))
-        note_written_file(out, path, size, replaces)
+        note_written_file(console, path, size, replaces)
     if not health.ok:
         ctx.exit(FOUND)

@@ -1,4 +1,9 @@
-"""How help looks: lists of terms and meanings, also where a terminal is narrow."""
+"""The classes of commands and options: environment variables, sections of the help, examples.
+
+They extend Click's. An option belongs to a section of the help, has the environment variable
+``HOOKSCOPE_<COMMAND>_<OPTION>``, and its errors name the file or variable that a wrong value came
+from.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +23,14 @@ from hookscope.errors import HookscopeError
 from hookscope.files.escapes import visible
 from hookscope.specs.suggestions import near
 
-NARROW = 60  # columns below which a term's meaning stands on lines of its own
+NARROW = 60  # columns; below, the meaning of a term has lines of its own
 
 
 class Formatter(click.HelpFormatter):
-    """Click's formatter, which on a narrow terminal gives the two columns of a list less room.
+    """Click's formatter, with a layout for narrow terminals.
 
-    A term is as wide as its longest choice, so beside it the meaning would be a word a line.
+    A term is as wide as its longest choice, so in two columns the meaning would get one word a
+    line.
     """
 
     def write_dl(
@@ -48,7 +54,7 @@ class Formatter(click.HelpFormatter):
     def _write_lines(self, text: str, first: str, hang: int) -> None:
         margin = " " * self.current_indent
         lines = textwrap.wrap(
-            # [cpu|cuda|auto] may be parted behind a bar: \0 marks where, and takes no room after.
+            # [cpu|cuda|auto] may break after a bar: \0 marks the place, and is removed afterwards.
             re.sub(r"\|(?=\S)", "|\0 ", text),
             max(self.width, 20),
             initial_indent=margin + first,
@@ -77,14 +83,14 @@ _WRITTEN = f"{__name__}.written"
 
 
 class Example(NamedTuple):
-    """One line to type and what it shows; help, the reference page and a test read it."""
+    """A command line and what it shows; used by the help, the reference page and a test."""
 
     line: str
     shows: str
 
 
 class Option(click.Option):
-    """An option of a section of the help; ``shared_env`` names a variable for all commands."""
+    """An option in a section of the help; ``shared_env`` is a variable for all commands."""
 
     def __init__(self, *args: Any, section: str = "Options", shared_env: str = "", **more: Any):
         super().__init__(*args, **more)
@@ -93,21 +99,21 @@ class Option(click.Option):
 
     @property
     def key(self) -> str:
-        """The long flag without its dashes: what a settings file calls the option."""
+        """The long flag without dashes, which is the key in a settings file."""
         return next(opt for opt in self.opts if opt.startswith("--"))[2:]
 
     def name_environment(self, command: str) -> None:
-        """Give the option its variables, the command's own before the shared one."""
+        """Set the variables of the option: that of the command, then the shared one."""
         own = "_".join(("HOOKSCOPE", command, self.key)).upper().replace("-", "_")
         self.envvar = [own, self.shared_env] if self.shared_env else [own]
 
     def variable(self, ctx: click.Context) -> str:
-        """Return the environment variable that gives the value, or an empty string."""
+        """Return the environment variable that sets the value, or an empty string."""
         names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or ()
         return next((name for name in names if os.environ.get(name)), "")
 
     def origin(self, ctx: click.Context, source: ParameterSource | None) -> str:
-        """Say where a value came from: a variable's or a file's name, or an empty string."""
+        """Return the variable or the file that set the value, or an empty string."""
         if source is ParameterSource.ENVIRONMENT:
             return self.variable(ctx)
         if source is ParameterSource.DEFAULT_MAP:
@@ -119,31 +125,31 @@ class Option(click.Option):
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, Any]
     ) -> tuple[Any, ParameterSource]:
-        """Find the value, and keep it as it was written."""
+        """Find the value, and store it as it was written."""
         value, source = super().consume_value(ctx, opts)
         ctx.meta.setdefault(_WRITTEN, {})[self.name] = value
         return value, source
 
-    def given(self, ctx: click.Context) -> Any:
-        """Return the value as it was written, before it was converted."""
+    def raw_value(self, ctx: click.Context) -> Any:
+        """Return the value as it was written, before conversion."""
         return ctx.meta[_WRITTEN][self.name]
 
     def was_chosen(self, ctx: click.Context) -> bool:
-        """Whether a flag, a variable or a file gave the value."""
+        """Whether a flag, a variable or a file set the value."""
         return ctx.get_parameter_source(self.name) not in (None, ParameterSource.DEFAULT)
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Name the option, and what gave it the value that was refused."""
+        """Return the option, and the source of its wrong value."""
         hint = f"--{self.key}"
         origin = ctx and self.origin(ctx, ctx.get_parameter_source(self.name))
         return f"{hint} (from {origin})" if origin else hint
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the row of the help; a switch is one word there."""
+        """Return the row of the help; a switch is one term."""
         record = super().get_help_record(ctx)
         if record is None or not self.secondary_opts:
             return record
-        # --[no-]strict: the pair written out would double the column's width.
+        # --[no-]strict: both flags written out would double the width of the column.
         short = [f"{opt}, " for opt in self.opts if not opt.startswith("--")]
         return "".join(short) + f"--[no-]{self.key}", record[1]
 
@@ -152,8 +158,8 @@ class Command(click.Command):
     """A command whose help has sections and ends with examples.
 
     Args:
-        examples: lines that run as they stand in a clone of the project.
-        notes: further sections of the help, each a title and rows of a term and its meaning.
+        examples: command lines that run in a clone of the project.
+        notes: further sections of the help: titles with rows of terms and meanings.
     """
 
     context_class = Context
@@ -176,10 +182,10 @@ class Command(click.Command):
         return [param for param in self.params if isinstance(param, Option)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; while completing, leave out a last option that waits for its value.
+        """Parse the arguments; for completion, without a last option that has no value yet.
 
-        Click would lose everything before it too, and layers could not be completed without
-        knowing the model.
+        Click would drop all arguments before it too, and layers cannot be completed without the
+        model.
         """
         waiting = {o for p in self.options() if not (p.is_flag or p.count) for o in p.opts}
         if ctx.resilient_parsing:
@@ -193,7 +199,7 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             raise _explained(error, ctx) from None
         except HookscopeError as error:
-            self._tell_origins(error, ctx)
+            self._add_origins(error, ctx)
             raise
         from hookscope.cli.settings import check_refused
 
@@ -201,15 +207,15 @@ class Command(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a request that is refused is told with what set its values."""
+        """Run the command; errors of the request name the sources of its values."""
         try:
             return super().invoke(ctx)
         except HookscopeError as error:
-            self._tell_origins(error, ctx)
+            self._add_origins(error, ctx)
             raise
 
-    def _tell_origins(self, error: HookscopeError, ctx: click.Context) -> None:
-        """Add to the hint which variables and files set options, which nobody sees on the line."""
+    def _add_origins(self, error: HookscopeError, ctx: click.Context) -> None:
+        """Add to the hint which variables and files set options."""
         origins = [
             f"--{option.key} is set by {origin}."
             for option in self.options()
@@ -220,7 +226,7 @@ class Command(click.Command):
             error.hint = visible(" ".join([error.hint, *origins]).strip())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by section, and the command's own further sections."""
+        """Write the options by section, and the further sections of the command."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -242,18 +248,18 @@ class Command(click.Command):
             return
         with formatter.section("Examples"):
             for line, shows in self.examples:
-                # Written whole, however narrow the terminal: an example is there to be copied.
+                # Never wrapped: an example is copied from the terminal.
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
                 with formatter.indentation():
                     formatter.write_text(shows)
 
 
 class Commands(Mapping[str, Command]):
-    """Commands by name, each imported from the file of its name when it is first looked up.
+    """Commands by name, each imported from the file of its name when it is first used.
 
     Args:
-        package: where the files are.
-        shorts: what the group's help says of each command, in the order of a day's work.
+        package: the package of the files.
+        shorts: the summary of each command in the group's help, in order.
     """
 
     def __init__(self, package: str, shorts: dict[str, str]):
@@ -263,9 +269,9 @@ class Commands(Mapping[str, Command]):
     def __getitem__(self, name: str) -> Command:
         if name not in self.shorts:
             raise KeyError(name)
-        found = getattr(importlib.import_module(f"{self.package}.{name}"), name)
-        assert isinstance(found, Command)
-        return found
+        imported = getattr(importlib.import_module(f"{self.package}.{name}"), name)
+        assert isinstance(imported, Command)
+        return imported
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shorts)
@@ -282,24 +288,24 @@ class Group(click.Group):
     context_class = Context
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before the command's own."""
+        """Parse the arguments before the command."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise _explained(error, ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in their own order."""
+        """Return the names of the commands in the order of the help."""
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands and what each does, without importing them."""
+        """Write the commands with their summaries, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.commands.shorts.items()))
 
 
 def _explained(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
-    """Say which options are near to one that does not exist, or which command has it."""
+    """Return an error that suggests similar options, or the commands that have the option."""
     word = error.option_name
     here = near(word.lstrip("-"), [name for name in _flags(ctx.command) if len(name) > 1])
     group = ctx.find_root().command
@@ -314,7 +320,7 @@ def _explained(error: click.NoSuchOption, ctx: click.Context) -> click.UsageErro
 
 
 def _flags(command: click.Command) -> dict[str, str]:
-    """The flags of a command, by their names without dashes."""
+    """Return the flags of a command by their names without dashes."""
     options = [param for param in command.params if isinstance(param, click.Option)]
     flags = [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
     return {flag.lstrip("-"): flag for flag in flags}
@@ -340,20 +346,20 @@ def command(
 
 
 def option(*names: str, **more: Any) -> Callable[[F], F]:
-    """Declare an option that has a default (None unless told) and shows it and its variables."""
+    """Declare an option with a default, shown in the help with its variables."""
     more.setdefault("default", () if more.get("multiple") else None)
     more = {"show_default": True, "show_envvar": True} | more
     return click.option(*names, cls=Option, **more)
 
 
 def flag(name: str, *short: str, **more: Any) -> Callable[[F], F]:
-    """Declare a switch, with the word that turns it off where a variable or a file turned it on."""
+    """Declare a switch with a negative form, which overrides a variable or a file."""
     more = {"default": False, "show_default": False} | more
     return option(f"--{name}/--no-{name}", *short, is_flag=True, **more)
 
 
 def combine(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make one decorator of several, in the order in which help shows them."""
+    """Combine several decorators into one, in the order of the help."""
 
     def decorate(function: Any) -> Any:
         for decorator in reversed(decorators):

@@ -1,4 +1,4 @@
-"""``hookscope completion``: the script that teaches a shell to complete."""
+"""``hookscope completion``: the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
-VARIABLE = "_HOOKSCOPE_COMPLETE"  # the script sets it when it asks for words
+VARIABLE = "_HOOKSCOPE_COMPLETE"  # the script sets it when it asks for completions
 EXAMPLES = (
     Example("hookscope completion bash", 'For ~/.bashrc: eval "$(hookscope completion bash)"'),
     Example(
@@ -40,12 +40,12 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     maker = get_completion_class(shell)
     assert maker is not None
     script = maker(ctx.find_root().command, {}, "hookscope", VARIABLE)
     text = script.source_template % script.source_vars()
-    if out.json:
-        out.document({"schema": 1, "command": "completion", "shell": shell, "script": text})
+    if console.json:
+        console.document({"schema": 1, "command": "completion", "shell": shell, "script": text})
     else:
-        out.text(text)
+        console.text(text)

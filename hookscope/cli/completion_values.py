@@ -1,7 +1,7 @@
-"""What the shell may complete: model names, and the layers of models that were looked at before.
+"""Values for completion in the shell: model names, and the layers of models used before.
 
-Layer names come from a small file for each model in the user's cache folder, written by commands
-that had the model at hand. Nothing here imports torch, and no fault here ever reaches the user.
+Layer names come from a small file for each model in the user's cache folder, which commands write
+after they loaded the model. Nothing here imports torch, and failures are ignored.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 def models(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Offer the models of the bundled list; failing those, files."""
+    """Offer the models of the bundled list, or files if none matches."""
     from click.shell_completion import CompletionItem
 
     from hookscope.specs.catalog import bundled_models
 
-    found = [m.name for m in bundled_models() if m.name.startswith(incomplete)]
-    return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
+    matches = [m.name for m in bundled_models() if m.name.startswith(incomplete)]
+    return [CompletionItem(name) for name in matches] or [CompletionItem(incomplete, type="file")]
 
 
 def weights(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Offer the words for weights, the pretrained ones of the model on the line, and files."""
+    """Offer ``random``, ``default``, the pretrained weights of the model, and files."""
     from click.shell_completion import CompletionItem
 
     from hookscope.specs.catalog import bundled_models
 
     model = _model_on_line(ctx)
     named = [name for info in bundled_models() if info.name == model for name in info.weights]
-    words = ["random", *(["default"] if named else []), *named]
-    found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
-    # First, since bash takes what stands before it for void.
-    return [CompletionItem(incomplete, type="file"), *found]
+    choices = ["random", *(["default"] if named else []), *named]
+    matches = [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
+    # The type file comes first: bash ignores what precedes it.
+    return [CompletionItem(incomplete, type="file"), *matches]
 
 
 def commands(
@@ -59,7 +59,7 @@ def commands(
 def layers(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Offer layer names of the model on the line, as far as an earlier command has seen them."""
+    """Offer layer names of the model that earlier commands stored."""
     from click.shell_completion import CompletionItem
 
     sign = "!" if incomplete.startswith("!") else ""
@@ -71,12 +71,12 @@ def types(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     """Offer the types of those layers."""
     from click.shell_completion import CompletionItem
 
-    found = dict.fromkeys(type_ for _, type_ in _recall(_model_on_line(ctx)))
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+    matches = dict.fromkeys(type_ for _, type_ in _recall(_model_on_line(ctx)))
+    return [CompletionItem(name) for name in matches if name.startswith(incomplete)]
 
 
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Offer what the file on the line holds, by its header alone."""
+    """Offer the keys in the file, from its header."""
     from click.shell_completion import CompletionItem
 
     from hookscope.specs.output_path import header_of
@@ -89,15 +89,15 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 
 
 def remember_layers(model: str, layers: Iterable[tuple[str, str]], complete: bool) -> None:
-    """Keep the names and types of a model's layers for the shell.
+    """Store the names and types of a model's layers for completion.
 
     Args:
-        model: the model word.
+        model: the spec of the model.
         layers: name and type of each layer.
-        complete: whether these are all; otherwise they are added to those known.
+        complete: whether these are all layers; otherwise they are added to the stored ones.
     """
-    found = dict(layers) if complete else dict(_recall(model)) | dict(layers)
-    text = "".join(f"{name}\t{type_}\n" for name, type_ in found.items())
+    matches = dict(layers) if complete else dict(_recall(model)) | dict(layers)
+    text = "".join(f"{name}\t{type_}\n" for name, type_ in matches.items())
     path = _cache_file(model)
     try:
         if path.is_file() and path.read_text(encoding="utf-8") == text:
@@ -107,7 +107,7 @@ def remember_layers(model: str, layers: Iterable[tuple[str, str]], complete: boo
         unfinished.write_bytes(text.encode())
         unfinished.replace(path)
     except (OSError, UnicodeError):
-        return  # completion is a comfort: a full disk or a read-only home must not fail a command
+        return  # a full disk or a read-only home must not fail a command
 
 
 def _recall(model: str) -> list[tuple[str, str]]:
@@ -123,7 +123,7 @@ def _model_on_line(ctx: click.Context) -> str:
 
 
 def _cache_file(model: str) -> Path:
-    """One file a model; a model file is known by its full path, since its word may be relative."""
+    """Return the file of a model. A Python file is identified by its absolute path."""
     from hashlib import sha256
 
     path, colon, name = model.rpartition(":")

@@ -1,4 +1,4 @@
-"""``hookscope config``: every setting in force, and where it came from."""
+"""``hookscope config``: every effective setting and its source."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
     file's path and the hash of its content. trust, force and an output outside the file's folder
     are always refused.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     if allow or revoke:
         _decide(ctx, allow, revoke)
         return
     rows = list(effective_settings(ctx))
     files = [str(file.path) for file in settings_of(ctx).files]
     user_file = str(user_folder() / FILE_NAME)
-    if out.json:
+    if console.json:
         settings = [{**row._asdict(), "value": row.value} for row in rows]
-        out.document(
+        console.document(
             {
                 "schema": 1,
                 "command": "config",
@@ -67,23 +67,23 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
         )
         return
     for path in files:
-        out.note(f"read {path}")
+        console.note(f"read {path}")
     if user_file not in files:
         state = "not read" if os.path.isfile(user_file) else "does not exist"
-        out.note(f"the user's settings file: {user_file} ({state})")
-    _show_rows(out, rows)
+        console.note(f"the user's settings file: {user_file} ({state})")
+    _show_rows(console, rows)
     for path in dict.fromkeys(row.where for row in rows if row.source == "refused"):
         from hookscope.cli.allowed_settings import ALLOW
 
         hint = f"; '{ALLOW}' allows Python code" if _names_code_unallowed(ctx) else ""
-        out.warning(f"{path} sets values that are refused{hint}")
+        console.warning(f"{path} sets values that are refused{hint}")
 
 
-def _show_rows(out: Console, rows: list[EffectiveSetting]) -> None:
+def _show_rows(console: Console, rows: list[EffectiveSetting]) -> None:
     cells = [(f"{row.command}.{row.option}", _text(row.value), _from(row)) for row in rows]
     widths = [max((len(cell[i]) for cell in cells), default=0) for i in range(2)]
     if cells:
-        out.text("\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in cells))
+        console.text("\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c}" for a, b, c in cells))
 
 
 def _project_file(ctx: click.Context) -> SettingsFile | None:
@@ -91,7 +91,7 @@ def _project_file(ctx: click.Context) -> SettingsFile | None:
 
 
 def _code_in(ctx: click.Context, file: SettingsFile) -> list[tuple[str, str, Any]]:
-    """The command, key and value of each setting of the file that names Python code."""
+    """Return command, key and value of each setting of the file that names Python code."""
     from hookscope.cli.allowed_settings import names_code
 
     return [
@@ -110,7 +110,7 @@ def _names_code_unallowed(ctx: click.Context) -> bool:
 
 
 def _project_document(ctx: click.Context) -> dict[str, Any] | None:
-    """The file that was found, for JSON: whether it names code, and whether it may."""
+    """Describe the project's file for JSON: whether it names code, and whether it may."""
     from hookscope.cli.allowed_settings import is_allowed
 
     file = _project_file(ctx)
@@ -123,10 +123,10 @@ def _project_document(ctx: click.Context) -> dict[str, Any] | None:
 
 
 def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
-    """Allow the project's file to name code, or take that back; show what it names."""
+    """Allow the project's file to name code, or revoke that; show the code."""
     from hookscope.cli import allowed_settings as allowing
 
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     flag = "--allow" if allow else "--revoke"
     if allow and revoke:
         raise click.UsageError("--allow and --revoke cannot both be given.", ctx)
@@ -140,19 +140,21 @@ def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
         allowing.allow(user_folder(), file)
     had = allow or allowing.revoke(user_folder(), file)
     code = _code_in(ctx, file)
-    if out.json:
+    if console.json:
         names = [{"command": c, "option": key, "value": value} for c, key, value in code]
         project = _project_document(ctx)
-        out.document({"schema": 1, "command": "config", "project": project, "code": names})
+        console.document({"schema": 1, "command": "config", "project": project, "code": names})
         return
     source = "allowed" if allow else "refused"
     _show_rows(
-        out, [EffectiveSetting(c, key, value, source, str(file.path)) for c, key, value in code]
+        console, [EffectiveSetting(c, key, value, source, str(file.path)) for c, key, value in code]
     )
     if allow:
-        out.note(f"{file.path} may name Python code until its content changes")
+        console.note(f"{file.path} may name Python code until its content changes")
     else:
-        out.note(f"{file.path} {'may no longer' if had else 'was not allowed to'} name Python code")
+        console.note(
+            f"{file.path} {'may no longer' if had else 'was not allowed to'} name Python code"
+        )
 
 
 def _text(value: Any) -> str:

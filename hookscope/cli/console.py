@@ -1,8 +1,8 @@
-"""The one sink: everything that a command prints goes through here.
+"""The console: everything that a command prints goes through here.
 
-Results go to standard output, all else to standard error. What is printed depends on the global
+Results go to standard output, everything else to standard error. The output depends on the global
 options, on the environment (``NO_COLOR``, ``FORCE_COLOR``, ``TERM``, ``COLUMNS``) and on whether a
-stream is a terminal; no command asks for any of that itself.
+stream is a terminal. Commands do not check these themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.text import Text
 
+    from hookscope.views.text.text_table import TextOptions
+
 RED, YELLOW, DIM = "1;31", "33", "2"
 TRUE_COLOR = 1 << 24
 _SYSTEMS: dict[int, Literal["standard", "256", "truecolor"]] = {
@@ -36,10 +38,10 @@ _PLAIN = str.maketrans(
 
 
 class Console:
-    """Where a command's words go, and how they look there.
+    """Prints results, notes and errors in the form that the streams and options ask for.
 
-    The public attributes are the global options, which the command line sets, what is said if the
-    user stops the run, and the status of a sound request that fails.
+    The public attributes are the global options, the message for Ctrl-C, and the exit status of a
+    valid request that fails.
     """
 
     def __init__(self) -> None:
@@ -56,15 +58,29 @@ class Console:
 
     # Results
 
+    def show(self, result: object, file: str | None = None) -> None:
+        """Print a result: as text, or with ``--json`` as a document.
+
+        Args:
+            result: of a type that ``views.display`` knows.
+            file: where the result was written, for its document.
+        """
+        from hookscope.views import display
+
+        if self.json:
+            self.document(display.document(result, file))
+        else:
+            self.result(display.text(result, self.text_options))
+
     def result(self, lines: Iterable[Text]) -> None:
-        """Print a result that ``render`` has laid out for :attr:`width` and :attr:`ascii`."""
+        """Print lines that a view has laid out for :attr:`text_options`."""
         self._wipe()
         if not self._colored(sys.stdout):
             sys.stdout.writelines(f"{line.plain}\n" for line in lines)
             return
-        from rich.console import Console
+        from rich.console import Console as RichConsole
 
-        console = Console(
+        console = RichConsole(
             file=sys.stdout,
             force_terminal=True,
             color_system=_SYSTEMS[self.colors],
@@ -79,12 +95,12 @@ class Console:
             console.print(line, soft_wrap=True)
 
     def text(self, text: str) -> None:
-        """Print a result that is a plain text."""
+        """Print a result that is plain text."""
         self._wipe()
         sys.stdout.write(f"{text}\n")
 
     def document(self, document: Mapping[str, Any]) -> None:
-        """Print a result as one JSON document, in ASCII, so that any stream takes it."""
+        """Print a result as one JSON document, in ASCII, which every stream accepts."""
         from hookscope.files import strict_json
 
         self._wipe()
@@ -92,17 +108,24 @@ class Console:
 
     @property
     def width(self) -> int | None:
-        """Columns of the terminal that takes the result; None where it is no terminal."""
+        """Columns of the terminal of standard output; None if it is not a terminal."""
         return columns() if _is_terminal(sys.stdout) else None
 
     @property
+    def text_options(self) -> TextOptions:
+        """How views lay out their text for standard output."""
+        from hookscope.views.text.text_table import TextOptions
+
+        return TextOptions(self.width, self.ascii, self.verbose > 0)
+
+    @property
     def window(self) -> tuple[int, int]:
-        """Columns and lines that a picture may fill; those of a pipe are a usual terminal's."""
+        """Columns and lines that a picture may fill; a pipe has those of a usual terminal."""
         return columns(), _side("LINES", 1, 24)
 
     @property
     def colors(self) -> int:
-        """How many colours the result may have: 0, 16, 256, or all of 24 bits."""
+        """How many colors the result may have: 0, 16, 256, or 24 bits."""
         if not self._colored(sys.stdout):
             return 0
         if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
@@ -110,22 +133,22 @@ class Console:
         return 256 if "256" in os.environ.get("TERM", "") else 16
 
     def separate(self) -> None:
-        """Put an empty line between two results."""
+        """Print an empty line between two results."""
         self.text("")
 
     @property
     def ascii(self) -> bool:
-        """Whether the result may hold ASCII alone."""
+        """Whether the result must be ASCII."""
         try:
             "├─…".encode(sys.stdout.encoding or "ascii")
         except (UnicodeEncodeError, LookupError):
             return True
         return False
 
-    # Words about it
+    # Messages
 
     def note(self, text: str) -> None:
-        """Tell what was decided or done; ``--quiet`` drops it."""
+        """Print a note on a default or a step; ``--quiet`` suppresses it."""
         if self._held is not None:
             self._held.append(text)
         elif not self.quiet:
@@ -133,7 +156,7 @@ class Console:
 
     @contextmanager
     def defer_notes(self) -> Iterator[None]:
-        """Keep notes back until the block ends: while options are read, ``--quiet`` may follow."""
+        """Defer notes to the end of the block: a later option may be ``--quiet``."""
         self._held = []
         try:
             yield
@@ -143,23 +166,23 @@ class Console:
                 self.note(text)
 
     def warning(self, text: str) -> None:
-        """Warn of something that the result may suffer from."""
+        """Print a warning."""
         self._say(text, YELLOW, "Warning: ")
 
     def error(self, text: str, hint: str = "") -> None:
-        """Say what failed, and below it what to do, on one line or several."""
+        """Print an error, and its hint on further lines."""
         self._say(text, RED, "Error: ")
         for line in hint.split("\n") if hint else ():
             self._say(line)
 
     def hint(self, text: str) -> None:
-        """Say what belongs to an error and is none itself: a traceback, versions, help."""
+        """Print a text that belongs to an error: a traceback, versions, help."""
         self._wipe()
         sys.stderr.write(visible_lines(text.rstrip("\n")) + "\n")
         sys.stderr.flush()
 
     def interrupted(self) -> None:
-        """Leave the line on which a terminal shows ^C, and say what has become of the run."""
+        """Print the message for Ctrl-C, on a new line after the ^C of a terminal."""
         self._wipe()
         if _is_terminal(sys.stderr):
             sys.stderr.write("\n")
@@ -167,9 +190,10 @@ class Console:
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Begin with the step ``text``, and leave no status behind when the block ends.
+        """Show the step ``text``, and clear the status when the block ends.
 
-        What a user's own model prints meanwhile goes to standard error: the result stays alone.
+        Output of the user's model goes to standard error, so that standard output has only the
+        result.
         """
         self.step(text)
         try:
@@ -179,7 +203,7 @@ class Console:
             self._wipe()
 
     def step(self, text: str) -> None:
-        """Tell what is being done now.
+        """Show the current step.
 
         With ``--verbose`` that is a line with the seconds since the start. Otherwise a terminal
         shows it until the next step, or until anything else is printed, unless it shows a bar.
@@ -196,14 +220,14 @@ class Console:
 
     @contextmanager
     def bar(self, text: str) -> Iterator[Callable[..., None]]:
-        """Yield a function of how many are done, of how many, and a text: it shows a bar.
+        """Yield a function that updates a progress bar: done, total, and an optional text.
 
-        The bar comes after a second and is gone when the block ends; ``--quiet``, ``--json`` and
-        ``--verbose`` have none. Of the text it shows the parts between commas that there is room
-        for, the first ones.
+        The bar appears after a second and is cleared when the block ends. There is none with
+        ``--quiet``, ``--json`` and ``--verbose``. Of the text it shows as many of the parts between
+        commas as fit.
         """
-        not_executed = self.quiet or self.json or self.verbose
-        shows = not not_executed and _is_terminal(sys.stderr) and not _is_dumb()
+        is_hidden = self.quiet or self.json or self.verbose
+        shows = not is_hidden and _is_terminal(sys.stderr) and not _is_dumb()
         begun: float | None = None
         bar: Progress | None = None
 
@@ -222,7 +246,7 @@ class Console:
             room = width - (_LEAST_BAR + 2 * len(str(total)) + len("/0:00:00") + 3)
             label = _shortened(text, more, room)
             bar.update(bar.task_ids[0], completed=done, total=total, description=label)
-            bar.start()  # does nothing from the second time on
+            bar.start()  # has an effect only the first time
 
         try:
             yield advance
@@ -241,7 +265,7 @@ class Console:
         self._wipe()
         text = visible(text)
         if style and self._colored(sys.stderr):
-            # A label alone is coloured where there is one: the sentence stays easy to read.
+            # If there is a label, only the label is colored.
             body = text if label else f"\x1b[{style}m{text}\x1b[0m"
             label = label and f"\x1b[{style}m{label}\x1b[0m"
             text = body
@@ -259,8 +283,8 @@ class Console:
 
 
 def _new_bar(colored: bool) -> Progress:
-    """A bar on standard error with the count and the time that is left."""
-    from rich.console import Console
+    """Return a progress bar on standard error with count and remaining time."""
+    from rich.console import Console as RichConsole
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -270,8 +294,8 @@ def _new_bar(colored: bool) -> Progress:
     )
     from rich.table import Column
 
-    console = Console(file=sys.stderr, no_color=not colored)
-    # Of columns that may not wrap rich cuts nothing while the bar can be made smaller.
+    console = RichConsole(file=sys.stderr, no_color=not colored)
+    # rich does not truncate columns with no_wrap while it can shrink the bar.
     text = TextColumn("{task.description}", markup=False)
     count = MofNCompleteColumn(table_column=Column(no_wrap=True))
     left = TimeRemainingColumn(table_column=Column(no_wrap=True))
@@ -280,7 +304,7 @@ def _new_bar(colored: bool) -> Progress:
 
 
 def _shortened(text: str, more: str, room: int) -> str:
-    """Return ``text`` and the first parts of ``more``, between commas, that fit into ``room``."""
+    """Return ``text`` and the first parts of ``more``, split at commas, that fit into ``room``."""
     parts = more.split(", ") if more else []
     while parts and len(text) + 1 + len(", ".join(parts)) > room:
         parts.pop()
@@ -288,27 +312,27 @@ def _shortened(text: str, more: str, room: int) -> str:
 
 
 def columns(stream: TextIO | None = None) -> int:
-    """Return the width that ``COLUMNS`` or the terminal has; 80 where neither tells it.
+    """Return the width from ``COLUMNS`` or the terminal, or 80.
 
-    The terminal is that of ``stream``, which is the real standard output if it is not named.
+    The terminal is that of ``stream``; None means the real standard output.
     """
     return _side("COLUMNS", 0, 80, stream)
 
 
 def _side(variable: str, side: int, usual: int, stream: TextIO | None = None) -> int:
-    given = os.environ.get(variable, "")
-    if given.isdecimal() and int(given):
-        return int(given)
-    try:  # as shutil does it, whose import brings three kinds of compression along
+    setting = os.environ.get(variable, "")
+    if setting.isdecimal() and int(setting):
+        return int(setting)
+    try:  # like shutil, whose import would load compression modules
         return os.get_terminal_size((stream or sys.__stdout__).fileno())[side] or usual  # type: ignore[union-attr]
     except (AttributeError, ValueError, OSError):
         return usual
 
 
 def prepare_streams() -> None:
-    """Make both streams take any text: what an encoding lacks is spelled in ASCII."""
+    """Let both streams accept any text: characters that an encoding lacks become ASCII."""
     codecs.register_error("hookscope", _spell)
-    # A stream that was closed for us (>&-) is None.
+    # A closed stream (>&-) is None.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -318,12 +342,12 @@ def prepare_streams() -> None:
 
 
 def finish() -> None:
-    """Flush while a failure can still be caught: at the interpreter's exit it would be printed."""
+    """Flush standard output while an error can still be handled."""
     sys.stdout.flush()
 
 
 def discard_output() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush cannot fail."""
+    """Redirect standard output to nothing, so that the interpreter's last flush cannot fail."""
     try:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

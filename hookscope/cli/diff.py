@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, options
+from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -16,7 +16,7 @@ from hookscope.cli.param_types import CommaList, FileName
 from hookscope.cli.run_context import running
 from hookscope.specs.choices import DEVICES, DTYPES
 
-DIFFERS, TROUBLE = 1, 2
+DIFFERENT, FAILED = 1, 2
 
 EXAMPLES = (
     Example(
@@ -172,7 +172,7 @@ runs = combine(
     options.layers,
     what,
     models,
-    options.inputs,
+    input_options.inputs,
     runs,
     global_options,
     click.pass_context,
@@ -188,42 +188,27 @@ def diff(ctx: click.Context, **values: Any) -> None:
     option given once counts for both; --weights, --dtype, --device, --method and --attn given twice
     are A's and B's. Exit status: 0 the same within tolerance, 1 different, 2 trouble.
     """
-    out: Console = ctx.obj
-    out.failed = TROUBLE
-    from hookscope.specs.diff_request import MODEL_OPTIONS, are_captures
+    console: Console = ctx.obj
+    console.failed = FAILED
+    from hookscope.specs.diff_request import (
+        MODEL_OPTIONS,
+        DiffRequest,
+        are_captures,
+        check_capture_options,
+    )
 
     captures = are_captures(values["a"], values["b"])
-    _refuse_misfits(ctx, values, captures)
-    if captures:  # of settings that hold for all commands, such as a seed, files need none
-        values = {name: value for name, value in values.items() if name not in MODEL_OPTIONS}
-    what = f"Comparing {values['a']} with {values['b']} ..."
-    with out.status(what) if captures else running(out, what):
-        from hookscope.api.diff import diff as verb
-
-        result = verb(**values)
-    if out.json:
-        from hookscope.views.text.documents import document
-
-        out.document(document("diff", result.to_json()))
-    else:
-        from hookscope.views.text.diff import diff_lines
-
-        out.result(diff_lines(result, out.width, out.ascii))
-    if not result.same:
-        ctx.exit(DIFFERS)
-
-
-def _refuse_misfits(ctx: click.Context, values: dict[str, Any], captures: bool) -> None:
-    """Refuse what does not go together, before anything heavy is imported to use it."""
-    from hookscope.specs.diff_request import check_capture_options, check_models
-    from hookscope.specs.input_spec import NO_IMAGE, reject_image_options
-    from hookscope.specs.tolerances import check_tolerances
-
-    check_tolerances(values["atol"], values["rtol"])
     if captures:
-        line = ParameterSource.COMMANDLINE
-        check_capture_options([name for name in values if ctx.get_parameter_source(name) is line])
-        return
-    if not values["input"]:
-        reject_image_options(values, NO_IMAGE)
-    check_models(values)
+        typed = ParameterSource.COMMANDLINE
+        check_capture_options([x for x in MODEL_OPTIONS if ctx.get_parameter_source(x) is typed])
+        # Settings that hold for all commands, such as a seed, do not concern files.
+        values = {name: value for name, value in values.items() if name not in MODEL_OPTIONS}
+    DiffRequest(**values)  # for its checks, before torch is imported
+    what = f"Comparing {values['a']} with {values['b']} ..."
+    with console.status(what) if captures else running(console, what):
+        from hookscope.api.diff import diff as api_diff
+
+        result = api_diff(**values)
+    console.show(result)
+    if not result.same:
+        ctx.exit(DIFFERENT)

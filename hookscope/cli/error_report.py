@@ -1,4 +1,4 @@
-"""From an exception to a sentence, a repair and an exit status: one table for all commands."""
+"""Error reports: the message, hint and exit status of each exception, for all commands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hookscope.cli.console import Console
 from hookscope.errors import ForwardError, HookscopeError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-# EDQUOT is unknown to Windows.
+# Windows has no EDQUOT.
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class ErrorReport(NamedTuple):
-    """What to tell about an exception; ``foreseen`` ones are no bug of ours."""
+    """The report of an exception; ``foreseen`` ones are not bugs of hookscope."""
 
     message: str
     hint: str
@@ -27,37 +27,35 @@ class ErrorReport(NamedTuple):
     foreseen: bool = True
 
 
-def report_error(error: BaseException, out: Console, command: str = "") -> int:
-    """Print what ``error`` means and return the exit status.
+def report_error(error: BaseException, console: Console, command: str = "") -> int:
+    """Print the report of ``error`` and return the exit status.
 
-    Of a forward pass that failed, the calls that ran before are a result of ``command``.
+    After a failed forward pass, the calls before it are printed as a result of ``command``.
     """
     if isinstance(error, ForwardError) and error.failure is not None:
-        _show_failure(error, out, command)
+        _show_failure(error, console, command)
     fault = explain_error(error)
-    if out.verbose > 1 or os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
+    if console.verbose > 1 or os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
         import traceback
 
-        out.hint("".join(traceback.format_exception(error)))
-    out.error(fault.message, fault.hint)
+        console.hint("".join(traceback.format_exception(error)))
+    console.error(fault.message, fault.hint)
     if not fault.foreseen:
-        out.hint(", ".join(f"{name} {version}" for name, version in versions()))
-    return out.failed if fault.status == FAILED else fault.status
+        console.hint(", ".join(f"{name} {version}" for name, version in versions()))
+    return console.failed if fault.status == FAILED else fault.status
 
 
-def _show_failure(error: ForwardError, out: Console, command: str) -> None:
-    from hookscope.views.text.forward_failure import failure_document, failure_lines, failure_tree
+def _show_failure(error: ForwardError, console: Console, command: str) -> None:
+    if console.json:
+        from hookscope.views.text.documents import failure_document
 
-    if out.json:
-        out.document(failure_document(command, error))
-    elif error.tree is not None:
-        out.result(failure_tree(error, out.width, out.ascii, sources=out.verbose > 0))
-    elif error.failure.ran or error.failure.complete:
-        out.result(failure_lines(error.failure, out.width, out.ascii, every=out.verbose > 0))
+        console.document(failure_document(command, error))
+    else:
+        console.show(error)
 
 
 def explain_error(error: BaseException) -> ErrorReport:
-    """Find the sentence for ``error``."""
+    """Return the report of ``error``."""
     if isinstance(error, HookscopeError):
         return ErrorReport(error.message, error.hint, error.exit_code)
     if isinstance(error, click.ClickException):
@@ -95,7 +93,7 @@ def explain_error(error: BaseException) -> ErrorReport:
 
 
 def _folder_is_gone() -> bool:
-    """Whether the working folder was deleted, so that relative paths mean nothing."""
+    """Whether the working folder was deleted, so that relative paths cannot be resolved."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -104,7 +102,7 @@ def _folder_is_gone() -> bool:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Yield the names and versions that matter, without importing torch or torchvision."""
+    """Yield names and versions of packages, without importing torch or torchvision."""
     from importlib import metadata
 
     from hookscope.version import __version__
@@ -119,7 +117,7 @@ def versions() -> Iterator[tuple[str, str]]:
 
 
 def _usage(error: click.ClickException) -> ErrorReport:
-    message = " ".join(error.format_message().split())  # Click lists choices on lines of their own
+    message = " ".join(error.format_message().split())  # Click lists choices on separate lines
     if not message.endswith((".", "?", "?)")):
         message += "."
     context = getattr(error, "ctx", None)
@@ -138,9 +136,9 @@ def _broken_torch(error: ImportError) -> ErrorReport:
 
 
 def _mismatch() -> ErrorReport:
-    found = dict(versions())
+    installed = dict(versions())
     return ErrorReport(
-        f"torchvision {found['torchvision']} does not match torch {found['torch']}.",
+        f"torchvision {installed['torchvision']} does not match torch {installed['torch']}.",
         "Install the two together, from the same index: "
         f"{sys.executable} -m pip install --upgrade --force-reinstall torch torchvision",
         FAILED,
@@ -156,7 +154,7 @@ def _unknown(error: BaseException) -> ErrorReport:
 
 
 def _tracker() -> str:
-    """Where to report, as the installed package says."""
+    """Return where to report bugs, from the package's metadata."""
     from importlib import metadata
 
     try:

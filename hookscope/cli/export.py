@@ -72,7 +72,7 @@ output = combine(
     click.pass_obj,
     examples=EXAMPLES,
 )
-def export(out: Console, features: str, output: str | None, force: bool, **values: Any) -> None:
+def export(console: Console, features: str, output: str | None, force: bool, **values: Any) -> None:
     """Write the features of a dataset, or tensors of a capture, to one file.
 
     Values are read and written some megabytes at a time, so memory does not grow with the number of
@@ -88,17 +88,17 @@ def export(out: Console, features: str, output: str | None, force: bool, **value
         name = Path(features).stem
     path = Path(output) if output else outputs.default_path(name, "export")
     replaces = outputs.check_output(path, force, suffix=outputs.table_ending(path))
-    out.interrupt_message = "Interrupted; nothing was written."
-    from hookscope.api.export import export as verb
+    console.interrupt_message = "Interrupted; nothing was written."
+    from hookscope.api.export import export as api_export
 
-    with out.bar("Exporting") as advance:
-        done = verb(features, path, progress=advance, **values)
-    if out.json:
+    with console.bar("Exporting") as advance:
+        done = api_export(features, path, progress=advance, **values)
+    if console.json:
         from hookscope.views.text.documents import document
 
-        out.document(document("export", done.to_json()))
+        console.document(document("export", done.to_json()))
     else:
         from hookscope.views.text.extract import exported_lines
 
-        out.result(exported_lines(done.rows, out.width, out.ascii))
-    note_written_file(out, path, done.bytes, replaces)
+        console.result(exported_lines(done.rows, console.text_options))
+    note_written_file(console, path, done.bytes, replaces)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import options
+from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -17,11 +17,9 @@ from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
 from hookscope.specs.choices import AUTOCASTS, DECODINGS
 from hookscope.specs.input_list import is_listing
-from hookscope.specs.reduction import STORE_DTYPES, parse_reduction
+from hookscope.specs.reduction import STORE_DTYPES
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from hookscope.extraction.batch_runner import RunProgress
 
 SECTION = "Dataset"
@@ -43,12 +41,6 @@ EXAMPLES = (
         "Statistics of each unit over all images, and no rows.",
     ),
 )
-
-
-def _check_reduction(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value and not ctx.resilient_parsing:
-        parse_reduction(value)
-    return value
 
 
 dataset = combine(
@@ -93,7 +85,6 @@ dataset = combine(
         "--reduce",
         section=SECTION,
         metavar="WORD",
-        callback=_check_reduction,
         help="Keep less of each row: mean, max, cls, flatten, topk:K, pca:K or histogram, with"
         " :space, :tokens or :all behind it.",
     ),
@@ -181,7 +172,7 @@ output = combine(
     options.layers,
     options.what("output", "output", "input"),
     inputs,
-    options.images,
+    input_options.images,
     options.weights,
     options.seed,
     options.dtype,
@@ -197,87 +188,86 @@ def extract(ctx: click.Context, **values: Any) -> None:
     """Run a model over a dataset and store the features of its layers.
 
     Writes a folder with one row for each input, however many there are, and prints what is in it.
-    hookscope.open() reads it in Python, hookscope export writes it to one file. A run that was
+    hookscope.load() reads it in Python, hookscope export writes it to one file. A run that was
     interrupted goes on with --resume. Started by torchrun, several processes share the inputs.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     folder: str = values["folder"]
     if not values["input"]:
         raise RequestError("There is no input.", "Give a folder of images: --input photos/")
     if not values["skip_bad"]:
-        options.check_inputs(spec for spec in values["input"] if not is_listing(spec))
-    from hookscope.cli.request_builder import build_part
-    from hookscope.specs.command_options import ExtractOptions
+        input_options.check_inputs(spec for spec in values["input"] if not is_listing(spec))
+    from hookscope.cli.request_builder import build_request
 
-    build_part(ExtractOptions, values)
+    build_request("extract", values)
     from hookscope.results.features.folder import check_folder
     from hookscope.results.features.location import parse_location
 
     launched = "TORCHELASTIC_RUN_ID" in os.environ
-    if not launched:  # of several processes the first one looks
+    if not launched:  # the first of several processes checks it
         check_folder(parse_location(folder), resume=values["resume"], force=values["force"])
-    elif os.environ["RANK"] != "0":  # and the first one tells what they do
-        out.quiet = True
-    options.announce_model(ctx)
-    out.interrupt_message = "Interrupted; nothing was written."
-    with running(out, f"Running {values['model']} ..."):
-        from hookscope.api.extract import extract as verb
+    elif os.environ["RANK"] != "0":  # only the first one prints
+        console.quiet = True
+    options.note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Running {values['model']} ..."):
+        from hookscope.api.extract import extract as api_extract
 
         several = launched and int(os.environ["WORLD_SIZE"]) > 1
-        with out.bar("rows of the first process" if several else "rows") as advance:
+        with console.bar("rows of the first process" if several else "rows") as advance:
 
             def progress(state: RunProgress) -> None:
                 kept = f"what is finished is in {folder}; the same command with --resume goes on."
-                out.interrupt_message = f"Interrupted; {kept}"
+                console.interrupt_message = f"Interrupted; {kept}"
                 advance(state.rows, state.total, _pace(state))
 
-            done = verb(**values, progress=progress)
-        out.interrupt_message = f"Interrupted; {folder} was written."
-    if done.team.rank:
+            done = api_extract(**values, progress=progress)
+        console.interrupt_message = f"Interrupted; {folder} was written."
+    if done.group.rank:
         return
-    if out.json:
+    if console.json:
         from hookscope.views.text.documents import document
 
-        out.document(document("extract", {**done.manifest, **done.told(), "folder": folder}))
+        console.document(document("extract", {**done.manifest, **done.summary(), "folder": folder}))
     else:
-        out.result(_lines(out, done))
-    _say(out, folder, done)
+        _show_table(console, done)
+    _say(console, folder, done)
 
 
-def _say(out: Console, folder: str, done: Any) -> None:
+def _say(console: Console, folder: str, done: Any) -> None:
     from hookscope.views.text.formats import bytes_text, plural
 
     written = sum(shard["bytes"] for shard in done.manifest["shards"])
     shards = plural(len(done.manifest["shards"]), "shard")
     if done.resumed:
-        out.note(f"resumed: {plural(done.resumed, 'row')} had been done already")
+        console.note(f"resumed: {plural(done.resumed, 'row')} had been done already")
     if done.state.skipped:
-        out.warning(
+        console.warning(
             f"{plural(done.state.skipped, 'input')} could not be used: NaN, marked in inputs.jsonl."
         )
-    if pace := _pace(done.state) if done.team.world == 1 else _pace_of_all(done):
-        out.note(pace)
-    out.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
-    out.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
+    if pace := _pace(done.state) if done.group.world == 1 else _pace_of_all(done):
+        console.note(pace)
+    console.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
+    console.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
 
 
-def _lines(out: Console, done: Any) -> list[Text]:
-    """The table of what is in the folder; of statistics alone that of their file."""
+def _show_table(console: Console, done: Any) -> None:
+    """Print the table of what is in the folder; of statistics alone that of their file."""
     from hookscope.results.features.folder import STATISTICS
 
-    statistics = os.path.join(str(done.place), STATISTICS)
+    statistics = os.path.join(str(done.location), STATISTICS)
     if os.path.isfile(statistics):
         from hookscope.results.capture_file import open_capture
-        from hookscope.views.text.extract import statistics_lines
 
-        return statistics_lines(open_capture(statistics), out.width, out.ascii)
-    from hookscope.views.text.extract import extraction_lines
+        console.show(open_capture(statistics))
+    else:
+        from hookscope.views.text.extract import extraction_lines
 
-    return extraction_lines(done.manifest, out.width, out.ascii)
+        console.result(extraction_lines(done.manifest, console.text_options))
 
 
 def _pace(state: RunProgress) -> str:
-    """Rate, bytes written, and which part of the run was waited for; empty before the first row."""
+    """Return rate, bytes written, and shares of time; empty before the first row."""
     from hookscope.views.text.formats import bytes_text
 
     shares = _shares(state)
@@ -287,11 +277,11 @@ def _pace(state: RunProgress) -> str:
 
 
 def _pace_of_all(done: Any) -> str:
-    """The rate of several processes together, and what the first of them waited for."""
+    """Return the rate of several processes together, and shares of time of the first."""
     shares = _shares(done.state)
     if not done.rows_now:
         return ""
-    rate = f"{done.rows_now / done.state.seconds:.3g} rows/s in {done.team.world} processes"
+    rate = f"{done.rows_now / done.state.seconds:.3g} rows/s in {done.group.world} processes"
     return f"{rate}; the first: {shares}" if shares else rate
 
 

@@ -56,15 +56,15 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     Of a convolution the kernels, in colour where they take three input channels; of a linear layer
     or an embedding the matrix.
     """
-    out: Console = ctx.obj
-    from hookscope.specs import catalog
+    console: Console = ctx.obj
+    from hookscope.cli.request_builder import build_request
 
-    spec = catalog.check_model_spec(values["model"])
-    path, replaces = picture_options.resolve_picture_path(output, force, spec.stem, "filters")
-    options.announce_model(ctx)
-    out.interrupt_message = "Interrupted; nothing was written."
-    with running(out, f"Reading {values['model']} ..."):
-        from hookscope.api.filters import filters as verb
+    stem = build_request("filters", values).model.stem
+    path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
+    options.note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Reading {values['model']} ..."):
+        from hookscope.api.filters import filters as api_filters
 
-        drawing = verb(**values)
-    picture_options.write_picture(out, drawing, path, replaces, dpi, "filters")
+        drawing = api_filters(**values)
+    picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")

@@ -1,4 +1,4 @@
-"""The global options: accepted before the command and after it, under the same names everywhere."""
+"""The global options, which are accepted before and after every command."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _GIVEN = f"{__name__}.given"
 
 
 def _present(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Set an attribute of the sink, unless it was already set more directly."""
+    """Set an attribute of the console, unless a stronger source has set it."""
     if ctx.resilient_parsing:
         return
-    out = ctx.ensure_object(Console)
-    given: dict[str, ParameterSource] = ctx.meta.setdefault(_GIVEN, {})
+    console = ctx.ensure_object(Console)
+    sources: dict[str, ParameterSource] = ctx.meta.setdefault(_GIVEN, {})
     source = ctx.get_parameter_source(param.name) or ParameterSource.DEFAULT
-    before = given.get(param.name, ParameterSource.DEFAULT)
+    before = sources.get(param.name, ParameterSource.DEFAULT)
     both_typed = source is before is ParameterSource.COMMANDLINE
     if source <= before:
         # -v before the command and -v after it are -vv.
-        add = out.verbose if param.name == "verbose" and both_typed else 0
-        setattr(out, param.name, value + add if add else value)
-        given[param.name] = source
+        add = console.verbose if param.name == "verbose" and both_typed else 0
+        setattr(console, param.name, value + add if add else value)
+        sources[param.name] = source
 
 
 def _global(decorator: Callable[..., Any], *names: str, **more: Any) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""``hookscope gradcheck``: a backward of one's own against numerical gradients."""
+"""``hookscope gradcheck``: compare a backward with numerical gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import options
+from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -66,7 +66,7 @@ precision = combine(
 @command(
     "gradcheck",
     options.model,
-    options.input,
+    input_options.input,
     shapes,
     options.weights,
     options.seed,
@@ -82,25 +82,15 @@ def gradcheck(ctx: click.Context, **values: Any) -> None:
     mode; each entry of each input is moved by eps to either side, and each derivative is held
     against the one that backward gives. Exit status: 0 they agree, 1 they part somewhere.
     """
-    out: Console = ctx.obj
-    from hookscope.cli.request_builder import build_part
-    from hookscope.specs import catalog
-    from hookscope.specs.command_options import GradcheckOptions
+    console: Console = ctx.obj
+    from hookscope.cli.request_builder import build_request
 
-    catalog.check_model_spec(values["model"])
-    build_part(GradcheckOptions, values)
-    options.announce_model(ctx)
-    with running(out, f"Running {values['model']} ..."):
-        from hookscope.api.gradcheck import gradcheck as verb
+    build_request("gradcheck", values)
+    options.note_model_source(ctx)
+    with running(console, f"Running {values['model']} ..."):
+        from hookscope.api.gradcheck import gradcheck as api_gradcheck
 
-        result = verb(**values)
-    if out.json:
-        from hookscope.views.text.documents import document
-
-        out.document(document("gradcheck", result.to_json()))
-    else:
-        from hookscope.views.text.gradcheck import gradcheck_lines
-
-        out.result(gradcheck_lines(result, out.width, out.ascii))
+        result = api_gradcheck(**values)
+    console.show(result)
     if not result.ok:
         ctx.exit(DIFFERS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import intervention_options, loss_options, options
+from hookscope.cli import input_options, intervention_options, loss_options, options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
@@ -67,7 +67,7 @@ penalty = option(
     options.layers,
     options.what("output,param", "output", "input", "param"),
     options.ops,
-    options.inputs,
+    input_options.inputs,
     intervention_options.for_command("grads"),
     options.run,
     options.device_map,

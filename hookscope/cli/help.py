@@ -1,4 +1,4 @@
-"""``hookscope help``: the same as ``--help``, for hands that type it the other way round."""
+"""``hookscope help``: the same as ``--help``."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ EXAMPLES = (
 )
 def help(ctx: click.Context, name: str | None) -> None:
     """Explain a command, or list the commands."""
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     root = ctx.find_root()
     group = root.command
     assert isinstance(group, click.Group)
     text = root.get_help()
     if name is not None:
-        _, found, _ = group.resolve_command(root, [name])
-        assert found is not None
-        text = found.get_help(found.context_class(found, info_name=name, parent=root))
-    if out.json:
-        out.document({"schema": 1, "command": "help", "about": name or "", "text": text})
+        _, explained, _ = group.resolve_command(root, [name])
+        assert explained is not None
+        text = explained.get_help(explained.context_class(explained, info_name=name, parent=root))
+    if console.json:
+        console.document({"schema": 1, "command": "help", "about": name or "", "text": text})
     else:
-        out.text(text)
+        console.text(text)

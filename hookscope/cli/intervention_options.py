@@ -1,4 +1,4 @@
-"""The options that change a run: edits of activations and gradients, and the user's own hooks."""
+"""The options of interventions: edits of activations and gradients, and user hooks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,12 @@ from hookscope.cli import completion_values, options
 from hookscope.cli.commands import combine, flag, option
 from hookscope.specs.choices import FORWARD, HOOK_KINDS_OF
 
-
-def _check_edits(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    if value and not ctx.resilient_parsing:
-        from hookscope.specs.edit import parse_edits
-
-        parse_edits(value, gradients=param.name == "grad_edits")
-    return value
-
-
 _edits = option(
     "--edit",
     "edits",
     section="Edits",
     multiple=True,
     metavar="GLOB=OP",
-    callback=_check_edits,
     shell_complete=completion_values.layers,
     help="Change a layer's output on its way, such as 'layer1.*=scale:0.5', 'conv1[3,7-9]=zero',"
     " 'relu:2=...' (one call) or 'input:GLOB=...'. Repeatable, applied in order.",
@@ -40,7 +28,6 @@ _grad_edits = option(
     section="Edits",
     multiple=True,
     metavar="GLOB=OP",
-    callback=_check_edits,
     shell_complete=completion_values.layers,
     help="Change the gradient at a layer's output, and so all that flows further back."
     " Repeatable, applied in order.",
@@ -54,7 +41,7 @@ _compare = flag(
 
 
 def help_notes(*names: str) -> dict[str, list[tuple[str, str]]]:
-    """The operations of ``--edit``, or ``--grad-edit``, for the help."""
+    """Return the operations of ``--edit`` or ``--grad-edit`` for the help."""
     from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS
 
     tables = {
@@ -69,19 +56,8 @@ def help_notes(*names: str) -> dict[str, list[tuple[str, str]]]:
     return notes
 
 
-def _check_hooks(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    if value and not ctx.resilient_parsing:
-        from hookscope.specs.hook_spec import parse_hook
-
-        for word in value:
-            parse_hook(word)
-    return value
-
-
-def _own_hooks(verb: str) -> Callable[[Any], Any]:
-    kinds = HOOK_KINDS_OF[verb]
+def _user_hooks(command: str) -> Callable[[Any], Any]:
+    kinds = HOOK_KINDS_OF[command]
     return combine(
         option(
             "--hook",
@@ -89,7 +65,6 @@ def _own_hooks(verb: str) -> Callable[[Any], Any]:
             section="Own hooks",
             multiple=True,
             metavar="[GLOB=]HOOK",
-            callback=_check_hooks,
             help="A function of your own, FILE.py:FUNCTION or package.module:FUNCTION, run at the"
             " layers of GLOB, or at the chosen ones. What it returns replaces the value; None"
             " leaves it. Repeatable.",
@@ -116,7 +91,7 @@ def _own_hooks(verb: str) -> Callable[[Any], Any]:
     )
 
 
-def for_command(verb: str) -> Callable[[Any], Any]:
-    """All of them that ``verb`` has: gradients are edited where there is a backward pass."""
-    edits = (_edits,) if verb == "capture" else (_edits, _grad_edits)
-    return combine(*edits, _compare, _own_hooks(verb))
+def for_command(command: str) -> Callable[[Any], Any]:
+    """Return the options of ``command``. Gradients are edited only with a backward pass."""
+    edits = (_edits,) if command == "capture" else (_edits, _grad_edits)
+    return combine(*edits, _compare, _user_hooks(command))

@@ -13,7 +13,7 @@ from hookscope.specs.losses import FORMULAS, REDUCTIONS
 
 
 def help_notes() -> dict[str, list[tuple[str, str]]]:
-    """Return the formulas for the help: x is the output, t the target, y its class."""
+    """Return the formulas of the losses for the help."""
     rows = []
     for loss in FORMULAS.values():
         raw = f"; with --raw: {loss.raw_formula}" if loss.raw_formula != loss.formula else ""

@@ -1,7 +1,7 @@
-"""The command ``hookscope``: its group of commands, and how a run of it ends.
+"""The command ``hookscope``: its group of commands, and its exit status.
 
-Nothing here or in the files it imports may import torch, numpy or rich: ``--help`` and a mistyped
-option are answered without them.
+Neither this file nor its imports may import torch, numpy or rich, which ``--help`` and usage errors
+do not need.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from hookscope.cli.global_options import global_options
 def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    out = ctx.ensure_object(Console)
-    found = dict(error_report.versions())
-    if out.json:
-        out.document({"schema": 1, "command": "version", "versions": found})
+    console = ctx.ensure_object(Console)
+    installed = dict(error_report.versions())
+    if console.json:
+        console.document({"schema": 1, "command": "version", "versions": installed})
     else:
-        out.text("\n".join(f"{name} {version}" for name, version in found.items()))
+        console.text("\n".join(f"{name} {version}" for name, version in installed.items()))
     ctx.exit()
 
 
-# Each command's file in this folder bears its name; it is imported when it is asked for.
+# Each command is in the file of its name in this folder, and imported when it is used.
 COMMANDS = {
     "tree": "Show the named modules of a model.",
     "capture": "Run a model and record the tensors at its layers.",
@@ -79,8 +79,8 @@ def cli() -> None:
     """
 
 
-# Before the command the options have no variables of their own: after it the same ones count. They
-# are eager there, so that --version knows of a --json that follows it.
+# Before the command the options read no variables, because the same options after it do. They are
+# eager here, so that --version sees a --json that follows it.
 for _param in cli.params:
     if isinstance(_param, Option):
         _param.show_envvar = False
@@ -90,29 +90,30 @@ for _param in cli.params:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run ``hookscope`` with ``args`` (those of the process if None) and exit.
 
-    The status is 0 when done, 1 when a sound request failed, 2 when it was wrong, 130 after Ctrl-C.
+    The status is 0 for success, 1 for a valid request that failed, 2 for a wrong request, 130 after
+    Ctrl-C.
     """
     prepare_streams()
-    out = Console()
+    console = Console()
     try:
-        status = _run(list(sys.argv[1:] if args is None else args), out)
+        status = _run(list(sys.argv[1:] if args is None else args), console)
         finish()
     except KeyboardInterrupt:
         status = error_report.INTERRUPTED
-        out.interrupted()
+        console.interrupted()
     except OSError as error:
-        status = _output_failed(error, out)
+        status = _output_failed(error, console)
     sys.exit(status)
 
 
-def _run(args: list[str], out: Console) -> int:
+def _run(args: list[str], console: Console) -> int:
     command = ""
     try:
         if os.environ.get(completion.VARIABLE):
             return _complete(os.environ[completion.VARIABLE])
-        # Not cli.main(): it turns Ctrl-C and a closed pipe into status 1, and on Windows expands
-        # layer3.* against the files of the working folder.
-        with cli.make_context("hookscope", args, obj=out, **_width()) as ctx:
+        # Not cli.main(): it exits with 1 after Ctrl-C and for a closed pipe, and on Windows expands
+        # layer3.* to files of the working folder.
+        with cli.make_context("hookscope", args, obj=console, **_width()) as ctx:
             try:
                 cli.invoke(ctx)
             finally:
@@ -120,7 +121,7 @@ def _run(args: list[str], out: Console) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
-        out.hint(error.format_message())
+        console.hint(error.format_message())
         return error.exit_code
     except (KeyboardInterrupt, BrokenPipeError):
         raise
@@ -129,12 +130,12 @@ def _run(args: list[str], out: Console) -> int:
     except (Exception, SystemExit) as error:
         if _is_closed_pipe(error):
             raise
-        return error_report.report_error(error, out, command)
+        return error_report.report_error(error, console, command)
     return 0
 
 
 def _width() -> dict[str, Any]:
-    """Let help follow a narrow terminal too, which Click alone does only down to 50 columns."""
+    """Return the width of the help. Click alone has a minimum of 50 columns."""
     return {"terminal_width": max(min(columns(), MAX_WIDTH), 20)}
 
 
@@ -162,6 +163,6 @@ def _is_closed_pipe(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in codes
 
 
-def _output_failed(error: OSError, out: Console) -> int:
+def _output_failed(error: OSError, console: Console) -> int:
     discard_output()
-    return 0 if _is_closed_pipe(error) else error_report.report_error(error, out)
+    return 0 if _is_closed_pipe(error) else error_report.report_error(error, console)

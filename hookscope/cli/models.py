@@ -1,4 +1,4 @@
-"""``hookscope models``: what can be named as a model."""
+"""``hookscope models``: the models that can be given by name."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
     click.pass_obj,
     examples=EXAMPLES,
 )
-def models(out: Console, **values: Any) -> None:
+def models(console: Console, **values: Any) -> None:
     """List the models that can be named.
 
     With their task, number of parameters, input and pretrained weights.
     """
     from hookscope.specs import catalog
 
-    found = catalog.models(**values)
-    if out.json:
+    matches = catalog.models(**values)
+    if console.json:
         from hookscope.views.text.documents import models_document
 
-        out.document(models_document(found))
+        console.document(models_document(matches))
     else:
         from hookscope.views.text.models import models_lines
 
-        out.result(models_lines(found, out.width, out.ascii))
+        console.result(models_lines(matches, console.text_options))

@@ -1,4 +1,4 @@
-"""The command that goes on from what was shown: a look at the file, or the same run otherwise."""
+"""The suggestion after a command: look at the file, or run a related command."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from hookscope.hooks.capture import Capture
     from hookscope.results.records import Record
 
-# What to record is not the same choice there, and the file is another one.
-_OWN = {"model", "what", "output", "force"}
+# Options that have other values there.
+_NOT_SHARED = {"model", "what", "output", "force"}
 
 
 def next_command(ctx: click.Context, capture: Capture, path: Path) -> str:
-    """Return the line, quoted for the shell: a look at ``path``, or the gradients of this run.
+    """Return the command line, quoted for the shell.
 
-    Gradients and steps are drawn from layer to layer. A capture of layers that were named is looked
-    at; one of a whole model goes on to the gradients, with all that was chosen for this run.
+    For gradients and steps it plots the file. For a capture of selected layers it shows a feature
+    map, and for one of a whole model it records the gradients with the same options.
     """
     if ctx.info_name != "capture":
         return shlex.join(["hookscope", "plot" if find_spec("matplotlib") else "report", str(path)])
@@ -54,57 +54,59 @@ def _gradients(ctx: click.Context, capture: Capture) -> str:
         words += ["--loss", "sum"]
     other = group.commands["grads"]
     assert isinstance(ctx.command, Command) and isinstance(other, Command)
-    shared = {option.key for option in other.options() if option.expose_value} - _OWN
-    if not (ctx.params["edits"] or ctx.params["hooks"]):  # nothing there could be compared
+    shared = {option.key for option in other.options() if option.expose_value} - _NOT_SHARED
+    if not (
+        ctx.params["edits"] or ctx.params["hooks"]
+    ):  # without interventions there is nothing to compare
         shared.discard("compare")
     return shlex.join([*words, *_chosen(ctx, shared)])
 
 
 def edit_command(ctx: click.Context, edit: str) -> str:
-    """Return the line that captures the same run with this edit and tells what it did."""
+    """Return the command line that captures the same run with this edit and its effect."""
     return _same_run(ctx, "capture", ["--edit", edit, "--compare"], {"method"})
 
 
 def grads_command(ctx: click.Context, layer: str | None) -> str:
-    """Return the line that shows the gradients of the score that ``cam`` explained."""
+    """Return the command line of the gradients of the score that ``cam`` explained."""
     words = ["--loss", "logit", *(["--layer", layer] if layer else [])]
     return _same_run(ctx, "grads", words, {"target"})
 
 
-def _same_run(ctx: click.Context, verb: str, words: list[str], more: set[str]) -> str:
-    """The line for another verb on the same model and input."""
+def _same_run(ctx: click.Context, command: str, arguments: list[str], more: set[str]) -> str:
+    """Return the command line of another command on the same model and input."""
     group = ctx.find_root().command
     assert isinstance(group, click.Group)
-    other = group.commands[verb]
+    other = group.commands[command]
     assert isinstance(other, Command)
     shared = {option.key for option in other.options() if option.section in ("Input", "Run")}
     chosen = _chosen(ctx, shared | {"model-arg", "trust"} | more)
-    return shlex.join(["hookscope", verb, ctx.params["model"], *words, *chosen])
+    return shlex.join(["hookscope", command, ctx.params["model"], *arguments, *chosen])
 
 
 def _chosen(ctx: click.Context, keys: set[str]) -> Iterator[str]:
-    """The words of those of these options that were chosen for this run."""
+    """Yield the arguments of those options that were set for this run."""
     assert isinstance(ctx.command, Command)
     for option in ctx.command.options():
         if option.key in keys and option.was_chosen(ctx):
-            yield from _words(option, option.given(ctx), ctx)
+            yield from _arguments(option, option.raw_value(ctx), ctx)
 
 
-def _words(option: Option, given: Any, ctx: click.Context) -> Iterator[str]:
-    """The words that give an option its value, in the form in which they were written."""
+def _arguments(option: Option, written: Any, ctx: click.Context) -> Iterator[str]:
+    """Yield the arguments that set an option, as they were written."""
     flag = f"--{option.key}"
     if option.is_bool_flag:
         yield flag if ctx.params[option.name] else f"--no-{option.key}"
         return
     between = "x" if option.key in ("shape", "size") else ","
-    for value in given if option.multiple else [given]:
+    for value in written if option.multiple else [written]:
         yield flag
-        # A settings file may hold a list where the command line has one word.
+        # A settings file may have a list instead of a text.
         yield between.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _has_classes(model: str, output: Any) -> bool:
-    """Whether the loss that grads takes by default means anything for this output."""
+    """Whether the default loss of grads is defined for this output."""
     from hookscope.execution.losses.loss import has_classes
     from hookscope.specs import catalog
 

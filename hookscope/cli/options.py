@@ -1,12 +1,12 @@
-"""The options, in groups that commands share: what each is called, accepts and produces.
+"""The options that commands share, in groups.
 
-The name of a parameter here is the keyword of the function in ``hookscope.api`` that takes it, so
-that a command hands its values on as they are.
+The name of each parameter is the keyword of the function in ``hookscope.api``, so that a command
+passes its values on unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,43 +17,37 @@ from hookscope.cli.commands import Option, combine, flag, option
 from hookscope.cli.param_types import (
     CommaList,
     FileName,
-    InputName,
     ParsedValue,
     read_byte_count,
-    read_divisors,
-    read_numbers,
-    read_shape,
-    read_size,
 )
 from hookscope.specs.choices import DEFAULT_MODEL, DEVICE_MAPS, DEVICES, DTYPES
 
-_WORD = f"{__name__}.model_word"
-_LOOKED_AT = 64  # files of an input: of a million a few tell whether they are images
+_MODEL_ARGUMENT = f"{__name__}.model_word"
 
 
-# The model
+# Model
 
 
 def _store_model_argument(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        ctx.meta[_WORD] = value
+        ctx.meta[_MODEL_ARGUMENT] = value
 
 
 def _choose_model(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    word: str | None = ctx.meta.get(_WORD)
-    if word is None:
+    argument: str | None = ctx.meta.get(_MODEL_ARGUMENT)
+    if argument is None:
         return value
     on_line = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
-    if on_line and word != value:
-        raise click.UsageError(f"Two models are given: {word!r} and {value!r} (-m).", ctx)
+    if on_line and argument != value:
+        raise click.UsageError(f"Two models are given: {argument!r} and {value!r} (-m).", ctx)
     ctx.set_parameter_source(param.name, ParameterSource.COMMANDLINE)
-    return word
+    return argument
 
 
 def argument_after_model(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """Return the word of an argument behind MODEL; where one alone is given, it is this one."""
+    """Return the value of an argument after MODEL; a single argument is this one."""
     if value is None and not ctx.resilient_parsing:
-        value = ctx.meta.pop(_WORD, None)
+        value = ctx.meta.pop(_MODEL_ARGUMENT, None)
         if value is None:
             raise click.MissingParameter(ctx=ctx, param=param)
     return value or ""
@@ -62,7 +56,7 @@ def argument_after_model(ctx: click.Context, param: click.Parameter, value: str 
 def read_assignments(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Return the ``KEY=VALUE`` words of an option as a dict, None where there are none."""
+    """Return the ``KEY=VALUE`` pairs of an option as a dict, or None."""
     if not value or ctx.resilient_parsing:
         return None
     from hookscope.specs.model_spec import parse_assignments
@@ -73,7 +67,7 @@ def read_assignments(
 def read_prefixes(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, str] | None:
-    """Return the ``OLD=NEW`` words of an option as a dict, None where there are none."""
+    """Return the ``OLD=NEW`` pairs of an option as a dict, or None."""
     if not value or ctx.resilient_parsing:
         return None
     from hookscope.specs.model_spec import parse_prefixes
@@ -84,24 +78,24 @@ def read_prefixes(
 def _read_memory(
     ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
 ) -> dict[str, int] | None:
-    """Return the ``DEVICE=SIZE`` words of an option as a dict, None where there are none."""
+    """Return the ``DEVICE=SIZE`` pairs of an option as a dict, or None."""
     if not value or ctx.resilient_parsing:
         return None
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     for pair in value:
         device, equals, size = pair.partition("=")
-        if not equals or device in found:
+        if not equals or device in memory:
             why = "is given twice" if equals else "is not DEVICE=SIZE, such as cuda:0=10GB"
             raise click.BadParameter(f"{pair!r} {why}.", ctx, param)
         try:
-            found[device] = read_byte_count(size)
+            memory[device] = read_byte_count(size)
         except ValueError as error:
             raise click.BadParameter(str(error), ctx, param) from error
-    return found
+    return memory
 
 
 def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    """Whoever hands on a folder could put it beside the very file that it lets in."""
+    """Refuse --trust from a settings file, which may come with the untrusted file."""
     if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
         raise click.UsageError("trust is not taken from a settings file; type --trust.", ctx)
     return value
@@ -163,11 +157,8 @@ model = combine(
 )
 
 
-def announce_model(ctx: click.Context) -> None:
-    """Note where the model's name came from, unless it was typed; refuse what cannot be run."""
-    from hookscope.cli.request_builder import build_request
-
-    build_request(ctx.info_name or "", ctx.params)  # refused before torch is imported
+def note_model_source(ctx: click.Context) -> None:
+    """Print a note on the source of the model's name, unless it was typed."""
     source = ctx.get_parameter_source("model")
     if source is ParameterSource.COMMANDLINE:
         return
@@ -177,19 +168,7 @@ def announce_model(ctx: click.Context) -> None:
     )
 
 
-# Which layers
-
-
-def _check_patterns(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> tuple[str, ...]:
-    if value and not ctx.resilient_parsing:
-        from hookscope.specs.patterns import compile_pattern, split_exclusions
-
-        for patterns in split_exclusions(value):
-            for pattern in patterns:
-                compile_pattern(pattern)
-    return value
+# Layers
 
 
 layers = combine(
@@ -200,7 +179,6 @@ layers = combine(
         section="Layers",
         multiple=True,
         metavar="GLOB",
-        callback=_check_patterns,
         shell_complete=completion_values.layers,
         help="Layers by name: * matches dots too, {a,b} is either, . is the model itself, a leading"
         " ! takes away. Repeatable; all layers if not given.",
@@ -224,14 +202,6 @@ layers = combine(
     flag("leaves", section="Layers", help="Only layers that hold no others."),
 )
 
-shape = option(
-    "--shape",
-    section="Input",
-    type=ParsedValue("shape", read_shape),
-    help="Shape of the input, such as 1x3x224x224, where no --input sets it; images are resized to"
-    " its last two lengths.",
-)
-
 shapes = flag(
     "shapes",
     section="Layers",
@@ -239,81 +209,7 @@ shapes = flag(
 )
 
 
-# What goes in
-
-
-def check_inputs(specs: Iterable[str]) -> list[str]:
-    """Return one spec for each file behind those of ``--input``; refuse what is misnamed."""
-    from hookscope.specs.input_spec import check_file_type, parse_inputs
-
-    parsed = parse_inputs(specs)
-    for one in parsed[:_LOOKED_AT]:
-        check_file_type(one)
-    return [one.word for one in parsed]
-
-
-def _one_batch(
-    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
-) -> list[str] | None:
-    if not value or ctx.resilient_parsing:
-        return None
-    from hookscope.cli.run_context import show_logs
-    from hookscope.errors import InputError
-    from hookscope.specs.input_list import is_listing
-
-    if listing := next(filter(is_listing, value), None):
-        raise InputError(
-            f"{listing!r} lists many inputs, and is for 'hookscope extract'.",
-            "Use that command, or name the inputs one by one.",
-        )
-    show_logs(ctx.obj)  # prints what was left out of folders
-    return check_inputs(value)
-
-
-input = option(
-    "--input",
-    "-i",
-    section="Input",
-    multiple=True,
-    type=InputName("word"),
-    callback=_one_batch,
-    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz,"
-    " .safetensors, .pt, .csv, .json, .txt, .wav or video file; random:SHAPE,"
-    " ints:SHAPE:0-1000, text:WORDS; or FILE.py:FUNCTION. NAME=WORD says which argument it is."
-    " Several make a batch; seeded noise if not given.",
-)
-
-images = combine(
-    option(
-        "--preprocess",
-        section="Input",
-        type=click.Choice(["imagenet", "none"]),
-        help="How an image becomes a tensor; the weights' own recipe if not given.",
-    ),
-    option(
-        "--size",
-        section="Input",
-        type=ParsedValue("size", read_size),
-        help="Side of the image in pixels, or HEIGHTxWIDTH, in place of the recipe's.",
-    ),
-    option(
-        "--mean",
-        section="Input",
-        type=ParsedValue("numbers", read_numbers),
-        help="Subtracted from each channel (0 to 1), in place of the recipe's.",
-    ),
-    option(
-        "--std",
-        section="Input",
-        type=ParsedValue("numbers", read_divisors),
-        help="Divides each channel, in place of the recipe's.",
-    ),
-)
-
-inputs = combine(input, shape, images)
-
-
-# How it runs
+# Run
 
 partial = flag(
     "partial",
@@ -413,7 +309,7 @@ checks = combine(
 
 
 def what(default: str, *choices: str) -> Callable[[Any], Any]:
-    """The option that chooses which tensors are recorded."""
+    """Return the option that selects the tensors to record."""
     return option(
         "--what",
         section="Layers",
@@ -438,7 +334,7 @@ attention = flag(
 )
 
 
-# The file
+# Output
 
 output = combine(
     option(

@@ -1,4 +1,4 @@
-"""How a word on the command line becomes a value: byte counts, shapes, sizes, lists."""
+"""The types of options: byte counts, shapes, sizes, lists, files."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 
 
 class ParsedValue(click.ParamType[Any]):
-    """A word that a function reads; its ValueError says what is wrong with the word.
+    """A value that a function parses; its ValueError says what is wrong.
 
     Args:
-        name: stands for the value in the help.
-        parse: takes what was typed, or the number or list that a settings file holds.
+        name: the placeholder of the value in the help.
+        parse: takes the typed text, or a number or list of a settings file.
     """
 
     def __init__(self, name: str, parse: Callable[[Any], Any]) -> None:
@@ -42,7 +42,7 @@ class ParsedValue(click.ParamType[Any]):
 
 
 class FileName(click.ParamType[str]):
-    """A path or glob; an environment variable holds several as ``PATH`` does."""
+    """A path or glob; an environment variable may have several, like ``PATH``."""
 
     envvar_list_splitter = os.path.pathsep
 
@@ -52,24 +52,24 @@ class FileName(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        """Leave completion to the shell, which knows the files."""
+        """Let the shell complete file names."""
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="file")]
 
 
 class InputName(FileName):
-    """A word behind ``--input``; a variable that holds a single one may have colons in it."""
+    """A value of ``--input``; a variable with a single spec may contain colons."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """Return the words that an environment variable holds."""
+        """Return the specs in an environment variable."""
         from hookscope.specs.input_spec import is_single_spec
 
         return [rv] if is_single_spec(rv) else list(super().split_envvar_value(rv))
 
 
 class CommaList(ParsedValue):
-    """One or more of a few words, with commas between: ``output,input``."""
+    """One or more of several choices, separated by commas: ``output,input``."""
 
     def __init__(self, *choices: str) -> None:
         super().__init__("list", self._split)
@@ -84,13 +84,13 @@ class CommaList(ParsedValue):
         return tuple(dict.fromkeys(words))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the words to choose from."""
+        """Return the choices."""
         return ",".join(self.choices)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        """Offer the words that may stand after the last comma."""
+        """Offer the choices after the last comma."""
         from click.shell_completion import CompletionItem
 
         done, comma, last = incomplete.rpartition(",")
@@ -98,22 +98,19 @@ class CommaList(ParsedValue):
 
 
 class ChoiceOrFunction(click.Choice[str]):
-    """One of a few words, or ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
+    """One of several choices, or ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the word, or fail with a usage error."""
-        from hookscope.specs.model_spec import may_name_function, parse_function
+        """Return the value, or fail with a usage error. A function is checked by the request."""
+        from hookscope.specs.model_spec import may_name_function
 
-        if not may_name_function(str(value)):
-            return super().convert(value, param, ctx)
-        try:
-            return parse_function(str(value)).word
-        except HookscopeError as error:
-            self.fail(f"{error.message} {error.hint}".strip(), param, ctx)
+        if may_name_function(str(value)):
+            return str(value)
+        return super().convert(value, param, ctx)
 
 
 def read_byte_count(value: Any) -> int:
-    """Read a number of bytes: k, M, G are powers of 1000, Ki, Mi, Gi powers of 1024.
+    """Parse a number of bytes: k, M, G are powers of 1000, Ki, Mi, Gi powers of 1024.
 
     >>> read_byte_count("500MB"), read_byte_count("1.5 GiB"), read_byte_count(42)
     (500000000, 1610612736, 42)
@@ -126,9 +123,9 @@ def read_byte_count(value: Any) -> int:
 
 
 def read_shape(value: Any) -> tuple[int, ...]:
-    """Read a tensor's shape, or take the list of a settings file.
+    """Parse the shape of a tensor, or take the list of a settings file.
 
-    >>> shape("1x3x224x224"), shape([1, 3, 8, 8])
+    >>> read_shape("1x3x224x224"), read_shape([1, 3, 8, 8])
     ((1, 3, 224, 224), (1, 3, 8, 8))
     """
     from hookscope.specs.model_spec import parse_shape
@@ -137,9 +134,9 @@ def read_shape(value: Any) -> tuple[int, ...]:
 
 
 def read_size(value: Any) -> int | tuple[int, int]:
-    """Read the size of an image in pixels: one side, or height and width.
+    """Parse the size of an image in pixels: one side, or height and width.
 
-    >>> size("224"), size("224x320")
+    >>> read_size("224"), read_size("224x320")
     (224, (224, 320))
     """
     sides = value if isinstance(value, list) else str(value).lower().split("x")
@@ -150,9 +147,9 @@ def read_size(value: Any) -> int | tuple[int, int]:
 
 
 def read_numbers(value: Any) -> tuple[float, ...]:
-    """Read one number for each channel.
+    """Parse one number for each channel.
 
-    >>> numbers("0.5,0.25")
+    >>> read_numbers("0.5,0.25")
     (0.5, 0.25)
     """
     try:
@@ -162,31 +159,31 @@ def read_numbers(value: Any) -> tuple[float, ...]:
 
 
 def read_indices(value: Any) -> tuple[int, ...]:
-    """Read indices from 0, with ranges that have their end in them.
+    """Parse indices from 0, and ranges with their last index.
 
-    >>> indices("0,3,8-11")
+    >>> read_indices("0,3,8-11")
     (0, 3, 8, 9, 10, 11)
     """
-    found: list[int] = []
+    indices: list[int] = []
     for item in _items(value):
         first, dash, last = str(item).strip().partition("-")
         ends = (first, last if dash else first)
         if not all(end.isdecimal() for end in ends):
             raise ValueError(f"{value!r} is no list of channels; write 0,3,8-11.")
-        found += range(int(ends[0]), int(ends[1]) + 1)
-    return tuple(dict.fromkeys(found))
+        indices += range(int(ends[0]), int(ends[1]) + 1)
+    return tuple(dict.fromkeys(indices))
 
 
 def read_divisors(value: Any) -> tuple[float, ...]:
-    """Read one number for each channel, none of them zero.
+    """Parse one number for each channel, none of them zero.
 
-    >>> divisors("0.5,0.25")
+    >>> read_divisors("0.5,0.25")
     (0.5, 0.25)
     """
-    found = read_numbers(value)
-    if 0 in found:
+    values = read_numbers(value)
+    if 0 in values:
         raise ValueError(f"{value!r} has a 0, and the channels are divided by these numbers.")
-    return found
+    return values
 
 
 def _items(value: Any) -> list[Any]:

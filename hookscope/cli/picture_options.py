@@ -1,4 +1,4 @@
-"""What ``show``, ``plot`` and ``filters`` have in common: which tensors and channels, the file."""
+"""The common options of ``show``, ``plot`` and ``filters``: tensors, channels, the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ tensors = combine(
 
 
 def channels(section: str) -> Callable[[Any], Any]:
-    """The options that choose channels."""
+    """Return the options that select channels."""
     return combine(
         option(
             "--channels",
@@ -66,7 +66,7 @@ def channels(section: str) -> Callable[[Any], Any]:
 
 
 def channel_details(section: str) -> Callable[[Any], Any]:
-    """What else decides about the channels of a recorded tensor."""
+    """Return further options for the channels of a recorded tensor."""
     return combine(
         option(
             "--seed",
@@ -89,7 +89,7 @@ def channel_details(section: str) -> Callable[[Any], Any]:
 
 
 def scale(section: str) -> Callable[[Any], Any]:
-    """The option of the scale of colours."""
+    """Return the option of the color scale."""
     return option(
         "--scale",
         section=section,
@@ -122,31 +122,31 @@ output = combine(
 
 
 def resolve_picture_path(
-    output: str | None, force: bool, name: str, verb: str
+    output: str | None, force: bool, name: str, command: str
 ) -> tuple[Path, bool]:
-    """Return the picture to be written, and whether that replaces one; refuse what cannot be."""
+    """Return the image file to write, and whether it replaces one, after checking both."""
     from pathlib import Path
 
     from hookscope.specs import output_path as outputs
 
-    path = Path(output) if output else outputs.default_path(name, verb, ".png")
+    path = Path(output) if output else outputs.default_path(name, command, ".png")
     return path, outputs.check_output(path, force, suffix=outputs.picture_ending(path))
 
 
 def write_picture(
-    out: Console, drawing: Drawing, path: Path, replaces: bool, dpi: int, verb: str
+    console: Console, drawing: Drawing, path: Path, replaces: bool, dpi: int, command: str
 ) -> None:
-    """Write the picture, and tell what is in it."""
-    out.step(f"Writing {path} ...")
+    """Write the image, and print what it shows."""
+    console.step(f"Writing {path} ...")
     size = drawing.save(path, dpi)
-    if out.json:
+    if console.json:
         from hookscope.views.text.documents import document
 
-        told = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
-        out.document(document(verb, told))
+        description = {"file": str(path), "kind": drawing.kind, "shows": drawing.shows}
+        console.document(document(command, description))
     else:
         from hookscope.views.text.text_table import sentence
 
         for line in drawing.shows:
-            out.result(sentence(line, out.width, out.ascii))
-    note_written_file(out, path, size, replaces)
+            console.result(sentence(line, console.text_options))
+    note_written_file(console, path, size, replaces)

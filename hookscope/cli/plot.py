@@ -1,4 +1,4 @@
-"""``hookscope plot``: draw what a file holds, without loading torch."""
+"""``hookscope plot``: plot the contents of a file, without torch."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     it is its feature maps, its tokens or its attention, and for several layers how their values are
     distributed, unless --kind says otherwise. Torch is not loaded.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     from pathlib import Path
 
     path, replaces = picture_options.resolve_picture_path(
         output, force, Path(values["file"]).stem, "plot"
     )
-    out.interrupt_message = "Interrupted; nothing was written."
-    with out.status("Drawing ..."):
-        from hookscope.api.plot import plot as verb
+    console.interrupt_message = "Interrupted; nothing was written."
+    with console.status("Drawing ..."):
+        from hookscope.api.plot import plot as api_plot
         from hookscope.cli.run_context import show_logs
 
-        show_logs(out)
-        drawing = verb(**values)
-    picture_options.write_picture(out, drawing, path, replaces, dpi, "plot")
+        show_logs(console)
+        drawing = api_plot(**values)
+    picture_options.write_picture(console, drawing, path, replaces, dpi, "plot")

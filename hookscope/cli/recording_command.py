@@ -1,4 +1,4 @@
-"""What ``capture``, ``grads`` and ``step`` have in common: check, record, save, show, tell."""
+"""The common part of ``capture``, ``grads`` and ``step``: check, record, save and print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from hookscope.cli import completion_values
 from hookscope.cli.console import Console
 from hookscope.cli.next_command import next_command
-from hookscope.cli.options import announce_model
+from hookscope.cli.options import note_model_source
 from hookscope.cli.run_context import running
 from hookscope.errors import HookError, RequestError
 
@@ -20,70 +20,67 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hookscope.hooks.capture import Capture
+    from hookscope.specs.request import ModelRequest
 
 
 def run_recording(
     ctx: click.Context, output: str | None, force: bool, values: dict[str, Any]
 ) -> None:
-    """Carry out the command of ``ctx``; its name is that of the function in the API."""
-    out: Console = ctx.obj
-    verb = ctx.info_name or ""
-    path, replaces = resolve_output_path(verb, output, force, values["model"])
+    """Run the command of ``ctx``; its name is that of the function in the API."""
+    console: Console = ctx.obj
+    command = ctx.info_name or ""
+    from hookscope.cli.request_builder import build_request
+
+    request = build_request(command, values)
+    path, replaces = resolve_output_path(command, output, force, request.model)
     if replaces:
         from hookscope.specs.edit import files_read_by
         from hookscope.specs.input_spec import input_paths
 
         read = [*files_read_by(values["edits"]), *input_paths(values["input"] or ())]
         check_not_an_input(path, [*read, values["weights"], values.get("target")])
-    announce_model(ctx)
-    out.interrupt_message = "Interrupted; nothing was written."
-    with running(out, f"Running {values['model']} ..."):
+    note_model_source(ctx)
+    console.interrupt_message = "Interrupted; nothing was written."
+    with running(console, f"Running {values['model']} ..."):
         failure: HookError | None = None
         try:
-            capture: Capture = getattr(import_module(f"hookscope.api.{verb}"), verb)(**values)
+            capture: Capture = getattr(import_module(f"hookscope.api.{command}"), command)(**values)
         except HookError as error:
             if not error.capture:
                 raise
-            if _holds_arrays(path):  # which could not say that a hook failed
+            if _holds_arrays(path):  # such a file cannot note that a hook failed
                 raise
             failure, capture = error, error.capture
-        out.step(f"Writing {path} ...")
+        console.step(f"Writing {path} ...")
         size = capture.save(path)
-        out.interrupt_message = f"Interrupted; {path} was written."
-        out.step("Done.")
+        console.interrupt_message = f"Interrupted; {path} was written."
+        console.step("Done.")
     _remember_layers(capture, values)
-    if out.json:
-        from hookscope.views.text.documents import capture_document
-
-        out.document(capture_document(capture, str(path)))
-    else:
-        from hookscope.views.text.summary import summary_lines
-
-        out.result(summary_lines(capture, out.width, out.ascii))
-    note_written_file(out, path, size, replaces)
+    console.show(capture, str(path))
+    note_written_file(console, path, size, replaces)
     if failure is not None:
-        out.warning(f"{path} holds only what was recorded before a hook failed.")
+        console.warning(f"{path} holds only what was recorded before a hook failed.")
         raise failure
     if _holds_arrays(path):
-        out.note(f"{path.suffix} files hold arrays only; 'hookscope show' reads .safetensors files")
+        console.note(
+            f"{path.suffix} files hold arrays only; 'hookscope show' reads .safetensors files"
+        )
         return
-    out.note(f"next: {next_command(ctx, capture, path)}")
+    console.note(f"next: {next_command(ctx, capture, path)}")
 
 
 def resolve_output_path(
-    verb: str, output: str | None, force: bool, model: str, suffix: str = ""
+    command: str, output: str | None, force: bool, model: ModelRequest, suffix: str = ""
 ) -> tuple[Path, bool]:
-    """Return the file to be written, and whether that replaces one; refuse what cannot be.
+    """Return the file to write, and whether it replaces one, after checking both.
 
-    Without a ``suffix`` the name says in which of the formats of a recording it is.
+    Without a ``suffix`` the name determines the format of the recording.
     """
     from pathlib import Path
 
-    from hookscope.specs import catalog
     from hookscope.specs import output_path as outputs
 
-    spec = catalog.check_model_spec(model)
-    default = outputs.default_path(spec.stem, verb, suffix or outputs.SUFFIX)
+    default = outputs.default_path(model.stem, command, suffix or outputs.SUFFIX)
     path = Path(output) if output else default
     if suffix:
         outputs.check_ending(path, suffix)
@@ -97,10 +94,10 @@ def _holds_arrays(path: Path) -> bool:
     return recording_ending(path) != SUFFIX
 
 
-def check_not_an_input(path: Path, words: Iterable[Any]) -> None:
-    """Refuse to replace a file that the run reads: the clean capture of a patch, say."""
-    for word in words:
-        if isinstance(word, str) and os.path.exists(word) and os.path.samefile(word, path):
+def check_not_an_input(path: Path, inputs: Iterable[Any]) -> None:
+    """Raise RequestError if ``path`` is a file that the run reads, such as that of a patch."""
+    for name in inputs:
+        if isinstance(name, str) and os.path.exists(name) and os.path.samefile(name, path):
             raise RequestError(
                 f"{path} is read by this run, and would be replaced by what it writes.",
                 "Name another file with --output.",
@@ -117,9 +114,9 @@ def _remember_layers(capture: Capture, values: dict[str, Any]) -> None:
     )
 
 
-def note_written_file(out: Console, path: Path, size: int, replaces: bool) -> None:
-    """Note the file and its size."""
+def note_written_file(console: Console, path: Path, size: int, replaces: bool) -> None:
+    """Print a note on the file and its size."""
     from hookscope.views.text.formats import bytes_text
 
     replaced = ", replacing an earlier file" if replaces else ""
-    out.note(f"wrote {path} ({bytes_text(size)}{replaced})")
+    console.note(f"wrote {path} ({bytes_text(size)}{replaced})")

@@ -1,4 +1,4 @@
-"""``hookscope report``: a file of results as one page to look at and to send."""
+"""``hookscope report``: a file of results as one HTML page."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def report(
     each layer's statistics, histograms and feature maps, a table that sorts, how values and
     gradients flow, warnings, and the command that made it. With two files, both side by side.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     from pathlib import Path
 
     from hookscope.specs import output_path as outputs
@@ -68,25 +68,25 @@ def report(
             )
     outputs.check_ending(path, outputs.PAGE)
     replaces = outputs.check_output(path, force, suffix=outputs.PAGE)
-    out.interrupt_message = "Interrupted; nothing was written."
-    with out.status(f"Reading {file} ..."):
-        from hookscope.api.report import report as verb
+    console.interrupt_message = "Interrupted; nothing was written."
+    with console.status(f"Reading {file} ..."):
+        from hookscope.api.report import report as api_report
 
-        result = verb(file, other)
+        result = api_report(file, other)
         size = result.save(path)
-        out.interrupt_message = f"Interrupted; {path} was written."
+        console.interrupt_message = f"Interrupted; {path} was written."
     from hookscope.views.text.formats import plural
 
-    if out.json:
+    if console.json:
         from hookscope.views.text.documents import document
 
-        told = {name: value for name, value in vars(result).items() if name != "html"}
-        out.document(document("report", {"file": str(path), "bytes": size, **told}))
+        description = {name: value for name, value in vars(result).items() if name != "html"}
+        console.document(document("report", {"file": str(path), "bytes": size, **description}))
     else:
         shown = f"{plural(result.tensors, 'tensor')} of {plural(result.layers, 'layer')}."
-        out.text("\n".join([shown, *result.chosen, *result.warnings]))
+        console.text("\n".join([shown, *result.chosen, *result.warnings]))
     for failed in result.failed:
-        out.warning(f"not drawn: {failed}")
-    note_written_file(out, path, size, replaces)
-    # An address that a terminal makes a link of, and any browser takes.
-    out.note(f"next: open {path.absolute().as_uri()} in a browser")
+        console.warning(f"not drawn: {failed}")
+    note_written_file(console, path, size, replaces)
+    # A file URL, which terminals show as a link and browsers open.
+    console.note(f"next: open {path.absolute().as_uri()} in a browser")

@@ -1,4 +1,4 @@
-"""From the values of a command's options to its request, before torch is imported."""
+"""Builds the request of a command from the values of its options, before torch is imported."""
 
 from __future__ import annotations
 
@@ -6,29 +6,57 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from hookscope.specs.command_options import (
+    AblateOptions,
+    CamOptions,
+    CaptureOptions,
+    CheckOptions,
+    ExtractOptions,
+    GradcheckOptions,
+    GradsOptions,
+    StepOptions,
+)
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.request import (
     InputRequest,
-    Interventions,
     LayerSelection,
     LossRequest,
     ModelRequest,
     Request,
-    RunOptions,
 )
+from hookscope.specs.run_options import RunOptions
 
 Part = TypeVar("Part")
+
+# The options of a command besides the parts of a request.
+OPTIONS: Mapping[str, type] = {
+    "ablate": AblateOptions,
+    "cam": CamOptions,
+    "capture": CaptureOptions,
+    "check": CheckOptions,
+    "extract": ExtractOptions,
+    "gradcheck": GradcheckOptions,
+    "grads": GradsOptions,
+    "step": StepOptions,
+}
 
 
 def build_request(command: str, values: Mapping[str, Any]) -> Request:
     """Return the request that the options of ``command`` make.
 
     Raises:
-        RequestError: a value is wrong, or some do not go together.
+        HookscopeError: a value is wrong, or some do not go together.
     """
+    if command in OPTIONS:
+        build_part(OPTIONS[command], values)  # for its checks; the API makes its own
+    if command == "cam":
+        selection = LayerSelection(() if values["layer"] is None else values["layer"])
+    else:
+        selection = build_part(LayerSelection, values)
     return Request(
         command,
         build_part(ModelRequest, values),
-        build_part(LayerSelection, values),
+        selection,
         build_part(InputRequest, values),
         build_part(RunOptions, values),
         build_part(Interventions, values),

@@ -1,7 +1,7 @@
-"""Carries what the library logs, and what Python warns of, to the sink.
+"""The context in which a command runs a model: torch imported, logs and warnings on the console.
 
-The library prints nothing: it logs to ``hookscope``, where INFO is a note, WARNING a warning, and
-DEBUG a step with its time.
+The library prints nothing. It logs to ``hookscope``: INFO is a note, WARNING a warning, and DEBUG a
+step with its time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hookscope.errors import EnvironmentFault
 
 
 class _Handler(logging.Handler):
-    def __init__(self, out: Console) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__()
-        self.out = out
+        self.out = console
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -33,10 +33,10 @@ class _Handler(logging.Handler):
             self.out.step(text)
 
 
-def show_logs(out: Console) -> None:
-    """Send everything logged and warned of from here on to ``out``."""
+def show_logs(console: Console) -> None:
+    """Show all further logs and warnings on ``console``."""
     logger = logging.getLogger("hookscope")
-    logger.handlers = [_Handler(out)]
+    logger.handlers = [_Handler(console)]
     logger.propagate = False
     logger.setLevel(logging.DEBUG)
 
@@ -49,14 +49,14 @@ def show_logs(out: Console) -> None:
         line: str | None = None,
     ) -> None:
         text = " ".join(str(message).split())
-        out.warning(f"{text} ({category.__name__}, {filename}:{lineno})")
+        console.warning(f"{text} ({category.__name__}, {filename}:{lineno})")
 
     warnings.showwarning = show
 
 
 @contextmanager
-def running(out: Console, what: str) -> Iterator[None]:
-    """Bring torch in, say ``what`` is done now, and let ``out`` tell what the library logs."""
+def running(console: Console, step: str) -> Iterator[None]:
+    """Import torch, show the logs of the library, and show ``step`` as the current step."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
@@ -65,18 +65,18 @@ def running(out: Console, what: str) -> Iterator[None]:
             "The working folder was deleted, and torch does not load there.",
             "Change to a folder that exists.",
         ) from error
-    with out.status("Loading torch ..."):
-        show_logs(out)
+    with console.status("Loading torch ..."):
+        show_logs(console)
         _import_torch()
-        out.step(what)
+        console.step(step)
         yield
 
 
 def _import_torch() -> None:
-    """Import torch without looking for garbage meanwhile.
+    """Import torch without garbage collection.
 
-    The import makes a million objects that stay. To look through them after every 700 new ones, as
-    Python does by default, is a tenth of the time that a command takes.
+    The import creates a million permanent objects. By default Python collects after every 700 new
+    ones, which would take a tenth of the time of a command.
     """
     gc.disable()
     try:

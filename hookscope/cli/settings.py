@@ -1,4 +1,4 @@
-"""Lays settings files under flags and variables, and tells where each value came from."""
+"""Combines settings files with flags and variables, and shows the source of each value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_IN_FILES = ("config", "no-config")
 
 
 class EffectiveSetting(NamedTuple):
-    """The value an option would have, where it came from, and under which name there.
+    """The value of an option, its source, and where in the source.
 
     ``source`` is ``refused`` for a value that a file may not set; the command then fails.
     """
@@ -40,9 +40,9 @@ class EffectiveSetting(NamedTuple):
 
 
 def read_settings(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Callback of ``--config`` and ``--no-config``: read the files once both are known.
+    """Callback of ``--config`` and ``--no-config``: read the files when both are known.
 
-    The flags may stand before or after the command; whichever was said more directly counts.
+    The flags may precede or follow the command; the stronger source wins.
     """
     if ctx.resilient_parsing:
         return value
@@ -52,7 +52,7 @@ def read_settings(ctx: click.Context, param: click.Parameter, value: Any) -> Any
         chosen[param.name] = (source, value)
     both_seen = all(ctx.get_parameter_source(name) is not None for name in ("config", "no_config"))
     if both_seen and isinstance(ctx.command, Command):
-        _lay_under(ctx, chosen)
+        _apply_files(ctx, chosen)
     return value
 
 
@@ -62,7 +62,7 @@ def settings_of(ctx: click.Context) -> Any:
 
 
 def effective_settings(ctx: click.Context) -> Iterator[EffectiveSetting]:
-    """Yield every option of every command of the group, as it would be without flags."""
+    """Yield every option of every command, with its value without flags."""
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
     for name, command in root.command.commands.items():
@@ -93,10 +93,10 @@ def user_folder() -> Path:
 
 
 def check_refused(ctx: click.Context) -> None:
-    """Tell of files that are ignored; raise if a value that counts comes from where it may not.
+    """Print notes on ignored files; raise if a file sets an effective value that it may not.
 
     Raises:
-        SettingsError: a file that was found sets what it may not, and nothing stronger sets it.
+        SettingsError: a file that was found sets it, and no stronger source does.
     """
     for path in settings_of(ctx).ignored:
         ctx.obj.note(f"{path} belongs to another user and is ignored; --config {path} reads it")
@@ -112,7 +112,7 @@ _SOURCES = {
 }
 
 
-def _lay_under(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, Any]]) -> None:
+def _apply_files(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, Any]]) -> None:
     from pathlib import Path
 
     from hookscope.cli import settings_files as config
@@ -152,24 +152,24 @@ def _working_folder() -> Path | None:
 
     try:
         return Path.cwd()
-    except FileNotFoundError:  # it was deleted; whatever is named by its whole path still works
+    except FileNotFoundError:  # it was deleted; absolute paths still work
         return None
 
 
 def _default_map(
     ctx: click.Context, command: Command
 ) -> tuple[dict[str, Any], dict[str, RefusedSetting]]:
-    """What the files set for a command, and what of theirs is refused, by the option's name."""
-    found = settings_of(ctx).of(command.name or "")
-    if not found:
+    """Return what the files set for a command, and what they may not set, by option."""
+    settings = settings_of(ctx).of(command.name or "")
+    if not settings:
         return {}, {}
     from hookscope.cli.allowed_settings import check_setting
 
     values, refused = {}, {}
     for option in command.options():
-        if option.key in found:
-            value = _as_given(option, found[option.key])
-            why = check_setting(option.key, found[option.key], user_folder())
+        if option.key in settings:
+            value = _convert_setting(option, settings[option.key])
+            why = check_setting(option.key, settings[option.key], user_folder())
             if why is None:
                 values[option.name] = value
             else:
@@ -177,26 +177,26 @@ def _default_map(
     return values, refused
 
 
-def _as_given(option: Option, setting: Setting) -> Any:
-    """The value as the option takes it.
+def _convert_setting(option: Option, setting: Setting) -> Any:
+    """Return the value of a setting as the option takes it.
 
-    A text is read as on the command line. Anything else must be of the option's own type: Click
-    would make a 1 of 1.5 and of true.
+    A text is parsed as on the command line. Any other value must be of the option's type: Click
+    would convert 1.5 and true to 1.
     """
     value = setting.value
     if option.is_bool_flag:
         allowed, kind, example = isinstance(value, bool | str), "true or false", "true"
     elif option.count or isinstance(option.type, IntParamType):
         allowed, kind, example = _is_whole(value) or isinstance(value, str), "a whole number", "1"
-    elif isinstance(option.type, ParsedValue):  # it judges numbers and lists itself
+    elif isinstance(option.type, ParsedValue):  # it checks numbers and lists itself
         allowed, kind, example = not _holds_bool(value), "a text, a number or a list", '"..."'
     elif option.multiple:
-        # It may also be written as one plain value.
+        # A single value is accepted too.
         value = value if isinstance(value, list) else [value]
         allowed = all(isinstance(item, str) for item in value)
         kind, example = "a text or a list of texts", '["...", "..."]'
     else:
-        # A plain number too: target = 3.
+        # A number is accepted too: target = 3.
         allowed, kind, example = isinstance(value, str) or _is_whole(value), "a text", '"..."'
         value = str(value)
     if not allowed:
@@ -222,7 +222,7 @@ def _as_toml(value: Any) -> str:
 
 
 def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
-    """Warn of a variable of ours that no option reads: most likely a slip of the pen."""
+    """Warn of variables with our prefix that no option reads, which may be misspelled."""
     from hookscope.specs.suggestions import near
 
     for name, command in group.commands.items():
@@ -232,7 +232,7 @@ def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
         own = {variable.removeprefix(prefix): variable for variable in known}
         for variable in sorted(os.environ):
             if variable.startswith(prefix) and variable not in known:
-                # What all have in common would make any two of them look alike.
+                # Without the common prefix, which would make all names similar.
                 names = near(variable.removeprefix(prefix), own)
                 hint = f" Did you mean {' or '.join(own[name] for name in names)}?" * bool(names)
                 ctx.obj.warning(f"The environment variable {variable} is read by nothing.{hint}")

@@ -1,4 +1,4 @@
-"""Settings files: where they are found, what they may hold, and which of two files wins.
+"""Settings files: where they are found, what they may contain, and which of two files wins.
 
 A project has ``hookscope.toml``, or a table ``[tool.hookscope]`` in ``pyproject.toml``, in the
 working folder or above it; a user has ``hookscope.toml`` in the user's own settings folder. Both
@@ -10,9 +10,9 @@ one command::
     [capture]
     layer = ["layer3.*"]
 
-Only files are read here. The command line lays environment variables and flags over them.
+Only files are read here. Environment variables and flags override them elsewhere.
 
-A project's file comes with the project, so that its author need not be the user.
+A project's file comes with the project, and may be written by somebody else.
 ``allowed_settings.py`` says what such a file may set.
 """
 
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hookscope.errors import SettingsError
 from hookscope.specs.suggestions import did_you_mean
 
-if TYPE_CHECKING:  # --help is quicker without it
+if TYPE_CHECKING:  # keeps --help fast
     from pathlib import Path
 
 FILE_NAME = "hookscope.toml"
-_REPOSITORY = (".git", ".hg")  # a repository's root has one of them
+_REPOSITORY = (".git", ".hg")  # the root of a repository has one of them
 
 
 class SettingsFile(NamedTuple):
@@ -63,7 +63,7 @@ class Setting(NamedTuple):
 
 
 class KnownKeys(NamedTuple):
-    """What a settings file may name: keys for all commands, and the keys of each command."""
+    """The keys of settings files: those for all commands, and those of each command."""
 
     common: Collection[str]
     commands: Mapping[str, Collection[str]]
@@ -102,7 +102,7 @@ def load(vocabulary: KnownKeys, user_folder: Path, start: Path | None) -> Settin
     own = _read(user, ignored, found=False) if user.is_file() else None
     project = find_project(start, ignored) if start is not None else None
     files = [own] if own else []
-    # The folders are compared, and not the files: a link to the user's file is a project's file.
+    # Folders are compared rather than files: a link to the user's file is a project's file.
     if project and not (own and os.path.samefile(project.path.parent, user_folder)):
         files.append(project)
     return Settings(tuple(files), _merge(files, vocabulary), tuple(dict.fromkeys(ignored)))
@@ -128,8 +128,8 @@ def load_file(vocabulary: KnownKeys, path: Path) -> Settings:
 def find_project(start: Path, ignored: list[Path]) -> SettingsFile | None:
     """Return the nearest settings file in ``start`` or a folder above it.
 
-    In one folder ``hookscope.toml`` comes before ``pyproject.toml``, and a ``pyproject.toml``
-    that has no ``[tool.hookscope]`` is passed over. The last folder that is searched is the root
+    In one folder ``hookscope.toml`` precedes ``pyproject.toml``, and a ``pyproject.toml`` without
+    ``[tool.hookscope]`` is ignored. The last folder that is searched is the root
     of a repository or the home folder. Files of another user are added to ``ignored``.
     """
     for folder in _folders(start):
@@ -160,7 +160,8 @@ def _merge(files: list[SettingsFile], vocabulary: KnownKeys) -> Mapping[str, Map
         for name in tables:
             if name not in vocabulary.commands:
                 raise _unknown(file.path, f"table [{name}]", name, vocabulary.commands)
-        # A command's own table beats the top of the same file, and never the file above it.
+        # A command's table overrides the top level of the same file, but not that of a stronger
+        # file.
         for command, keys in vocabulary.commands.items():
             own = _checked(tables.get(command, {}), vocabulary, command, file)
             shared = {key: setting for key, setting in common.items() if key in keys}
@@ -174,7 +175,7 @@ def _checked(
 ) -> dict[str, Setting]:
     path = file.path
     keys = vocabulary.commands[command] if command else vocabulary.common
-    found = {}
+    settings = {}
     for written, value in table.items():
         key = written.replace("_", "-")
         if key not in keys:
@@ -187,8 +188,8 @@ def _checked(
                 f"{path}: {written!r} must be a text, a number, true, false, or a list of them.",
                 "Write it as the option is written on the command line.",
             )
-        found[key] = Setting(value, file)
-    return found
+        settings[key] = Setting(value, file)
+    return settings
 
 
 def _unknown(path: Path, what: str, word: str, known: Collection[str]) -> SettingsError:
@@ -207,7 +208,7 @@ def _misplaced(path: Path, written: str, key: str, vocabulary: KnownKeys) -> Set
 
 
 def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFile | None:
-    """Read a file once, so that its hash is that of what was parsed.
+    """Read a file once, so that the hash is that of the parsed content.
 
     Args:
         path: the file.
@@ -228,7 +229,7 @@ def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFil
             "Repair it, or leave settings files out with --no-config.",
         ) from error
     shared = path.name == "pyproject.toml"
-    # Another tool's broken pyproject.toml is not ours to complain about.
+    # Errors in another tool's pyproject.toml are ignored.
     if shared and "hookscope" not in text:
         return None
     if foreign and ignored is not None:
@@ -238,7 +239,7 @@ def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFil
     table = _table_in(text, path, shared)
     if table is None:
         return None
-    from hashlib import sha256  # most runs find no settings file, and --help must stay quick
+    from hashlib import sha256  # most runs find no settings file, and --help must be fast
 
     return SettingsFile(path, sha256(content).hexdigest(), table, found)
 
@@ -271,7 +272,7 @@ def _table_in(text: str, path: Path, shared: bool) -> dict[str, Any] | None:
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    # Imported late: most runs find no settings file, and --help must stay quick.
+    # Imported late: most runs find no settings file, and --help must be fast.
     if sys.version_info >= (3, 11):
         import tomllib
     else:

@@ -1,4 +1,4 @@
-"""``hookscope show``: look at what a file holds, without loading torch."""
+"""``hookscope show``: show the contents of a file, without torch."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
     more, in ASCII shades elsewhere. Of a folder of features, what is kept of each input. Torch is
     not loaded, and no more is read than what is shown.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     draws = values.pop("map")
     if names_folder(file):
         _refuse_idle_choices(ctx, draws)
-        _show_features(out, file, keys[0] if keys else "LAYER" if draws else "")
+        _show_features(console, file, keys[0] if keys else "LAYER" if draws else "")
         return
-    _refuse_misfits(ctx, file, keys, draws, out.json)
+    _refuse_misfits(ctx, file, keys, draws, console.json)
     from hookscope.results.capture_file import open_capture
     from hookscope.specs.tensor_key import choose_keys
 
@@ -80,14 +80,14 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
     wanted = choose_keys(keys, [record.key for record in capture.records], file)
     if draws:
         for key, index in wanted:
-            out.result(_maps(out, capture, key, index, values))
+            console.result(_maps(console, capture, key, index, values))
     elif wanted:
-        _show_values(out, capture, wanted)
+        _show_values(console, capture, wanted)
     else:
-        _show_summary(out, capture)
+        _show_summary(console, capture)
 
 
-def _show_features(out: Console, folder: str, key: str) -> None:
+def _show_features(console: Console, folder: str, key: str) -> None:
     if key:
         raise RequestError(
             f"{folder} is a folder of features, and show looks at the values in a file.",
@@ -96,66 +96,55 @@ def _show_features(out: Console, folder: str, key: str) -> None:
     from hookscope.results.features.features import Features
 
     features = Features(folder)
-    if out.json:
-        from hookscope.views.text.extract import features_document
-
-        out.document(features_document(features))
-        return
-    from hookscope.views.text.extract import features_lines
-
-    out.result(features_lines(features, out.width, out.ascii))
-    if out.verbose:
+    console.show(features)
+    if console.verbose and not console.json:
         from hookscope.views.text.show import provenance_lines
 
-        shown = ("keys", "shards", "fired", "silent")  # one line each in the table, or many
+        shown = ("keys", "shards", "fired", "silent")  # shown in the table, or too long
         origin = {name: v for name, v in features.manifest.items() if name not in shown}
-        out.separate()
-        out.result(provenance_lines(origin, out.width, out.ascii))
+        console.separate()
+        console.result(provenance_lines(origin, console.text_options))
 
 
-def _show_summary(out: Console, capture: CaptureFile) -> None:
-    if out.json:
+def _show_summary(console: Console, capture: CaptureFile) -> None:
+    if console.json:
         from hookscope.views.text.documents import show_document
 
-        out.document(show_document(capture, str(capture.path)))
+        console.document(show_document(capture, str(capture.path)))
         return
-    from hookscope.views.text.summary import summary_lines
-
-    out.result(summary_lines(capture, out.width, out.ascii))
-    if out.verbose:
+    console.show(capture)
+    if console.verbose:
         from hookscope.views.text.show import provenance_lines
 
-        out.separate()
-        out.result(provenance_lines(capture.metadata, out.width, out.ascii))
+        console.separate()
+        console.result(provenance_lines(capture.metadata, console.text_options))
 
 
-def _show_values(out: Console, capture: CaptureFile, wanted: list[tuple[str, Index]]) -> None:
+def _show_values(console: Console, capture: CaptureFile, wanted: list[tuple[str, Index]]) -> None:
     from hookscope.views.images.tensor_view import read_tensor_view
 
-    if out.json:
+    if console.json:
         from hookscope.views.text.documents import show_document
 
-        looks = [read_tensor_view(capture, key, index) for key, index in wanted]
-        out.document(show_document(capture, str(capture.path), looks))
+        views = [read_tensor_view(capture, key, index) for key, index in wanted]
+        console.document(show_document(capture, str(capture.path), views))
         return
-    from hookscope.views.text.show import tensor_lines
-
     for i, (key, index) in enumerate(wanted):
         if i:
-            out.separate()
-        out.result(tensor_lines(read_tensor_view(capture, key, index), out.width, out.ascii))
+            console.separate()
+        console.show(read_tensor_view(capture, key, index))
 
 
 def _maps(
-    out: Console, capture: CaptureFile, key: str, index: Index, values: dict[str, Any]
+    console: Console, capture: CaptureFile, key: str, index: Index, values: dict[str, Any]
 ) -> list[Text]:
     from hookscope.views.images.feature_maps import read_feature_maps
     from hookscope.views.text.terminal_maps import map_lines
 
     chosen = {name: value for name, value in values.items() if name != "scale"}
     maps = read_feature_maps(capture, key, index, **chosen)
-    colored = out.colors >= 256 and not out.ascii
-    return map_lines(maps, out.window, colored, values["scale"] == "each", out.ascii)
+    colored = console.colors >= 256 and not console.ascii
+    return map_lines(maps, console.window, colored, values["scale"] == "each", console.ascii)
 
 
 def _refuse_misfits(
@@ -179,7 +168,7 @@ def _refuse_misfits(
 
 def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
     assert isinstance(ctx.command, Command)
-    for given in ctx.command.options():
-        typed = ctx.get_parameter_source(given.name) is ParameterSource.COMMANDLINE
-        if given.section == MAPS and typed and not draws and given.name != "map":
-            raise RequestError(f"--{given.key} is for the maps of --map.", "Add --map.")
+    for option in ctx.command.options():
+        typed = ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        if option.section == MAPS and typed and not draws and option.name != "map":
+            raise RequestError(f"--{option.key} is for the maps of --map.", "Add --map.")

@@ -1,4 +1,4 @@
-"""``hookscope step``: one step of an optimizer, and what it does to every parameter."""
+"""``hookscope step``: one step of an optimizer, and its update of every parameter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import intervention_options, loss_options, options
+from hookscope.cli import input_options, intervention_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
@@ -66,7 +66,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     optimizer,
     loss_options.loss,
     options.layers,
-    options.inputs,
+    input_options.inputs,
     intervention_options.for_command("step"),
     options.run,
     options.limits,

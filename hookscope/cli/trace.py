@@ -1,4 +1,4 @@
-"""``hookscope trace``: what fires when a model runs, in order."""
+"""``hookscope trace``: the calls of all layers when a model runs, in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, loss_options, options
+from hookscope.cli import completion_values, input_options, loss_options, options
 from hookscope.cli.commands import Example, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -36,7 +36,7 @@ EXAMPLES = (
     flag("forward-only", section="Loss", help="Run no backward pass."),
     loss_options.loss,
     options.layers,
-    options.inputs,
+    input_options.inputs,
     options.run,
     option(
         "--chrome",
@@ -58,39 +58,32 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
     milliseconds, and its own without the listed layers within it. Times are those of one run by the
     wall clock; the clock stands still while the hooks work.
     """
-    out: Console = ctx.obj
+    console: Console = ctx.obj
     from pathlib import Path
 
-    from hookscope.specs import catalog
+    from hookscope.cli.request_builder import build_request
     from hookscope.specs import output_path as outputs
 
-    catalog.check_model_spec(values["model"])
+    build_request("trace", values)
     if force and not chrome:
         raise RequestError("--force is for the file of --chrome.", "Add --chrome FILE.")
     if chrome:
         outputs.check_ending(Path(chrome), ".json")
     replaces = outputs.check_output(Path(chrome), force, "--chrome", ".json") if chrome else False
-    options.announce_model(ctx)
-    with running(out, f"Running {values['model']} ..."):
-        from hookscope.api.trace import trace as verb
+    options.note_model_source(ctx)
+    with running(console, f"Running {values['model']} ..."):
+        from hookscope.api.trace import trace as api_trace
 
-        result = verb(**values)
+        result = api_trace(**values)
         written = result.save_chrome(chrome) if chrome else 0
-    names = [(one.module, one.type) for one in result.coverage.executed]
-    names += [(one.module, one.type) for one in result.coverage.not_executed]
+    names = [(layer.module, layer.type) for layer in result.coverage.executed]
+    names += [(layer.module, layer.type) for layer in result.coverage.not_executed]
     completion_values.remember_layers(values["model"], names, complete=False)
-    if out.json:
-        from hookscope.views.text.documents import trace_document
-
-        out.document(trace_document(result))
-    else:
-        from hookscope.views.text.trace import trace_lines
-
-        out.result(trace_lines(result, out.width, out.ascii))
+    console.show(result)
     if chrome:
         from hookscope.views.text.formats import bytes_text
 
         replaced = ", replacing an earlier file" if replaces else ""
-        out.note(
+        console.note(
             f"wrote {chrome} ({bytes_text(written)}{replaced}); https://ui.perfetto.dev opens it"
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, options
+from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -28,7 +28,7 @@ EXAMPLES = (
     options.model,
     options.layers,
     options.shapes,
-    options.shape,
+    input_options.shape,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
@@ -39,26 +39,19 @@ def tree(ctx: click.Context, **values: Any) -> None:
     Each line has the name that --layer takes, the type with its arguments, its own and total
     parameters, and whether they are trainable. A shared module stands once, with its other names.
     """
-    out: Console = ctx.obj
-    from hookscope.specs import catalog
+    console: Console = ctx.obj
+    from hookscope.cli.request_builder import build_request
 
-    catalog.check_model_spec(values["model"])
-    options.announce_model(ctx)
-    with running(out, f"Reading {values['model']} ..."):
-        from hookscope.api.tree import tree as verb
+    build_request("tree", values)
+    options.note_model_source(ctx)
+    with running(console, f"Reading {values['model']} ..."):
+        from hookscope.api.tree import tree as api_tree
 
-        result = verb(**values)
+        result = api_tree(**values)
     complete = len(result.nodes) > 1 and not any(
         values[name] for name in ("layers", "types", "leaves", "depth")
     )
     completion_values.remember_layers(
         values["model"], [(node.name, node.type) for node in result.nodes], complete
     )
-    if out.json:
-        from hookscope.views.text.documents import tree_document
-
-        out.document(tree_document(result))
-    else:
-        from hookscope.views.text.tree import tree_lines
-
-        out.result(tree_lines(result, out.width, out.ascii, sources=out.verbose > 0))
+    console.show(result)

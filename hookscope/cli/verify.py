@@ -1,4 +1,4 @@
-"""``hookscope verify``: whether the features of a dataset are as they were written."""
+"""``hookscope verify``: check that features of a dataset are unchanged."""
 
 from __future__ import annotations
 
@@ -25,20 +25,15 @@ def verify(ctx: click.Context, features: str) -> None:
     inputs with the shards. Exit status: 0 all is intact, 1 something is damaged, missing or not
     finished, 2 there are no features.
     """
-    out: Console = ctx.obj
-    from hookscope.api.verify import verify as verb
+    console: Console = ctx.obj
+    from hookscope.api.verify import verify as api_verify
 
-    with out.bar("Verifying") as advance:
-        found = verb(features, progress=advance)
-    if out.json:
-        from hookscope.views.text.documents import document
-
-        out.document(document("verify", found.to_json()))
-    else:
-        from hookscope.views.text.extract import verification_lines
-
-        out.result(verification_lines(found, out.width, out.ascii))
-    if found.ok:
+    with console.bar("Verifying") as advance:
+        verification = api_verify(features, progress=advance)
+    console.show(verification)
+    if verification.ok:
         return
-    out.note("next: the command that wrote the folder, with --resume, which mends what is damaged")
+    console.note(
+        "next: the command that wrote the folder, with --resume, which mends what is damaged"
+    )
     ctx.exit(DAMAGED)

@@ -1,1 +1,1 @@
-"""From a request to one run of a model: forward, backward, losses, an optimizer's step."""
+"""Runs of a model: preparation, forward, backward, losses, an optimizer's step, verification."""

@@ -1,4 +1,4 @@
-"""The gradient penalty: how far the norm of the gradient at the input is from 1.
+"""The gradient penalty: the deviation of the norm of the input's gradient from 1.
 
 I. Gulrajani, F. Ahmed, M. Arjovsky, V. Dumoulin, A. Courville: Improved Training of Wasserstein
 GANs, 2017 (arXiv:1704.00028), equation 3 without its factor lambda, at the input that is given.
@@ -24,10 +24,10 @@ _REFUSALS = ("is not implemented", "once_differentiable", "differentiate twice")
 
 @dataclass(frozen=True)
 class GradientPenalty:
-    """A gradient penalty and what it came from.
+    """A gradient penalty, and the gradients that it was computed from.
 
     Attributes:
-        value: the number itself, with its graph.
+        value: the penalty, with its graph.
         norms: Euclidean norm of the score's gradient for each sample, all inputs together.
         gradients: gradient of the score at each input, by the input's path.
     """
@@ -38,12 +38,12 @@ class GradientPenalty:
 
 
 def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]]) -> GradientPenalty:
-    """Return the penalty of ``score`` at ``inputs``; its graph leads on to the parameters.
+    """Return the penalty of ``score`` at ``inputs``. Its graph includes the parameters.
 
     Args:
-        score: one number, the sum over the batch of what each sample scores.
-        inputs: floating tensors that require grad, whose first dimension is the batch. A tensor of
-            one dimension or none is a single sample.
+        score: one number, the sum of the scores of the samples.
+        inputs: floating-point tensors that require grad, with the batch as first dimension. A
+            tensor with one dimension or none is a single sample.
 
     Raises:
         LossError: the score does not depend on the inputs, or the inputs do not agree on the batch.
@@ -60,22 +60,23 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]])
             "A model whose input is of a floating-point type and reaches its output is needed.",
         )
     with explain_double_backward():
-        # The one that goes in requires grad too: without it a function whose backward is marked
-        # once_differentiable, last in the model, would drop out of the second order in silence.
-        one = torch.ones_like(score).requires_grad_()
-        found = torch.autograd.grad(
-            score, [x for _, x in inputs], one, create_graph=True, materialize_grads=True
+        # The incoming gradient requires grad too. Otherwise a function with once_differentiable
+        # backward at the end of the model would be ignored in the second order without an error.
+        seed_gradient = torch.ones_like(score).requires_grad_()
+        grads = torch.autograd.grad(
+            score, [x for _, x in inputs], seed_gradient, create_graph=True, materialize_grads=True
         )
-    each = [_rows(grad) for grad in found]
-    if len({len(rows) for rows in each}) > 1:
+    rows_by_input = [_sample_rows(grad) for grad in grads]
+    if len({len(rows) for rows in rows_by_input}) > 1:
+        sizes = " and ".join(str(len(rows)) for rows in rows_by_input)
         raise LossError(
-            f"The inputs do not agree on the batch: {' and '.join(str(len(r)) for r in each)}.",
+            f"The inputs do not agree on the batch: {sizes}.",
             "Give every input the batch as its first dimension.",
         )
-    rows = torch.cat(each, dim=1)
+    rows = torch.cat(rows_by_input, dim=1)
     norms = euclidean_norm(rows, dim=1)
     gradients = tuple(
-        (path, grad.detach().clone()) for (path, _), grad in zip(inputs, found, strict=True)
+        (path, grad.detach().clone()) for (path, _), grad in zip(inputs, grads, strict=True)
     )
     return GradientPenalty(((norms - 1) ** 2).mean(), tuple(norms.tolist()), gradients)
 
@@ -92,22 +93,22 @@ def check_dependence(tensors: Iterable[Tensor]) -> None:
 
 @contextmanager
 def explain_double_backward() -> Iterator[None]:
-    """Turn autograd's refusal to differentiate twice into a sentence; change nothing else."""
+    """Replace autograd's error that a function cannot be differentiated twice; no other error."""
     try:
         yield
     except (RuntimeError, ForwardError) as error:
         cause = error.__cause__ if isinstance(error, ForwardError) else error
-        said = str(cause).partition("\n")[0].rstrip(".")
-        if not any(sign in said for sign in _REFUSALS):
+        message = str(cause).partition("\n")[0].rstrip(".")
+        if not any(sign in message for sign in _REFUSALS):
             raise
         raise ForwardError(
-            f"The model cannot be differentiated twice, which the penalty needs: {said}.",
+            f"The model cannot be differentiated twice, which the penalty needs: {message}.",
             ROOT,
             hint="Put another operator in its place. For fused attention, the plain one runs within"
             " torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
         ) from error
 
 
-def _rows(grad: Tensor) -> Tensor:
+def _sample_rows(grad: Tensor) -> Tensor:
     """The gradient as one row for each sample."""
     return grad.flatten(1) if grad.ndim > 1 else grad.reshape(1, -1)

@@ -1,4 +1,4 @@
-"""A model forward and a loss backward: the loss, or the gradient penalty of it as a score."""
+"""The loss of a run, or its gradient penalty, and the backward pass from it."""
 
 from __future__ import annotations
 
@@ -23,59 +23,70 @@ from hookscope.results.module_tree import ROOT
 from hookscope.specs.losses import FORMULAS
 from hookscope.specs.record_kinds import SCORE_GRAD
 from hookscope.specs.request import LossRequest
-from hookscope.tensors.clones import clone_preserving_strides, with_type_and_attributes
+from hookscope.tensors.input_clones import clone_preserving_strides, with_type_and_attributes
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is going to be differentiated: ``of(prepared, output)`` computes the loss."""
+    """The loss that a run differentiates.
 
-    of: Callable[[Prepared, Any], Loss]
-    raw: bool
-    penalty: str | None
+    Attributes:
+        compute: computes the loss of a prepared model and its output.
+        raw: whether the loss is taken of the output without softmax or sigmoid.
+        penalty: name of the gradient penalty that takes the loss as its score; None for none.
+    """
+
+    compute: Callable[[Prepared, Any], Loss]
+    raw: bool = False
+    penalty: str | None = None
 
 
-def resolve_loss(asked: LossRequest) -> Objective:
-    """Return how the loss is computed; a file that holds it is run now, before any model is.
+def resolve_loss(request: LossRequest) -> Objective:
+    """Return the objective for a request. The file of a custom loss is run here.
 
     Raises:
-        LossError: there is no such loss or penalty, or the choices do not go together.
+        LossError: there is no such loss or penalty, or the options contradict each other.
     """
-    target, reduction, raw, penalty = asked.target, asked.reduction, asked.raw, asked.penalty
-    own = resolve_custom_loss(asked.loss, reduction, raw)
-    if own is not None:
+    target, reduction, raw, penalty = (
+        request.target,
+        request.reduction,
+        request.raw,
+        request.penalty,
+    )
+    custom = resolve_custom_loss(request.loss, reduction, raw)
+    if custom is not None:
         return Objective(
-            lambda prepared, output: own.compute(
+            lambda prepared, output: custom.compute(
                 output, target, _value(prepared), prepared.loaded.categories
             ),
             raw,
             penalty,
         )
-    name = asked.name
+    name = request.name
     if penalty and name in FORMULAS and FORMULAS[name].reduction:
         reduction = "sum"
 
-    def of(prepared: Prepared, output: Any) -> Loss:
+    def compute(prepared: Prepared, output: Any) -> Loss:
         nonlocal target
         categories = prepared.loaded.categories
-        found = compute_loss(
+        loss = compute_loss(
             name, output, target, reduction=reduction, raw=raw, categories=categories
         )
-        if found.classes is not None:  # a run to compare with is measured against the same ones
-            target = found.classes
-        return found
+        if loss.classes is not None:  # later runs are compared with this one: same classes
+            target = loss.classes
+        return loss
 
-    return Objective(of, raw, penalty)
+    return Objective(compute, raw, penalty)
 
 
-def differentiate(prepared: Prepared, recorder: Recorder, measure: Objective) -> dict[str, Any]:
-    """Run the model forward and the loss, or its penalty, backward, within an open recording.
+def differentiate(prepared: Prepared, recorder: Recorder, objective: Objective) -> dict[str, Any]:
+    """Run the model forward and the loss, or its penalty, backward, while ``recorder`` records.
 
-    The output is left in the recorder's capture, attached to its graph.
+    The recorder's capture gets the output, attached to its graph.
 
     Returns:
-        What the metadata tell of it: ``loss``, and ``penalty`` where there is one.
+        The entries of the metadata: ``loss``, and ``penalty`` if there is one.
 
     Raises:
         LossError: the loss or its target does not fit, or there is nothing to differentiate.
@@ -84,17 +95,17 @@ def differentiate(prepared: Prepared, recorder: Recorder, measure: Objective) ->
     capture = recorder.capture
     inputs: list[tuple[TensorPath, Tensor]] = []
     call = prepared.fresh_call()
-    if measure.penalty:
+    if objective.penalty:
         call = _requiring_grad(call, inputs)
     capture.output = forward(prepared, capture, call)
-    measured = measure.of(prepared, capture.output)
-    described: dict[str, Any] = {"loss": _loss_entry(measured, measure.raw)}
-    if not measure.penalty:
-        backward(prepared, measured.value, capture)
+    loss = objective.compute(prepared, capture.output)
+    metadata: dict[str, Any] = {"loss": _loss_entry(loss, objective.raw)}
+    if not objective.penalty:
+        backward(prepared, loss.value, capture)
     else:
         recorder.outside = "outside the penalty"
         with recorder.paused():
-            penalty = gradient_penalty(measured.value, inputs)
+            penalty = gradient_penalty(loss.value, inputs)
         with explain_double_backward():
             backward(prepared, penalty.value, capture)
         check_dependence([*prepared.module.parameters(), *(x for _, x in inputs)])
@@ -108,45 +119,46 @@ def differentiate(prepared: Prepared, recorder: Recorder, measure: Objective) ->
                 what=what,
                 kind=SCORE_GRAD,
             )
-        described["penalty"] = {
-            "name": measure.penalty,
+        metadata["penalty"] = {
+            "name": objective.penalty,
             "formula": FORMULA,
             "value": float(penalty.value.detach()),
             "norms": list(penalty.norms),
         }
     recorder.ran_backward = True
-    return described
+    return metadata
 
 
-def _requiring_grad(call: Any, found: list[tuple[TensorPath, Tensor]]) -> Any:
-    """The call with clones of its floating tensors, which are made to require grad.
+def _requiring_grad(call: Any, leaves: list[tuple[TensorPath, Tensor]]) -> Any:
+    """Return the call with clones of its floating-point tensors, which require grad.
 
-    The tensors themselves are listed in ``found``: as leaves they may not be changed in place.
+    The tensors are appended to ``leaves``. The model gets clones because leaves must not be changed
+    in place.
     """
 
-    def change(path: TensorPath, tensor: Tensor) -> Tensor:
+    def clone(path: TensorPath, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
-        found.append((path[1:], tensor.requires_grad_()))  # 0 is positional, 1 keyword
+        leaves.append((path[1:], tensor.requires_grad_()))  # 0 is positional, 1 keyword
         return with_type_and_attributes(clone_preserving_strides(tensor), tensor)
 
-    return map_tensors(call, change)
+    return map_tensors(call, clone)
 
 
 def _value(prepared: Prepared) -> Any:
-    """What the model was called with: its one argument, or a tuple, or a dict, or both."""
+    """The model's arguments: the only one, or a tuple, or a dict, or a pair of both."""
     args, kwargs = as_call(prepared.value)
     if not kwargs and len(args) == 1:
         return args[0]
     return prepared.value
 
 
-def _loss_entry(measured: Loss, raw: bool) -> dict[str, Any]:
+def _loss_entry(loss: Loss, raw: bool) -> dict[str, Any]:
     return {
-        "name": measured.name,
-        "formula": measured.formula,
-        "reduction": measured.reduction,
+        "name": loss.name,
+        "formula": loss.formula,
+        "reduction": loss.reduction,
         "raw": raw,
-        "target": measured.target,
-        "value": float(measured.value.detach()),
+        "target": loss.target,
+        "value": float(loss.value.detach()),
     }

@@ -1,9 +1,8 @@
-"""One real step of an optimizer: what it was given, what it changed, and everything put back."""
+"""One step of an optimizer: its gradients and updates. The parameters are restored after it."""
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +29,7 @@ from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer by name, with its arguments settled."""
+    """An optimizer by name, with its class and its arguments."""
 
     name: str
     kind: type[torch.optim.Optimizer]
@@ -58,45 +57,37 @@ def resolve_optimizer(
     """Return the optimizer that ``name`` means, its arguments read by their annotations.
 
     Raises:
-        RequestError: there is no such optimizer or argument, or a value cannot be read.
+        RequestError: there is no such argument, or a value cannot be read.
 
     Example:
         >>> resolve_optimizer("sgd", 0.1, {"momentum": 0.9}).arguments
         {'momentum': 0.9, 'lr': 0.1}
     """
-    if name not in OPTIMIZERS:
-        listing = f"The optimizers are {', '.join(OPTIMIZERS)}."
-        near = did_you_mean(name, OPTIMIZERS)
-        raise RequestError(f"There is no optimizer called {name!r}.", f"{near} {listing}".strip())
     kind: type[torch.optim.Optimizer] = getattr(torch.optim, OPTIMIZERS[name])
-    known = [each for each in inspect.signature(kind).parameters if each != "params"]
-    given = dict(opt_args or {})
-    for key in given:
+    known = [key for key in inspect.signature(kind).parameters if key != "params"]
+    chosen = dict(opt_args or {})
+    for key in chosen:
         if key not in known:
             near = did_you_mean(key, known) or f"It takes {', '.join(known)}."
             raise RequestError(f"{kind.__name__} takes no argument {key!r}.", near)
-    if lr is not None and not math.isfinite(lr):
-        raise RequestError(f"{lr} is no learning rate.", "Give a finite number as --lr.")
-    if lr is not None and "lr" in given:
-        raise RequestError("The learning rate is given twice.", "Leave out --opt-arg lr.")
-    settled = arguments.convert_arguments(kind, given)
-    return OptimizerSpec(name, kind, settled if lr is None else settled | {"lr": lr})
+    resolved = arguments.convert_arguments(kind, chosen)
+    return OptimizerSpec(name, kind, resolved if lr is None else resolved | {"lr": lr})
 
 
 def take_step(
-    prepared: Prepared, recorder: Recorder, measure: Objective, rule: OptimizerSpec
+    prepared: Prepared, recorder: Recorder, objective: Objective, spec: OptimizerSpec
 ) -> dict[str, Any]:
-    """Run forward, backward and one step of the optimizer, within an open recording.
+    """Run forward, backward and one step of the optimizer, while ``recorder`` records.
 
-    Every parameter that requires grad is stepped. Into the capture go, for those of the chosen
-    layers, the gradient and the update: the value after the step minus the one before.
+    The step is for all parameters that require grad. For those of the chosen layers the capture
+    gets the gradient and the update, which is the value after the step minus the one before.
 
     Returns:
-        What the metadata tell of it: ``loss`` and ``optimizer``.
+        The entries of the metadata: ``loss`` and ``optimizer``.
 
     Raises:
         LossError, ForwardError: as for gradients.
-        RequestError: nothing can be stepped, or torch refuses an argument.
+        RequestError: no parameter requires grad, or torch refuses an argument.
     """
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:
@@ -105,8 +96,8 @@ def take_step(
             " step.",
             "hookscope grads shows the gradient at its input.",
         )
-    optimizer = rule.build(parameters)
-    described = differentiate(prepared, recorder, measure)
+    optimizer = spec.build(parameters)
+    metadata = differentiate(prepared, recorder, objective)
     values: dict[Tensor, Tensor] = {}
     updates: list[tuple[Record, Tensor]] = []
 
@@ -114,28 +105,28 @@ def take_step(
         values.update({parameter: parameter.detach().clone() for parameter in parameters})
 
     def after(*_: object) -> None:
-        gradients = [one for one in recorder.capture.records if one.kind == PARAM_GRAD]
+        gradients = [record for record in recorder.capture.records if record.kind == PARAM_GRAD]
         for record in gradients:
             parameter = _parameter_of(prepared.module, record)
             updates.append((record, parameter.detach() - values[parameter]))
 
-    with _put_back(values), HookSet(prepared.module) as outer:
+    with _restored(values), HookSet(prepared.module) as outer:
         outer.around_step(optimizer, before)
-        own = prepared.plan.hooks_of(STEP_HOOKS)
-        with attach_user_hooks(prepared.module, own, recorder, optimizer):
-            outer.around_step(optimizer, None, after)  # the update is what user hooks leave
-            _step(optimizer, rule)
+        user_hooks = prepared.interventions.hooks_of(STEP_HOOKS)
+        with attach_user_hooks(recorder.calls, user_hooks, recorder, optimizer):
+            outer.around_step(optimizer, None, after)  # after the user hooks
+            _step(optimizer, spec)
     for record, update in updates:
         _put_update(recorder.capture, record, update)
-    _demand_room(recorder)
-    settings = {key: _plain(value) for key, value in optimizer.defaults.items()}
-    described["optimizer"] = {"name": rule.name, "class": rule.kind.__name__, "arguments": settings}
-    return described
+    _check_size(recorder)
+    settings = {key: _json_value(value) for key, value in optimizer.defaults.items()}
+    metadata["optimizer"] = {"name": spec.name, "class": spec.kind.__name__, "arguments": settings}
+    return metadata
 
 
 @signal_safe_contextmanager
-def _put_back(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Give parameters their values back after the block, in which ``values`` is filled."""
+def _restored(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
+    """Restore parameters after the block to ``values``, which the block fills."""
     try:
         yield
     finally:
@@ -144,16 +135,16 @@ def _put_back(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
                 parameter.copy_(value)
 
 
-def _step(optimizer: torch.optim.Optimizer, rule: OptimizerSpec) -> None:
+def _step(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> None:
     try:
         optimizer.step()
     except HookscopeError:
         raise
     except Exception as error:
-        shown = arguments.format_arguments(rule.arguments)
+        shown = arguments.format_arguments(spec.arguments)
         said = str(error) or type(error).__name__
         raise RequestError(
-            f"{rule.kind.__name__} with {shown} cannot step this model: {end_sentence(said)}",
+            f"{spec.kind.__name__} with {shown} cannot step this model: {end_sentence(said)}",
             "Give another --optimizer or --opt-arg.",
         ) from error
 
@@ -177,8 +168,8 @@ def _put_update(capture: Capture, record: Record, update: Tensor) -> None:
     )
 
 
-def _demand_room(recorder: Recorder) -> None:
-    limit = recorder.sink.max_bytes
+def _check_size(recorder: Recorder) -> None:
+    limit = recorder.max_bytes
     if limit is not None and recorder.capture.nbytes > limit:
         raise CheckFailed(
             f"The gradients and updates take {recorder.capture.nbytes:,} bytes, and the limit is"
@@ -187,8 +178,8 @@ def _demand_room(recorder: Recorder) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
-    """A setting of an optimizer as JSON can hold it."""
+def _json_value(value: Any) -> Any:
+    """A setting of an optimizer as a JSON value."""
     if isinstance(value, Tensor):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""From the words typed, or the objects given, to a model on its device and the call it gets."""
+"""Preparation of a run: the model on its device, its layers, its input and the interventions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hookscope.hooks.edits.bound_edit import bind_edits
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layers import Layer, check_not_lazy
 from hookscope.hooks.selection import select
-from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks as bind_hooks
-from hookscope.hooks.user_hooks.hook_loader import load_user_hooks as find_hooks
+from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import Batch, build_batch
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel, Recipe
@@ -33,11 +32,22 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model, the layers chosen in it, and what it is going to be called with.
+    """A model with its layers and its input, ready to run.
 
-    ``value`` is the call value: a tuple of positional arguments, a dict of keyword ones, a pair of
-    both, or the one argument. ``plan`` holds what the user does to it on the way, ``recipe`` is how
-    image files became tensors, ``generate`` how many tokens a language model is to add.
+    Attributes:
+        loaded: the model as it was loaded.
+        module: the model that runs, on its device and in its dtype.
+        layers: the selected layers.
+        value: the arguments: a tuple of positional arguments, a dict of keyword arguments, a pair
+            of both, or the only argument.
+        sources: the origin of each input, for the metadata.
+        seed: seed of the random generators.
+        device: the device of the input.
+        dtype: name of the model's dtype.
+        train: whether the model runs in train mode.
+        interventions: edits and user hooks.
+        recipe: the preprocessing of image files; None if there are none.
+        generate: number of tokens that a language model generates; None to call it once.
     """
 
     loaded: LoadedModel
@@ -49,24 +59,24 @@ class Prepared:
     device: torch.device
     dtype: str
     train: bool
-    plan: BoundInterventions = BoundInterventions()  # noqa: RUF009 - it is frozen
+    interventions: BoundInterventions = BoundInterventions()  # noqa: RUF009 - it is frozen
     recipe: Recipe | None = None
     generate: int | None = None
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model, or let it generate."""
+        """Call the model, or generate tokens with it."""
         if self.generate is None:
             return self.module(*args, **kwargs)
         return generate(self.module, args, kwargs, self.generate)
 
     def fresh_call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments that the model may change in place: every tensor is a copy."""
+        """Return arguments in which every tensor is a copy, so the model may change it in place."""
         copies = map_tensors(self.value, lambda path, tensor: tensor.detach().clone())
         return as_call(copies)
 
 
 def find_model(model: ModelRequest, seed: int) -> LoadedModel:
-    """Load the model that is named, or take the one that is given."""
+    """Load the model by its spec, or wrap the given module."""
     check_model(model.model, str, os.PathLike)
     if not model.named:
         return wrap(model.model)
@@ -84,36 +94,42 @@ def find_model(model: ModelRequest, seed: int) -> LoadedModel:
 
 
 def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
-    """Load or take the model, choose the layers, build the input, and put both on the device.
+    """Load the model, select its layers, build the input, and move both to the device.
 
-    The input may be a ``Batch`` that was built for another model, which goes to this one as it is.
-    A live module stays where it is unless another device or dtype is asked for, and then a copy is
-    moved.
+    The input may be a ``Batch`` that was built for another model. A live module is copied before it
+    is moved to another device or dtype.
 
     Args:
-        request: what is asked for.
-        loaded: the model, where it is loaded already.
+        request: the request.
+        loaded: the model, if it is loaded already.
 
     Raises:
-        RequestError: what is asked for does not fit the model or this machine.
+        RequestError: the request does not fit the model or this machine.
     """
-    run, changes = request.run, request.interventions
-    hooks = find_hooks(changes.hooks, changes.kinds, changes.hook_args or {}, verb=request.command)
+    run, interventions = request.run, request.interventions
+    hooks = load_user_hooks(
+        interventions.hooks,
+        tuple(interventions.hook_kind),
+        interventions.hook_args or {},
+        verb=request.command,
+    )
     loaded = loaded or find_model(request.model, run.seed)
     live = loaded.source == LIVE
     check_not_lazy(loaded.module)
     if run.generate is not None:
         check_generation(loaded.module, loaded.word, run.generate, request.model.method)
-    layers = select_layers(request.layers, loaded.module, loaded.word)  # before the costly part
-    batch = _batch(request.input, loaded, run.seed)
+    layers = select_layers(
+        request.layers, loaded.module, loaded.word
+    )  # errors come before the slow part
+    batch = _build_input(request.input, loaded, run.seed)
     dtype: torch.dtype | None = getattr(torch, run.dtype) if run.dtype is not None else None
     if run.device_map is None:
         device = _choose_device(run.device, loaded.module, live=live)
-        module = _moved(loaded.module, device, dtype, live=live)
+        module = _move_model(loaded.module, device, dtype, live=live)
     else:
         from hookscope.execution.device_dispatch import dispatch
 
-        module = loaded.module.to(dtype=dtype)  # first, so that it is known what fits
+        module = loaded.module.to(dtype=dtype)  # first: the dtype decides what fits
         device = dispatch(module, run.device_map, run.max_memory)
     if module is not loaded.module:
         layers = select_layers(request.layers, module, loaded.word)
@@ -122,35 +138,35 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         loaded,
         module,
         layers,
-        map_tensors(batch.value, lambda path, tensor: _like_model(tensor, device, dtype)),
+        map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, dtype)),
         batch.sources,
         run.seed,
         device,
         str(dtype or torch.float32).removeprefix("torch."),
         run.train,
-        plan=BoundInterventions(
-            bind_edits(module, changes.value_edits, loaded.word),
-            bind_edits(module, changes.gradient_edits, loaded.word),
-            bind_hooks(hooks, module, layers, loaded.word),
+        interventions=BoundInterventions(
+            bind_edits(module, interventions.value_edits, loaded.word),
+            bind_edits(module, interventions.gradient_edits, loaded.word),
+            bind_user_hooks(hooks, module, layers, loaded.word),
         ),
         recipe=batch.recipe,
         generate=run.generate,
     )
 
 
-def select_layers(selection: LayerSelection, module: nn.Module, word: str) -> tuple[Layer, ...]:
-    """Return the layers of ``module`` that are meant; ``word`` is what the user calls the model."""
+def select_layers(selection: LayerSelection, module: nn.Module, spec: str) -> tuple[Layer, ...]:
+    """Return the selected layers of ``module``, which errors call ``spec``."""
     return select(
         module,
         selection.layers,
         types=selection.types,
         depth=selection.depth,
         leaves=selection.leaves,
-        word=word,
+        word=spec,
     )
 
 
-def _batch(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch:
+def _build_input(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch:
     if isinstance(request.input, Batch):
         return request.input
     batch = build_batch(
@@ -167,41 +183,38 @@ def _batch(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch:
     return batch
 
 
-def _choose_device(word: str | None, module: nn.Module, *, live: bool) -> torch.device:
-    if place := dispatch_device(module.modules()):
-        if word is not None:
+def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.device:
+    if device := dispatch_device(module.modules()):
+        if name is not None:
             raise RequestError(
                 "The model is spread over devices by accelerate, and cannot be moved.",
                 "Leave out --device, or dispatch the model otherwise.",
             )
-        return place
-    if word is None and live:
+        return device
+    if name is None and live:
         return next((t.device for t in module.parameters()), torch.device("cpu"))
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    idle = next((name for name, here in present.items() if here), None)
-    if word == "auto":
-        word = idle or "cpu"
-        log.info("device: %s", word)
-    try:
-        place = torch.device(word or "cpu")
-    except RuntimeError as error:
-        raise RequestError(f"{word!r} is no device.", "Use cpu, cuda, mps or auto.") from error
-    if place.type not in ("cpu", *present):
-        raise RequestError(f"{word!r} is no device to run on.", "Use cpu, cuda, mps or auto.")
-    if not present.get(place.type, True):
+    accelerator = next((kind for kind, available in present.items() if available), None)
+    if name == "auto":
+        name = accelerator or "cpu"
+        log.info("device: %s", name)
+    device = torch.device(name or "cpu")
+    if not present.get(device.type, True):
         raise EnvironmentFault(
-            f"There is no {place.type} device that this torch can use.",
+            f"There is no {device.type} device that this torch can use.",
             "Use --device cpu, or install a torch built for it.",
         )
-    if place.type == "cpu" and idle:
-        log.info("device: cpu; a %s device stands idle (--device %s uses it)", idle, idle)
-    return place
+    if device.type == "cpu" and accelerator:
+        log.info(
+            "device: cpu; a %s device stands idle (--device %s uses it)", accelerator, accelerator
+        )
+    return device
 
 
-def _moved(
+def _move_model(
     module: nn.Module, device: torch.device, dtype: torch.dtype | None, *, live: bool
 ) -> nn.Module:
-    """The model on ``device`` in ``dtype``; somebody's own module is copied before it is moved."""
+    """The model on ``device`` in ``dtype``; a live module is copied before it is moved."""
     if dispatch_device(module.modules()):
         if dtype is not None:
             raise RequestError(
@@ -210,11 +223,11 @@ def _moved(
             )
         return module
     tensors = [*module.parameters(), *module.buffers()]
-    there = all(
+    in_place = all(
         t.device == device and (dtype is None or not t.is_floating_point() or t.dtype == dtype)
         for t in tensors
     )
-    if there:
+    if in_place:
         return module
     if live:
         repair = "Move it yourself before you hand it over: model.to(...)."
@@ -222,22 +235,22 @@ def _moved(
     return module.to(device=device, dtype=dtype)
 
 
-def _like_model(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
+def _to_model(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Tensor:
     return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
 
-def check_generation(module: nn.Module, word: str, steps: int, method: str | None) -> None:
-    """Refuse to generate where that cannot be.
+def check_generation(module: nn.Module, spec: str, steps: int, method: str | None) -> None:
+    """Check that a model can generate ``steps`` tokens.
 
     Raises:
-        RequestError: the model has no ``generate``, ``steps`` is no positive number, or another
-            method is to run.
+        RequestError: the model has no ``generate``, ``steps`` is not positive, or another method
+            is chosen.
     """
     if steps < 1:
         raise RequestError(f"{steps!r} is no number of tokens.", "Generate 1 or more.")
     if not callable(getattr(module, "generate", None)):
         raise RequestError(
-            f"{word} has no generate, so it cannot be run token by token.",
+            f"{spec} has no generate, so it cannot be run token by token.",
             "Leave out --generate, or name a model with a language model's head.",
         )
     if method not in (None, "forward"):
@@ -249,9 +262,9 @@ def check_generation(module: nn.Module, word: str, steps: int, method: str | Non
 def generate(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], steps: int
 ) -> Any:
-    """Return what ``module.generate`` returns for ``steps`` new tokens, the likeliest each time.
+    """Return what ``module.generate`` returns for ``steps`` new tokens, chosen greedily.
 
-    Its calls of the module and of the modules in it run hooks, each under a number of its own.
+    It calls the module for each token. The hooks of every call run, with its own call number.
     """
     function: Any = module.generate
     parameters = inspect.signature(function).parameters

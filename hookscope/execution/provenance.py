@@ -1,4 +1,4 @@
-"""Where a capture came from: the part of its metadata that lets somebody else make it again."""
+"""The metadata with which a capture can be reproduced."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ TOP = 5
 
 
 class Provenance:
-    """The metadata of a run. An error of a user's hook in its block carries what was recorded.
+    """The metadata of a run. The error of a user hook in its block gets the capture with metadata.
 
-    ``capture`` is to be set once there is one: the hook may fail in a later run that only checks.
+    Attributes:
+        metadata: returns the metadata.
+        capture: set it after the recording, because a hook may fail in a later run that only
+            verifies.
     """
 
     def __init__(self, command: str, prepared: Prepared, options: Mapping[str, Any]) -> None:
@@ -40,12 +43,12 @@ class Provenance:
 
 
 def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that every recording shares; nothing in it changes from run to run.
+    """Return the metadata that all recordings have. The same command gives the same metadata.
 
     Args:
-        command: the verb, ``capture`` or ``grads``.
+        command: name of the command, such as ``capture``.
         prepared: the model and its input.
-        options: what was chosen beyond the defaults, as plain values.
+        options: the options that are not the defaults, as plain values.
     """
     loaded = prepared.loaded
     arguments = [
@@ -68,16 +71,16 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         "dtype": prepared.dtype,
         "training": prepared.train,
         "versions": versions(),
-        **({"hooks": describe_hooks(hooks)} if (hooks := prepared.plan.hooks) else {}),
+        **({"hooks": describe_hooks(hooks)} if (hooks := prepared.interventions.hooks) else {}),
     }
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that a result depends on."""
+    """Return the versions of Python and of the packages that a result depends on."""
     return dict(_versions())
 
 
-@cache  # looking one up takes a millisecond, and a loop may record often
+@cache  # a look-up takes a millisecond, and a loop may record often
 def _versions() -> tuple[tuple[str, str], ...]:
     packages = ("torch", "torchvision", "safetensors", "numpy")
     return (
@@ -88,7 +91,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 
 def top_classes(prepared: Prepared, output: Any) -> list[list[dict[str, Any]]]:
-    """For a classifier with named classes, the five likeliest of each image; else nothing.
+    """Return the five most probable classes of each image; empty if the classes have no names.
 
     ``probability`` is the softmax of the output over its classes.
     """

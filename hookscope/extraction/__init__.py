@@ -1,1 +1,1 @@
-"""Whole datasets: many inputs through a model into a folder of shards, and that read again."""
+"""Runs of a model over a whole dataset, into a folder of features."""

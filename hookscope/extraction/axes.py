@@ -1,4 +1,4 @@
-"""Which dimension of a layer's rows holds the channels, and which ones the positions."""
+"""Which dimension of a layer's rows holds the channels, and which dimensions the positions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hookscope.tensors.image_grid import find_image_grid
 
 @dataclass(frozen=True)
 class Axes:
-    """The dimensions of a tensor whose first one is that of the rows.
+    """The dimensions of a tensor whose first dimension is the rows.
 
     Attributes:
-        channel: the dimension of the channels; None where a row is a single number.
+        channel: the dimension of the channels; None if a row is a single number.
         positions: all others but the first.
-        kind: ``space`` for maps, ``tokens``, or None where there are no positions.
-        prefix: how many tokens stand before those of the image's grid; None where no grid is seen.
+        kind: ``space`` for maps, ``tokens``, or None if there are no positions.
+        prefix: number of tokens before those of the image's grid; None if no grid was recognized.
     """
 
     channel: int | None
@@ -44,18 +44,20 @@ class Axes:
 def infer_axes(type: str, shape: tuple[int, ...], image: tuple[int, int] | None = None) -> Axes:
     """Infer the dimensions of a layer's tensor.
 
-    Maps are (N, C, H, W) or, where only that has the image's aspect, (N, H, W, C). A class whose
-    name ends in ``1d`` gives maps of one dimension, (N, C, L); their positions are space too.
-    Tokens are (N, L, C), vectors (N, C).
+    Maps are (N, C, H, W), or (N, H, W, C) if only that layout has the image's aspect ratio. A class
+    whose name ends in ``1d`` returns maps of one dimension, (N, C, L), whose positions are also
+    ``space``. Tokens are (N, L, C), vectors (N, C).
 
     Args:
         type: class name of the module.
         shape: of one row.
-        image: height and width of the model's input, where it is an image.
+        image: height and width of the model's input, if it is an image.
 
     Example:
-        >>> infer_axes("Conv2d", (512, 7, 7)).positions, infer_axes("Linear", (7, 7, 768), (224, 224))
-        ((2, 3), Axes(channel=3, positions=(1, 2), kind='space', prefix=None))
+        >>> infer_axes("Conv2d", (512, 7, 7)).positions
+        (2, 3)
+        >>> infer_axes("Linear", (7, 7, 768), (224, 224))
+        Axes(channel=3, positions=(1, 2), kind='space', prefix=None)
         >>> infer_axes("LayerNorm", (197, 768), (224, 224))
         Axes(channel=2, positions=(1,), kind='tokens', prefix=1)
         >>> infer_axes("Conv1d", (64, 100))
@@ -75,10 +77,10 @@ def infer_axes(type: str, shape: tuple[int, ...], image: tuple[int, int] | None 
 
 
 def row_size(rows: Tensor) -> int:
-    """How many numbers a row has; -1 in a shape cannot tell where there is no row."""
+    """Number of values in a row. A -1 in ``reshape`` fails if there are no rows."""
     return rows.shape[1:].numel()
 
 
 def accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    """The dtype in which sums of ``tensor`` are taken: float64, where its device has that."""
+    """The dtype for sums over ``tensor``: float64, or float32 on a device without float64."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64

@@ -1,4 +1,8 @@
-"""How far a run over a dataset is, and where its time went."""
+"""The run of a model over a dataset: read ahead, forward, and write in the background.
+
+Three things overlap: worker processes read the next batches, the model runs on the current one, and
+a thread writes the previous ones. Every queue is short, so memory does not grow with the dataset.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import CheckFailed, InputError
-from hookscope.execution.forward import forward_error, gpus_of, preserve_model_state
+from hookscope.execution.forward import forward_error
+from hookscope.execution.isolation import gpus_of, preserve_model_state
 from hookscope.extraction.row_batches import RowBatch, is_dead_worker, report_dead_workers
 from hookscope.extraction.shape_probe import RecordColumn
 from hookscope.extraction.shard_writer import BackgroundWriter, PendingBatch
@@ -22,15 +27,19 @@ from hookscope.extraction.sharding_plan import Shard
 from hookscope.extraction.sinks import BatchSink, HostCopy
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, submodule
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import HookSet
+from hookscope.hooks.registry import CallRegistry
 from hookscope.results.features.location import Location
 from hookscope.sources.wrappers import release_offloaded_weights
 from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.seeding import seeded_throughout
 
+log = logging.getLogger("hookscope")
+
 T = TypeVar("T")
+Forward = Callable[[RowBatch], dict[str, Tensor]]
 
 
 @dataclass
@@ -43,13 +52,13 @@ class WaitTimes:
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
-        """Count what passes in the block for one of the parts."""
+        """Add the time spent in the block to one of the parts."""
         begun = time.perf_counter()
         yield
         setattr(self, part, getattr(self, part) + time.perf_counter() - begun)
 
     def reading(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield the batches; count what passes before each comes."""
+        """Yield the batches; add the time spent waiting for each of them."""
         source = iter(batches)
         while True:
             with self.of("read"):
@@ -61,7 +70,7 @@ class WaitTimes:
 
 @dataclass
 class RunProgress:
-    """How far a run is: rows done of those to be done, bytes written, and where the time went."""
+    """Rows done out of ``total``, bytes written, inputs skipped, and where the time went."""
 
     total: int
     rows: int = 0
@@ -76,59 +85,54 @@ class RunProgress:
         return time.perf_counter() - self.begun
 
 
-class _Enough(BaseException):
-    """All that is wanted has been recorded. No Exception: a model may catch those of its own."""
+class _StopForward(BaseException):
+    """Ends a forward pass. Not an Exception, because a model may catch exceptions."""
 
 
-class EarlyStop:
+class EarlyStop(CallSubscriber):
     """Ends each pass of ``model`` within :meth:`passing` after call ``number`` of a module.
 
-    Its hook is to be attached after the recorder's: hooks of one module run in order.
+    Enter it after the recorder whose calls it counts: subscribers act in order.
     """
 
     def __init__(self, model: nn.Module, name: str, number: int) -> None:
         module = submodule(model, name)
         assert module is not None
         self._model, self._module = model, module
-        self._hooks = HookSet(model)
-        self._number = number
-        self._calls = 0
+        self._name, self._number = name, number
 
     @signal_safe_contextmanager
-    def passing(self) -> Iterator[None]:
-        """Let the pass in the block end early."""
-        self._calls = 0
-        with self._hooks as hooks:
-            hooks.after(self._module, self._after)
-            with suppress(_Enough):
-                yield
-                return
+    def passing(self, calls: CallRegistry | None = None) -> Iterator[None]:
+        """Let the pass in the block end early. ``calls`` numbers its calls; by default from 1."""
+        calls = CallRegistry(self._model) if calls is None else calls
+        layers = [Layer(self._name, self._module)]
+        with calls.subscribed(self, layers), suppress(_StopForward):
+            yield
+            return
         release_offloaded_weights(self._model.modules())
 
-    def _after(self, *_: Any) -> None:
-        self._calls += 1
-        if self._calls == self._number:
-            raise _Enough
-
-
-log = logging.getLogger("hookscope")
+    def after_call(self, call: ModuleCall, state: None) -> None:
+        """End the pass if this was the call."""
+        if call.number == self._number and not call.failed:
+            raise _StopForward
 
 
 @dataclass(frozen=True)
 class BatchRunner:
-    """What is done with each batch.
+    """Runs the model on one batch after another.
 
     Attributes:
         module: on its device, in its dtype.
         layers: those to record.
         kinds: ``output``, ``input``.
-        columns: what they give, by key.
+        columns: what they return, by key.
         last: the call of a module after which a pass ends; None for the whole pass.
-        seed: of anything random in the model; each batch begins from it and its own first row.
-        device: where the module is.
+        seed: for random numbers in the model; combined with the number of a batch's first row.
+        device: of the module.
         dtype: of floating-point inputs; None to leave them.
         autocast: dtype of ``torch.autocast``; None for none.
-        skip_bad: go on where an input cannot be used.
+        channels_last: whether inputs of four dimensions get this memory format.
+        skip_bad: skip inputs that cannot be used.
     """
 
     module: nn.Module
@@ -143,153 +147,151 @@ class BatchRunner:
     channels_last: bool = False
     skip_bad: bool = False
 
+    @signal_safe_contextmanager
+    def forward_passes(self) -> Iterator[Forward]:
+        """Yield a function that runs the model on a batch and returns its rows by key."""
+        early_stop = EarlyStop(self.module, *self.last) if self.last else None
+        gpus = gpus_of(self.module)
+
+        def forward(batch: RowBatch) -> dict[str, Tensor]:
+            self._check_usable(batch)
+            # Seeded per batch, so that the values do not depend on the batches before it.
+            with seeded_throughout((self.seed + batch.rows.start) % 2**63, gpus):
+                capture = self._record(batch, early_stop)
+            return self._rows_of(capture, batch)
+
+        preserved = preserve_model_state(self.module, train=False, seed=self.seed)
+        with report_dead_workers(), preserved, signal_safe(torch.no_grad()):
+            yield forward
+
+    def _check_usable(self, batch: RowBatch) -> None:
+        if batch.bad and not self.skip_bad:
+            raise InputError(
+                batch.entries[batch.bad[0]]["skipped"],
+                "Mend it and run the same command with --resume, or with --resume --skip-bad to go"
+                " on without such inputs.",
+            )
+
+    def _record(self, batch: RowBatch, early_stop: EarlyStop | None) -> Capture:
+        value = map_tensors(batch.value, lambda path, tensor: self._to_device(tensor))
+        args, kwargs = as_call(value)
+        recorder = Recorder(self.module, self.layers, self.kinds)
+        stopping = early_stop.passing(recorder.calls) if early_stop else nullcontext()
+        autocast = (
+            torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
+        )
+        with recorder as capture, stopping, autocast:
+            try:
+                self.module(*args, **kwargs)
+            except Exception as error:
+                if is_dead_worker(error):
+                    raise
+                raise forward_error(self.module, value, error, capture) from error
+        return capture
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        dtype = self.dtype if tensor.is_floating_point() else None
+        moved = tensor.to(self.device, dtype, non_blocking=True)
+        if self.channels_last and moved.ndim == 4:
+            return moved.contiguous(memory_format=torch.channels_last)
+        return moved
+
+    def _rows_of(self, capture: Capture, batch: RowBatch) -> dict[str, Tensor]:
+        """The recorded tensors with the rows as first dimension, checked against ``columns``."""
+        names = f"Rows {batch.rows.start} to {batch.rows.stop - 1}"
+        if list(capture) != list(self.columns):
+            odd = next(iter(set(capture) ^ set(self.columns)), "the order of keys")
+            raise CheckFailed(
+                f"{names} gave other tensors than the rows before: {odd}.",
+                "What the model runs depends on its input. Choose layers that always run.",
+            )
+        rows: dict[str, Tensor] = {}
+        for key, column in self.columns.items():
+            tensor = _rows_first(capture[key], column, len(batch.rows))
+            expected = (len(batch.rows), *column.shape)
+            if tensor.shape != expected:
+                raise CheckFailed(
+                    f"{names} gave {key} of shape {tuple(tensor.shape)}, not {expected}.",
+                    "The shape depends on the input, or on how many inputs run at once: bring"
+                    " inputs to one --size, or choose a --batch that divides the number of inputs,"
+                    " as 1 does.",
+                )
+            if tensor.dtype != column.dtype:
+                raise CheckFailed(
+                    f"{names} gave {key} of dtype {str(tensor.dtype)[6:]}, not"
+                    f" {str(column.dtype)[6:]}.",
+                    "What the model computes depends on its input. Leave the layer out.",
+                )
+            rows[key] = tensor
+        return rows
+
 
 def run_batches(
-    work: BatchRunner,
-    place: Location,
+    runner: BatchRunner,
+    location: Location,
     shards: Sequence[Shard],
     batches: Iterable[RowBatch],
-    keep: BatchSink,
+    sink: BatchSink,
     progress: Callable[[RunProgress], None],
 ) -> RunProgress:
-    """Run the model on ``batches``, those of ``shards`` in order, and write what is kept of it.
+    """Run the model on ``batches``, those of ``shards`` in order, and store the results.
 
     Raises:
         InputError: an input cannot be used, and ``skip_bad`` is not set.
         ForwardError: the model raised.
-        CheckFailed: it gave other tensors than it did without values.
+        CheckFailed: its tensors differ from those of the shape probe.
         StoreError: a shard cannot be written.
     """
     state = RunProgress(sum(shard.rows for shard in shards))
-    rest = iter(shards)
-    shard = next(rest, None)
-    with forward_passes(work) as give, BackgroundWriter(place, keep.begin) as writing:
-        for batch, values in _landed(batches, give, keep, state.times, work.device):
+    remaining = iter(shards)
+    shard = next(remaining, None)
+    with runner.forward_passes() as forward, BackgroundWriter(location, sink.begin) as writer:
+        for batch, values in _stored_values(batches, forward, sink, state.times, runner.device):
             assert shard is not None
-            lines = [{"row": row, **told} for row, told in zip(batch.rows, batch.told, strict=True)]
+            rows = zip(batch.rows, batch.entries, strict=True)
+            entries = [{"row": row, **entry} for row, entry in rows]
             with state.times.of("write"):
-                writing.put(PendingBatch(shard, batch.rows.start, values, lines))
+                writer.put(PendingBatch(shard, batch.rows.start, values, entries))
             state.rows += len(batch.rows)
             state.skipped += len(batch.bad)
-            state.bytes = writing.bytes
+            state.bytes = writer.bytes
             progress(state)
             if batch.rows.stop == shard.last:
                 log.debug("%d of %d rows are done.", state.rows, state.total)
-                shard = next(rest, None)
-    state.bytes = writing.bytes
+                shard = next(remaining, None)
+    state.bytes = writer.bytes
     return state
 
 
-def _landed(
+def _stored_values(
     batches: Iterable[RowBatch],
-    give: Callable[[RowBatch], dict[str, Tensor]],
-    keep: BatchSink,
+    forward: Forward,
+    sink: BatchSink,
     times: WaitTimes,
     device: torch.device,
 ) -> Iterator[tuple[RowBatch, Any]]:
-    """Yield the batches with what is kept of each, on the CPU.
+    """Yield the batches with the values to store of each, on the CPU.
 
-    A GPU is given a batch before what it made of the one before is waited for.
+    A GPU gets the next batch before the values of the previous one are waited for.
     """
     ahead = int(device.type == "cuda")
-    flying: deque[tuple[RowBatch, HostCopy]] = deque()
+    pending: deque[tuple[RowBatch, HostCopy]] = deque()
 
-    def land() -> tuple[RowBatch, Any]:
+    def wait() -> tuple[RowBatch, Any]:
         with times.of("forward"):
-            batch, landing = flying.popleft()
-            return batch, landing.wait()
+            batch, copy = pending.popleft()
+            return batch, copy.wait()
 
     for batch in times.reading(batches):
         with times.of("forward"):
-            flying.append((batch, keep.values(give(batch), batch.rows, batch.bad)))
-        if len(flying) > ahead:
-            yield land()
-    while flying:
-        yield land()
-
-
-@signal_safe_contextmanager
-def forward_passes(work: BatchRunner) -> Iterator[Callable[[RowBatch], dict[str, Tensor]]]:
-    """Yield what runs the model on a batch and returns what its layers give, rows first."""
-    stopper = EarlyStop(work.module, *work.last) if work.last else None
-
-    gpus = gpus_of(work.module)
-
-    def give(batch: RowBatch) -> dict[str, Tensor]:
-        _refuse_bad(batch, work.skip_bad)
-        # So that what a batch gives does not depend on which ran before it in this process.
-        with seeded_throughout((work.seed + batch.rows.start) % 2**63, gpus):
-            shot = _forward(work, batch, stopper)
-        return _rows_of(work, shot, batch)
-
-    still = preserve_model_state(work.module, train=False, seed=work.seed)
-    with report_dead_workers(), still, signal_safe(torch.no_grad()):
-        yield give
-
-
-def _refuse_bad(batch: RowBatch, skip: bool) -> None:
-    if batch.bad and not skip:
-        told = batch.told[batch.bad[0]]
-        raise InputError(
-            told["skipped"],
-            "Mend it and run the same command with --resume, or with --resume --skip-bad to go on"
-            " without such inputs.",
-        )
-
-
-def _forward(work: BatchRunner, batch: RowBatch, stopper: EarlyStop | None) -> Capture:
-    value = map_tensors(batch.value, lambda path, tensor: _placed(tensor, work))
-    args, kwargs = as_call(value)
-    recorder = Recorder(work.module, work.layers, work.kinds)
-    mixed = torch.autocast(work.device.type, work.autocast) if work.autocast else nullcontext()
-    with recorder as shot, stopper.passing() if stopper else nullcontext(), mixed:
-        try:
-            work.module(*args, **kwargs)
-        except Exception as error:
-            if is_dead_worker(error):
-                raise
-            raise forward_error(work.module, value, error, shot) from error
-    return shot
-
-
-def _placed(tensor: Tensor, work: BatchRunner) -> Tensor:
-    dtype = work.dtype if tensor.is_floating_point() else None
-    moved = tensor.to(work.device, dtype, non_blocking=True)
-    if work.channels_last and moved.ndim == 4:
-        return moved.contiguous(memory_format=torch.channels_last)
-    return moved
-
-
-def _rows_of(work: BatchRunner, shot: Capture, batch: RowBatch) -> dict[str, Tensor]:
-    """What was recorded, rows first."""
-    if list(shot) != list(work.columns):
-        odd = next(iter(set(shot) ^ set(work.columns)), "the order of keys")
-        raise CheckFailed(
-            f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave other tensors than the rows"
-            f" before: {odd}.",
-            "What the model runs depends on its input. Choose layers that always run.",
-        )
-    rows: dict[str, Tensor] = {}
-    for key, column in work.columns.items():
-        tensor = _rows_first(shot[key], column, len(batch.rows))
-        if tensor.shape != (len(batch.rows), *column.shape):
-            raise CheckFailed(
-                f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of shape"
-                f" {tuple(tensor.shape)}, not {(len(batch.rows), *column.shape)}.",
-                "The shape depends on the input, or on how many inputs run at once: bring inputs to"
-                " one --size, or choose a --batch that divides the number of inputs, as 1 does.",
-            )
-        if tensor.dtype != column.dtype:
-            raise CheckFailed(
-                f"Rows {batch.rows.start} to {batch.rows.stop - 1} gave {key} of dtype"
-                f" {str(tensor.dtype)[6:]}, not {str(column.dtype)[6:]}.",
-                "What the model computes depends on its input. Leave the layer out.",
-            )
-        rows[key] = tensor
-    return rows
+            pending.append((batch, sink.values(forward(batch), batch.rows, batch.bad)))
+        if len(pending) > ahead:
+            yield wait()
+    while pending:
+        yield wait()
 
 
 def _rows_first(tensor: Tensor, column: RecordColumn, rows: int) -> Tensor:
-    if rows == 1 and tensor.shape == column.shape:  # x.squeeze() has taken the rows' dimension
+    if rows == 1 and tensor.shape == column.shape:  # x.squeeze() has removed the rows' dimension
         return tensor.unsqueeze(0)
     return tensor.movedim(column.dim, 0) if tensor.ndim > column.dim else tensor

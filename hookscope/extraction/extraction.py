@@ -1,4 +1,4 @@
-"""One run over a dataset from the keywords to the finished folder, in one process or in several."""
+"""One run over a dataset, from the request to the finished folder, in one process or in several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.extraction.batch_runner import RunProgress, forward_passes, run_batches
+from hookscope.extraction.batch_runner import RunProgress, run_batches
 from hookscope.extraction.extraction_plan import ExtractionPlan, check_devices, plan_extraction
 from hookscope.extraction.principal_components import fit_layers, fit_row_count
 from hookscope.extraction.process_group import ProcessGroup, join_process_group
@@ -28,36 +28,35 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True)
 class Extraction:
-    """What a run over a dataset did.
+    """The result of a run over a dataset.
 
     Attributes:
-        place: where the results are.
+        location: the folder of the results.
         manifest: what they are, as in its ``manifest.json``.
         state: how much this process did and where the time went.
-        resumed: rows that an earlier run had done.
-        team: this process among those of the run.
+        resumed: number of rows that an earlier run had done.
+        group: the processes of the run.
     """
 
-    place: Location
+    location: Location
     manifest: dict[str, Any]
     state: RunProgress
     resumed: int
-    team: ProcessGroup
+    group: ProcessGroup
 
-    def told(self) -> dict[str, Any]:
-        """What the run did, as plain values; of times, in seconds, those of this process."""
-        state = self.state
-        times = {f"waited_for_{name}": value for name, value in vars(state.times).items()}
-        return {"rows_now": self.rows_now, "rows_skipped": state.skipped, **times}
+    def summary(self) -> dict[str, Any]:
+        """What the run did, as plain values; times are those of this process, in seconds."""
+        times = {f"waited_for_{name}": value for name, value in vars(self.state.times).items()}
+        return {"rows_now": self.rows_now, "rows_skipped": self.state.skipped, **times}
 
     @property
     def rows(self) -> int:
-        """How many rows the folder holds."""
+        """Number of rows in the folder."""
         return int(self.manifest["rows"])
 
     @property
     def rows_now(self) -> int:
-        """How many of them the processes of this run did."""
+        """Number of rows that the processes of this run did."""
         return self.rows - self.resumed
 
 
@@ -67,52 +66,56 @@ def extract_into(
     options: ExtractOptions,
     progress: Callable[[RunProgress], None],
 ) -> Extraction:
-    """Run a model over a dataset, and write what its layers give into a folder."""
-    with join_process_group() as here:
-        return _extract(parse_location(folder), request, options, progress, here)
+    """Run a model over a dataset, and write the rows of its layers to a folder."""
+    with join_process_group() as group:
+        return _extract(parse_location(folder), request, options, progress, group)
 
 
 def _extract(
-    place: Location,
+    location: Location,
     request: Request,
     options: ExtractOptions,
     progress: Callable[[RunProgress], None],
-    here: ProcessGroup,
+    group: ProcessGroup,
 ) -> Extraction:
-    check_devices(request, options, here)
-    first = here.rank == 0
-    again = first and here.has_begun(place.word)
-    force = options.force and not again
+    check_devices(request, options, group)
+    first = group.rank == 0
+    restarted = first and group.was_started(location.address)
+    force = options.force and not restarted
     if first:
-        check_folder(place, resume=options.resume or again, force=force)
-    job = plan_extraction(request, options, here)
+        check_folder(location, resume=options.resume or restarted, force=force)
+    plan = plan_extraction(request, options, group)
     if first and force:
-        clear_folder(place)
-    done = manifest.start_run(place, job.plan) if first else set()
+        clear_folder(location)
+    done = manifest.start_run(location, plan.settings) if first else set()
     if first:
-        here.note_begun(place.word)
-    done = here.agree(done)
+        group.mark_started(location.address)
+    done = group.broadcast(done)
     if STATISTICS in done:
-        done = {shard.name for shard in job.shards}
+        done = {shard.name for shard in plan.shards}
     if first:
-        _tell_of_idle(len(job.shards), here.world)
-    if isinstance(job.keep, RowSink) and job.keep.to_fit:
-        if first and place.size(FITTED) is None:
-            _fit(job, job.keep, place)
-        here.wait()
-        job.keep.take_fitted(place)
-    mine = assign_shards(job.shards, done, here.rank, here.world)
-    batches = job.read([batch for shard in mine for batch in shard.batches(job.batch)])
-    state = run_batches(job.work, place, mine, batches, job.keep, progress)
-    state.skipped = here.total(state.skipped)
-    job.keep.warn()
-    here.wait()
-    told = manifest.finish_run(place, job.plan, job.coverage, job.keep.gather) if first else {}
-    resumed = sum(shard.rows for shard in job.shards if shard.name in done)
-    return Extraction(place, here.agree(told), state, resumed, here)
+        _warn_of_unused_processes(len(plan.shards), group.world)
+    if isinstance(plan.sink, RowSink) and plan.sink.to_fit:
+        if first and location.size(FITTED) is None:
+            _fit(plan, plan.sink, location)
+        group.barrier()
+        plan.sink.load_fitted(location)
+    assigned = assign_shards(plan.shards, done, group.rank, group.world)
+    batches = plan.read([batch for shard in assigned for batch in shard.batches(plan.batch)])
+    state = run_batches(plan.runner, location, assigned, batches, plan.sink, progress)
+    state.skipped = group.sum(state.skipped)
+    plan.sink.warn()
+    group.barrier()
+    result = (
+        manifest.finish_run(location, plan.settings, plan.coverage, plan.sink.gather)
+        if first
+        else {}
+    )
+    resumed = sum(shard.rows for shard in plan.shards if shard.name in done)
+    return Extraction(location, group.broadcast(result), state, resumed, group)
 
 
-def _tell_of_idle(shards: int, processes: int) -> None:
+def _warn_of_unused_processes(shards: int, processes: int) -> None:
     if shards < processes:
         log.warning(
             "%d processes share %d shards, so %d have nothing to do: make shards smaller"
@@ -121,16 +124,19 @@ def _tell_of_idle(shards: int, processes: int) -> None:
         )
 
 
-def _fit(job: ExtractionPlan, keep: RowSink, place: Location) -> None:
-    """Fit what is fitted to the first rows, in whole batches so that they give what they will."""
-    numbers = sum(torch.Size(job.work.columns[key].shape).numel() for key in keep.to_fit)
-    every = Shard(0, job.plan["rows"])
-    batches = list(every.batches(job.batch))[: -(-fit_row_count(numbers, every.rows) // job.batch)]
-    with forward_passes(job.work) as give:
-        fit_layers(keep.to_fit, (_sound(give(batch), batch) for batch in job.read(batches)), place)
+def _fit(plan: ExtractionPlan, sink: RowSink, location: Location) -> None:
+    """Fit components to the first rows, in the same batches as those of the run."""
+    columns = plan.runner.columns
+    values_per_row = sum(torch.Size(columns[key].shape).numel() for key in sink.to_fit)
+    dataset = Shard(0, plan.settings["rows"])
+    count = -(-fit_row_count(values_per_row, dataset.rows) // plan.batch)
+    batches = list(dataset.batches(plan.batch))[:count]
+    with plan.runner.forward_passes() as forward:
+        tensors = (_usable_rows(forward(batch), batch) for batch in plan.read(batches))
+        fit_layers(sink.to_fit, tensors, location)
 
 
-def _sound(tensors: dict[str, Tensor], batch: RowBatch) -> dict[str, Tensor]:
-    """Without what blanks gave."""
-    sound = [i for i in range(len(batch.rows)) if i not in batch.bad]
-    return {key: tensor[sound] for key, tensor in tensors.items()} if batch.bad else tensors
+def _usable_rows(tensors: dict[str, Tensor], batch: RowBatch) -> dict[str, Tensor]:
+    """The rows without those of placeholders."""
+    usable = [i for i in range(len(batch.rows)) if i not in batch.bad]
+    return {key: tensor[usable] for key, tensor in tensors.items()} if batch.bad else tensors

@@ -1,4 +1,4 @@
-"""Which model it was, where no file of weights tells: hashes of its values and of its source."""
+"""The plan of a run over a dataset, complete before its first row."""
 
 from __future__ import annotations
 
@@ -30,63 +30,48 @@ from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.command_options import ExtractOptions
 from hookscope.specs.input_list import InputEntry, list_entries
 from hookscope.specs.model_spec import FILE, parse_model
+from hookscope.specs.patterns import as_texts
 from hookscope.specs.reduction import StorageOptions
-from hookscope.specs.request import Request, as_texts
+from hookscope.specs.request import Request
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import map_tensors
 
-
-def model_identity(loaded: LoadedModel) -> dict[str, Any]:
-    """What the manifest tells of a model.
-
-    ``state_blake3`` is None where the hash of a file that holds all weights tells already,
-    ``code_sha256`` where the model was not built by a file of Python source.
-    """
-    digest = loaded.weights.blake3
-    settled = digest and not loaded.weights.missing
-    values = chain(loaded.module.named_parameters(), loaded.module.named_buffers())
-    return {
-        "word": loaded.word,
-        "source": loaded.source,
-        "weights": loaded.weights.word,
-        "blake3": digest,
-        "state_blake3": None if settled else hash_tensors(values),
-        "code_sha256": sha256_of(parse_model(loaded.word).path) if loaded.source == FILE else None,
-    }
+# Options that do not change the bytes of the results.
+NOT_IN_PLAN = {"memory", "max_memory", "workers", "resume", "force"}
 
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    """What a run does.
+    """What a run over a dataset will do.
 
     Attributes:
-        work: what is done with each batch.
-        keep: what is kept of it.
+        runner: runs the model on each batch.
+        sink: stores the results of each batch.
         read: reads the rows of batches.
-        batch: rows of one, but for the last.
+        batch: rows per batch; the last batch may be smaller.
         shards: all of them, done or not.
-        plan: everything that the bytes depend on, as plain values.
-        coverage: which of the chosen modules run, ``fired``, and which do not, ``silent``.
+        settings: everything that the bytes of the results depend on, as plain values.
+        coverage: which of the selected modules run, ``fired``, and which do not, ``silent``.
     """
 
-    work: BatchRunner
-    keep: BatchSink
+    runner: BatchRunner
+    sink: BatchSink
     read: Callable[[Sequence[range]], Iterable[RowBatch]]
     batch: int
     shards: Sequence[Shard]
-    plan: dict[str, Any]
+    settings: dict[str, Any]
     coverage: dict[str, Any]
 
 
-# Options that the bytes of the results do not depend on.
-NOT_IN_PLAN = {"memory", "max_memory", "workers", "resume", "force"}
+def check_devices(request: Request, options: ExtractOptions, group: ProcessGroup) -> None:
+    """Check that ``--device-map`` can be used with the processes and the other options.
 
-
-def check_devices(request: Request, options: ExtractOptions, here: ProcessGroup) -> None:
-    """Refuse what does not go together, before anything is done."""
-    if request.run.device_map is not None and here.local_world > 1:
+    Raises:
+        RequestError: it cannot.
+    """
+    if request.run.device_map is not None and group.local_world > 1:
         raise RequestError(
-            f"{here.local_world} processes of one machine would each spread the model over all its"
+            f"{group.local_world} processes of one machine would each spread the model over all its"
             " devices.",
             "Start one process on each machine, or leave out --device-map.",
         )
@@ -99,130 +84,116 @@ def check_devices(request: Request, options: ExtractOptions, here: ProcessGroup)
 
 
 def plan_extraction(
-    request: Request, options: ExtractOptions, here: ProcessGroup
+    request: Request, options: ExtractOptions, group: ProcessGroup
 ) -> ExtractionPlan:
-    """Settle what a run over a dataset is going to do.
+    """Prepare the model and the rows, and plan the run.
 
     Args:
         request: the model, the layers and the inputs.
-        options: how the inputs are gone through, and what is stored.
-        here: this process among those of the run.
+        options: how the inputs are read, and what is stored.
+        group: the processes of the run.
 
     Raises:
-        ModelError, LayerError, InputError, RequestError: a word, a pattern or a file is wrong.
+        ModelError, LayerError, InputError, RequestError: a spec, a pattern or a file is wrong.
         ForwardError: the model itself raised.
     """
-    storing, kinds = options.storing, options.kinds
-    inputs, told = _inputs(request, options)
-    run = replace(request.run, device=_device(request.run.device, here))
+    inputs, input_summary = _inputs(request, options)
+    run = replace(request.run, device=_device(request.run.device, group))
     prepared, rows = prepare_rows(replace(request, run=run), options, inputs)
-    arrange, blank, total = rows.arrange, rows.blank, len(rows.each)
-    found = _probe(options, prepared, kinds, lambda count: arrange([blank] * count))
-    keep = _keep_of(found.columns, storing, _image(blank))
-    work = _work(options, prepared, found, kinds)
-    row_bytes = sum(column.bytes for column in found.columns)
-    own = inputs.batch if isinstance(inputs, DatasetItems) else None
+    arrange, placeholder, total = rows.arrange, rows.placeholder, len(rows.dataset)
+    probe = _probe(options, prepared, lambda count: arrange([placeholder] * count))
+    sink = _sink(probe.columns, options.storing, _image_size(placeholder))
+    runner = _runner(options, prepared, probe)
+    row_bytes = sum(column.bytes for column in probe.columns)
+    loader_batch = inputs.batch if isinstance(inputs, DatasetItems) else None
     limits = row_bytes, options.memory, total, prepared.device.type
-    size = options.batch or own or batch_size(arrange([blank]), *limits)
-    shard_rows = shard_row_count(keep.row_bytes or row_bytes, size, options.shard_size, total)
+    batch = options.batch or loader_batch or batch_size(arrange([placeholder]), *limits)
+    shard_rows = shard_row_count(sink.row_bytes or row_bytes, batch, options.shard_size, total)
     chosen = {k: v for k, v in request.chosen(options).items() if k not in NOT_IN_PLAN}
-    plan = {
-        **_origin(prepared, chosen, work),
-        "keys": keep.told,
-        "inputs": {**told, "rows": total},
+    settings = {
+        **_origin(prepared, chosen, runner),
+        "keys": sink.key_entries,
+        "inputs": {**input_summary, "rows": total},
         "rows": total,
-        "batch": size,
+        "batch": batch,
         "shard_rows": shard_rows,
     }
     read = partial(
         load_batches,
-        rows.each,
-        collate=Collator(arrange, blank),
-        workers=worker_count(options.workers, here.local_world),
+        rows.dataset,
+        collate=Collator(arrange, placeholder),
+        workers=worker_count(options.workers, group.local_world),
         pin=prepared.device.type == "cuda",
     )
-    return ExtractionPlan(
-        work, keep, read, size, plan_shards(total, shard_rows), plan, found.coverage
-    )
+    shards = plan_shards(total, shard_rows)
+    return ExtractionPlan(runner, sink, read, batch, shards, settings, probe.coverage)
 
 
-def _device(word: str | None, here: ProcessGroup) -> str | None:
-    """Of several processes on a machine each has a GPU of its own."""
-    return f"cuda:{here.local_rank}" if word == "cuda" and here.world > 1 else word
+def _device(name: str | None, group: ProcessGroup) -> str | None:
+    """The device of this process: one GPU for each process of a machine."""
+    return f"cuda:{group.local_rank}" if name == "cuda" and group.world > 1 else name
 
 
 def _inputs(
     request: Request, options: ExtractOptions
 ) -> tuple[Sequence[InputEntry] | DatasetItems, dict[str, Any]]:
-    """The inputs, and what the manifest tells of them."""
-    given = request.input.input
-    items = find_items(given, options.every, request.run.seed)
+    """The inputs, and their entry in the manifest."""
+    input = request.input.input
+    items = find_items(input, options.every, request.run.seed)
     if items is not None:
-        return items, {"words": [items.word], "sha256": None}
-    words = list(as_texts(given or ()))
-    entries = list_entries(words, skip_bad=options.skip_bad)[:: options.every]
-    return entries, {"words": words, "sha256": _known_by(entries)}
-
-
-def _known_by(entries: Sequence[InputEntry]) -> str:
-    """A hash of the names of the inputs in their order."""
-    # Names that are no text in UTF-8 have something else in the place of their bytes.
+        return items, {"words": [items.name], "sha256": None}
+    specs = list(as_texts(input or ()))
+    entries = list_entries(specs, skip_bad=options.skip_bad)[:: options.every]
+    # Names whose bytes are not UTF-8 contain surrogates, which are escaped.
     names = "\n".join(entry.name for entry in entries).encode(errors="backslashreplace")
-    return hashlib.sha256(names).hexdigest()
+    return entries, {"words": specs, "sha256": hashlib.sha256(names).hexdigest()}
 
 
 def _probe(
-    options: ExtractOptions,
-    prepared: Prepared,
-    kinds: set[str],
-    blanks: Callable[[int], Any],
+    options: ExtractOptions, prepared: Prepared, make_inputs: Callable[[int], Any]
 ) -> ShapeProbe:
     dtype = getattr(torch, prepared.dtype)
 
-    def call_of(count: int) -> Any:
+    def cast_inputs(count: int) -> Any:
         return map_tensors(
-            blanks(count), lambda path, t: t.to(dtype) if t.is_floating_point() else t
+            make_inputs(count), lambda path, t: t.to(dtype) if t.is_floating_point() else t
         )
 
-    first = map_tensors(call_of(FEW), lambda path, tensor: tensor.to(prepared.device))
+    first = map_tensors(cast_inputs(FEW), lambda path, tensor: tensor.to(prepared.device))
     with explain_forward_errors(replace(prepared, value=first, sources=({"word": "rows"},))):
         return probe_shapes(
             prepared.module,
             prepared.layers,
-            kinds,
-            call_of,
+            options.kinds,
+            cast_inputs,
             seed=prepared.seed,
             autocast=_autocast(options),
         )
 
 
-def _keep_of(
-    columns: Sequence[RecordColumn], storing: StorageOptions, image: tuple[int, int] | None
+def _sink(
+    columns: Sequence[RecordColumn], storage: StorageOptions, image: tuple[int, int] | None
 ) -> BatchSink:
     if not columns:
         raise LayerError("The chosen layers give no tensor.", "Choose others with --layer.")
-    return (
-        ChannelStatisticsSink(columns, image)
-        if storing.stats_only
-        else RowSink(columns, storing, image)
-    )
+    if storage.stats_only:
+        return ChannelStatisticsSink(columns, image)
+    return RowSink(columns, storage, image)
 
 
-def _image(blank: Any) -> tuple[int, int] | None:
-    """Height and width of the model's input, where it is an image."""
-    image = isinstance(blank, Tensor) and blank.ndim > 2
-    return (blank.shape[-2], blank.shape[-1]) if image else None
+def _image_size(placeholder: Any) -> tuple[int, int] | None:
+    """Height and width of the model's input, if it is an image."""
+    image = isinstance(placeholder, Tensor) and placeholder.ndim > 2
+    return (placeholder.shape[-2], placeholder.shape[-1]) if image else None
 
 
-def _work(
-    options: ExtractOptions, prepared: Prepared, found: ShapeProbe, kinds: set[str]
-) -> BatchRunner:
-    last = found.last if options.stop and found.last and found.last[0] != ROOT else None
+def _runner(options: ExtractOptions, prepared: Prepared, probe: ShapeProbe) -> BatchRunner:
+    last = probe.last if options.stop and probe.last and probe.last[0] != ROOT else None
     return BatchRunner(
         module=prepared.module,
         layers=prepared.layers,
-        kinds=frozenset(kinds),
-        columns={column.record.key: column for column in found.columns},
+        kinds=frozenset(options.kinds),
+        columns={column.record.key: column for column in probe.columns},
         last=last,
         seed=prepared.seed,
         device=prepared.device,
@@ -237,7 +208,7 @@ def _autocast(options: ExtractOptions) -> torch.dtype | None:
     return getattr(torch, options.autocast) if options.autocast else None
 
 
-def _origin(prepared: Prepared, options: dict[str, Any], work: BatchRunner) -> dict[str, Any]:
+def _origin(prepared: Prepared, options: dict[str, Any], runner: BatchRunner) -> dict[str, Any]:
     """Model and options, as plain values."""
     return {
         "command": "extract",
@@ -246,6 +217,25 @@ def _origin(prepared: Prepared, options: dict[str, Any], work: BatchRunner) -> d
         "seed": prepared.seed,
         "device": prepared.device.type,
         "dtype": prepared.dtype,
-        "stopped_after": work.last[0] if work.last else None,
+        "stopped_after": runner.last[0] if runner.last else None,
         "versions": versions(),
+    }
+
+
+def model_identity(loaded: LoadedModel) -> dict[str, Any]:
+    """The manifest's entry of a model.
+
+    ``state_blake3`` is None if ``blake3``, the hash of the file, covers all weights.
+    ``code_sha256`` is None if the model was not built by a Python file.
+    """
+    digest = loaded.weights.blake3
+    covered = digest and not loaded.weights.missing
+    values = chain(loaded.module.named_parameters(), loaded.module.named_buffers())
+    return {
+        "word": loaded.word,
+        "source": loaded.source,
+        "weights": loaded.weights.word,
+        "blake3": digest,
+        "state_blake3": None if covered else hash_tensors(values),
+        "code_sha256": sha256_of(parse_model(loaded.word).path) if loaded.source == FILE else None,
     }

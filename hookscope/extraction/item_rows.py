@@ -1,4 +1,4 @@
-"""Rows from a Dataset or a DataLoader of the user's own: its items, in their order."""
+"""Rows from the items of a user's Dataset or DataLoader, in order."""
 
 from __future__ import annotations
 
@@ -37,103 +37,109 @@ _ORDER = "A run that is resumed, or done by several processes, needs the same it
 
 @dataclass(frozen=True)
 class DatasetItems:
-    """What an input that is no file gives.
+    """The items of a user's Dataset or DataLoader.
 
     Attributes:
-        dataset: with items and a length.
-        word: what to call it.
-        run: runs code of the user's.
-        collate: puts items together as the user's DataLoader does; None for torch's own way.
-        batch: of the user's DataLoader.
-        numbers: which items become rows.
+        dataset: has items and a length.
+        name: its name in messages.
+        run: runs user code.
+        collate: the collate function of the user's DataLoader; None for torch's default.
+        batch: batch size of the user's DataLoader.
+        numbers: the items that become rows.
     """
 
     dataset: Any
-    word: str
+    name: str
     run: Run
     collate: Callable[[list[Any]], Any] | None
     batch: int | None
     numbers: range
 
 
-def find_items(given: Any, every: int, seed: int) -> DatasetItems | None:
-    """Return the items that an input gives; None where it is files.
+def find_items(input: Any, every: int, seed: int) -> DatasetItems | None:
+    """Return the items of an input; None if the input is files.
+
+    Args:
+        input: a Dataset, a DataLoader, or specs of files or of a Python object.
+        every: take every N-th item.
+        seed: for random numbers in user code.
 
     Raises:
-        ModelError: the user's code raised; names file and line.
-        InputError: what is there has no order, no length, no items, or stands beside other inputs.
+        ModelError: user code raised; names file and line.
+        InputError: the Dataset has no order, length or items, or is not the only input.
     """
-    if given is None:
+    if input is None:
         return None
-    words = [given] if isinstance(given, str | os.PathLike) else given
-    if not isinstance(words, list | tuple):
-        return _items(given, type(given).__name__, lambda call: call(), every)
-    texts = [os.fspath(word) for word in words if isinstance(word, str | os.PathLike)]
-    offered = [text for text in texts if not os.path.lexists(text) and names_function(text)]
-    if not offered and len(texts) == len(words):
+    specs = [input] if isinstance(input, str | os.PathLike) else input
+    if not isinstance(specs, list | tuple):
+        return _items(input, type(input).__name__, lambda call: call(), every)
+    texts = [os.fspath(spec) for spec in specs if isinstance(spec, str | os.PathLike)]
+    objects = [text for text in texts if not os.path.lexists(text) and names_function(text)]
+    if not objects and len(texts) == len(specs):
         return None
-    if len(words) > 1 or not offered:
+    if len(specs) > 1 or not objects:
         raise InputError(
             "A Dataset is the only input of a run, or files are.",
             "torch.utils.data.ConcatDataset makes one Dataset of several.",
         )
     with seeded_throughout(seed):
-        found, run = find_object(offered[0])
-    return _items(found, offered[0], run, every)
+        dataset, run = find_object(objects[0])
+    return _items(dataset, objects[0], run, every)
 
 
-def _items(found: Any, word: str, run: Run, every: int) -> DatasetItems:
-    if not is_dataset(found):
-        kind = type(found).__name__
-        what = word if word == kind else f"{word}, a {kind},"
+def _items(dataset: Any, name: str, run: Run, every: int) -> DatasetItems:
+    if not is_dataset(dataset):
+        kind = type(dataset).__name__
+        what = name if name == kind else f"{name}, a {kind},"
         raise InputError(
             f"{what} is neither files nor a Dataset nor a DataLoader.",
             "torch.utils.data.TensorDataset(tensor) makes a Dataset of a tensor.",
         )
     collate, batch = None, None
-    if isinstance(found, DataLoader):
-        loader, found = found, found.dataset
-        _demand_order(loader, word)
+    if isinstance(dataset, DataLoader):
+        loader, dataset = dataset, dataset.dataset
+        _check_order(loader, name)
         batch = loader.batch_size
         collate = None if loader.collate_fn is default_collate else loader.collate_fn
-    if isinstance(found, IterableDataset) or not hasattr(found, "__len__"):
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise InputError(
-            f"{word} is a stream: its items have no numbers and no count. {_ORDER}.",
+            f"{name} is a stream: its items have no numbers and no count. {_ORDER}.",
             "Name a Dataset with __getitem__ and __len__.",
         )
-    numbers = range(0, run(lambda: len(found)), every)
+    numbers = range(0, run(lambda: len(dataset)), every)
     if not numbers:
-        raise InputError(f"{word} is empty.", "Name a Dataset that holds something.")
-    return DatasetItems(found, word, run, collate, batch, numbers)
+        raise InputError(f"{name} is empty.", "Name a Dataset that holds something.")
+    return DatasetItems(dataset, name, run, collate, batch, numbers)
 
 
-def _demand_order(loader: DataLoader[Any], word: str) -> None:
+def _check_order(loader: DataLoader[Any], name: str) -> None:
+    """Raise InputError unless the batches of ``loader`` are its items in order."""
     if isinstance(loader.dataset, IterableDataset):
         return
     if type(loader.batch_sampler) is not BatchSampler:
         raise InputError(
-            f"{word} puts batches together in a way of its own. {_ORDER}.",
+            f"{name} puts batches together in a way of its own. {_ORDER}.",
             "Give the DataLoader a batch_size, and no batch_sampler; or name its Dataset.",
         )
     if not isinstance(loader.sampler, SequentialSampler):
         raise InputError(
-            f"{word} draws its items by a {type(loader.sampler).__name__}. {_ORDER}.",
+            f"{name} draws its items by a {type(loader.sampler).__name__}. {_ORDER}.",
             "Make the DataLoader with shuffle=False and no sampler, or name its Dataset;"
             " torch.utils.data.Subset takes items out of one.",
         )
 
 
 class ItemRows(Dataset[Row]):
-    """Items, one a row, each drawn with random numbers of its own.
+    """Items, one per row, each read with a seed of its own.
 
     Attributes:
-        labelled: whether a label has been left out.
+        labelled: whether a label has been removed.
 
     Args:
-        items: where they come from.
-        loaded: the model that they are for.
-        recipe: gives the channels and the recipe of images.
-        seed: of random numbers.
+        items: the items.
+        loaded: the model.
+        recipe: returns the channels and the recipe of images.
+        seed: for random numbers.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class ItemRows(Dataset[Row]):
         seed: int,
     ) -> None:
         self._items = items
-        self._one = takes_one_argument(loaded)
+        self._one_argument = takes_one_argument(loaded)
         self._recipe = recipe
         self._seed = seed
         self.labelled = False
@@ -155,24 +161,24 @@ class ItemRows(Dataset[Row]):
     def __getitem__(self, row: int) -> Row:
         number = self._items.numbers[row]
         try:
-            # So that what is drawn does not depend on the process, or on the items before.
+            # Seeded per item, so that an item does not depend on the process or on other items.
             with seeded_throughout((self._seed + number) % 2**63):
                 item = self._items.run(lambda: self._items.dataset[number])
                 if item is None:
                     raise InputError("it is None.")
-                return Row(self._ready(item), {"item": number})
+                return Row(self._prepare(item), {"item": number})
         except Exception as error:
-            why = error.message if isinstance(error, HookscopeError) else cause(error)
-            told = f"Item {number} of {self._items.word} cannot be used: {why}"
-            return Row(None, {"item": number, "skipped": told})
+            reason = error.message if isinstance(error, HookscopeError) else cause(error)
+            skipped = f"Item {number} of {self._items.name} cannot be used: {reason}"
+            return Row(None, {"item": number, "skipped": skipped})
 
-    def _ready(self, item: Any) -> Any:
-        if self._items.collate:  # which takes what the Dataset gives
+    def _prepare(self, item: Any) -> Any:
+        if self._items.collate:  # it takes the items as the Dataset returns them
             return item
-        if has_label(item, self._one):
+        if has_label(item, self._one_argument):
             self.labelled = True
             item = item[0]
-        if type(item) in (tuple, list) and len(item) == 1:  # of a TensorDataset
+        if type(item) in (tuple, list) and len(item) == 1:  # from a TensorDataset
             [item] = item
         return convert_images(item, self._recipe)
 
@@ -186,25 +192,25 @@ class ItemRows(Dataset[Row]):
             if row.value is not None:
                 return row.value
             if not skip_bad:
-                raise InputError(row.told["skipped"], "--skip-bad goes on without such items.")
-        raise InputError(f"None of the {len(self)} items can be used.", row.told["skipped"])
+                raise InputError(row.entry["skipped"], "--skip-bad goes on without such items.")
+        raise InputError(f"None of the {len(self)} items can be used.", row.entry["skipped"])
 
     def arrange(self, values: Sequence[Any]) -> Any:
-        """Put items together to a call value.
+        """Collate items to a call value.
 
         Raises:
-            InputError: they do not fit together.
+            InputError: they cannot be collated.
         """
         items = self._items
         try:
             batch = items.run(lambda: (items.collate or default_collate)(list(values)))
         except Exception as error:
-            why = error.message if isinstance(error, HookscopeError) else cause(error)
+            reason = error.message if isinstance(error, HookscopeError) else cause(error)
             raise InputError(
-                f"{len(values)} items of {items.word} do not go together: {why}",
+                f"{len(values)} items of {items.name} do not go together: {reason}",
                 "Bring them to one shape, give --batch 1, or name a DataLoader with a collate_fn.",
             ) from error
-        if items.collate and has_label(batch, self._one):
+        if items.collate and has_label(batch, self._one_argument):
             self.labelled = True
-            return plain_argument(batch[0], items.word)
-        return batch_arguments(batch, items.word)
+            return plain_argument(batch[0], items.name)
+        return batch_arguments(batch, items.name)

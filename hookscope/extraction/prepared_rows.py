@@ -1,4 +1,4 @@
-"""What a run over a dataset needs before it begins: the model, the rows, how many at once."""
+"""What a run over a dataset prepares first: the model, the rows, the size of a batch."""
 
 from __future__ import annotations
 
@@ -35,47 +35,46 @@ from hookscope.tensors.nested import as_call, map_tensors, walk
 
 log = logging.getLogger("hookscope")
 
-MAX_BATCH = 64  # beyond it a GPU gains little
-# Bytes of inputs that a CPU gets at once: eight photos of 224 x 224. With 64 of them resnet18 took
-# 1.4 times as long on two cores, and resnet50 2.3 times: what a layer gives leaves the caches.
-_ON_CPU = 5 * 10**6
-# Batches of results in memory at once: one that the model gives, two that wait, and one being
-# written. From a GPU another one is on its way.
-_HELD = 4
+MAX_BATCH = 64  # larger batches make a GPU little faster
+# Largest size of a batch's inputs on a CPU, in bytes: eight photos of 224 x 224. With 64 photos
+# resnet18 took 1.4 times as long on two cores, and resnet50 2.3 times: more than the caches hold.
+_CPU_INPUT_BYTES = 5 * 10**6
+# Batches of results in memory at once: one from the model, two that wait, and one being written.
+# With a GPU another one is being copied.
+_BATCHES_IN_MEMORY = 4
 
 
 @dataclass(frozen=True)
 class PreparedRows:
-    """What a run over a dataset reads.
+    """The rows of a dataset, ready to be read.
 
     Attributes:
-        each: one input a row.
-        blank: zeros in the place of one input.
-        arrange: puts the values of rows together to a call value.
+        dataset: one input per row.
+        placeholder: zeros in the shape of one input.
+        arrange: collates the values of rows to a call value.
     """
 
-    each: ImageRows | ItemRows
-    blank: Any
+    dataset: ImageRows | ItemRows
+    placeholder: Any
     arrange: Callable[[Sequence[Any]], Any]
 
 
 def prepare_rows(
     request: Request, options: ExtractOptions, inputs: Sequence[InputEntry] | DatasetItems
 ) -> tuple[Prepared, PreparedRows]:
-    """The model on its device, and the rows read as its recipe says.
+    """Return the model on its device, and the rows read with the model's recipe.
 
-    The model is prepared with the first input that can be used: what it is given settles the rest.
+    The model is prepared with the first input that can be used.
     """
     if isinstance(inputs, DatasetItems):
         return _prepare_items(request, options, inputs)
     with tempfile.TemporaryDirectory() as folder:
         first = [_first_usable(inputs, Path(folder), options.skip_bad)]
-        prepared = _prepared(request, options, first)
+        prepared = _prepare_model(request, options, first)
     assert prepared.recipe is not None
     side = max(max(t.shape[-2:]) for _, t in walk(as_call(prepared.value)))
-    way = make_decoder(options.decode, side)
     channels, _ = _recipe(prepared.loaded, request.input)
-    rows = ImageRows(inputs, prepared.recipe, channels, way)
+    rows = ImageRows(inputs, prepared.recipe, channels, make_decoder(options.decode, side))
     return prepared, PreparedRows(rows, placeholder_row(rows), prepared.loaded.arrange)
 
 
@@ -83,29 +82,29 @@ def _prepare_items(
     request: Request, options: ExtractOptions, items: DatasetItems
 ) -> tuple[Prepared, PreparedRows]:
     if options.decode != DECODINGS[0]:
-        raise RequestError(f"{items.word} decodes its images itself.", "Leave out --decode.")
+        raise RequestError(f"{items.name} decodes its images itself.", "Leave out --decode.")
     loaded = find_model(request.model, request.run.seed)
     recipe = cache(partial(_recipe, loaded, request.input))
     rows = ItemRows(items, loaded, recipe, request.run.seed)
     first = rows.first(options.skip_bad)
     if not recipe.cache_info().currsize:
-        reject_image_options(vars(request.input), f"{items.word} gives none")
+        reject_image_options(vars(request.input), f"{items.name} gives none")
     value = rows.arrange([first])
     check_input(loaded, value)
     if rows.labelled:
         note_labels_ignored()
-    prepared = _prepared(request, options, Batch(value, (), ""), loaded)
-    blank = map_tensors(first, lambda path, tensor: torch.zeros_like(tensor))
-    return prepared, PreparedRows(rows, blank, rows.arrange)
+    prepared = _prepare_model(request, options, Batch(value, (), ""), loaded)
+    placeholder = map_tensors(first, lambda path, tensor: torch.zeros_like(tensor))
+    return prepared, PreparedRows(rows, placeholder, rows.arrange)
 
 
-def _recipe(loaded: LoadedModel, asked: InputRequest) -> tuple[int, Recipe]:
+def _recipe(loaded: LoadedModel, input: InputRequest) -> tuple[int, Recipe]:
     return resolve_recipe(
-        ReadContext(loaded, None, asked.preprocess, asked.size, asked.mean, asked.std)
+        ReadContext(loaded, None, input.preprocess, input.size, input.mean, input.std)
     )
 
 
-def _prepared(
+def _prepare_model(
     request: Request, options: ExtractOptions, first: Any, loaded: LoadedModel | None = None
 ) -> Prepared:
     request = replace(request, input=replace(request.input, input=first))
@@ -121,7 +120,7 @@ def _prepared(
 
 
 def _first_usable(entries: Sequence[InputEntry], scratch: Path, skip_bad: bool) -> str:
-    """A file with the first image that can be decoded: its own, or a copy of an archive's part."""
+    """The path of the first image that can be decoded; a file of an archive is copied first."""
     for entry in entries:
         try:
             data = entry.read()
@@ -139,33 +138,33 @@ def _first_usable(entries: Sequence[InputEntry], scratch: Path, skip_bad: bool) 
 
 
 def placeholder_row(rows: ImageRows) -> Tensor:
-    """Zeros in the place of the first row that can be used."""
+    """Zeros in the shape of the first row that can be used."""
     usable = next(row.value for row in (rows[i] for i in range(len(rows))) if row.value is not None)
     return torch.zeros_like(usable)
 
 
 def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) -> int:
-    """The largest power of two whose results and inputs fit into ``memory``, by an estimate.
+    """The largest power of two whose estimated results and inputs fit into ``memory``.
 
-    It must not depend on the number of cores or processes: another number of them may go on.
+    It must not depend on the number of cores or processes: a run may be resumed with another one.
 
     Args:
         value: the call value of one row.
-        row_bytes: what it gives.
-        memory: bytes.
-        rows: of the dataset.
-        device: type of the one that the model is on; a CPU gets no more than it is quickest with.
+        row_bytes: size of the results of one row.
+        memory: in bytes.
+        rows: number of rows of the dataset.
+        device: type of the model's device; a CPU gets batches that stay in its caches.
     """
-    taken = sum(tensor.nbytes for _, tensor in walk(as_call(value)))
-    held = _HELD + (device == "cuda")
-    each = held * row_bytes + 4 * taken
+    input_bytes = sum(tensor.nbytes for _, tensor in walk(as_call(value)))
+    held = _BATCHES_IN_MEMORY + (device == "cuda")
+    needed = held * row_bytes + 4 * input_bytes
     most = min(MAX_BATCH, max(rows, 1))
     if device == "cpu":
-        most = min(most, _ON_CPU // max(taken, 1))
+        most = min(most, _CPU_INPUT_BYTES // max(input_bytes, 1))
     size = 1
-    while size * 2 <= most and size * 2 * each <= memory:
+    while size * 2 <= most and size * 2 * needed <= memory:
         size *= 2
-    if each > memory:
+    if needed > memory:
         raise RequestError(
             f"One input's results take {row_bytes:,} bytes, and a run holds {held} times that:"
             f" more than --memory ({memory:,}).",
@@ -175,9 +174,9 @@ def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) 
     return size
 
 
-def worker_count(given: int | None, processes: int) -> int:
-    """How many processes read for each of ``processes`` that run the model on this machine."""
-    if given is not None:
-        return given
+def worker_count(workers: int | None, processes: int) -> int:
+    """Number of workers of each of the ``processes`` on this machine; ``workers`` if given."""
+    if workers is not None:
+        return workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max((cores or 1) // processes - 1, 1)

@@ -1,4 +1,4 @@
-"""The processes of one run, as torch's own launcher (torchrun) starts them."""
+"""The processes of one run, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-# Before there is a group: imported later, this keeps the group that there then is in its default
-# arguments for ever, and with it threads, which may abort the process when Python ends.
+# Imported before a group exists: its default arguments keep the group that exists at the import,
+# and with it threads, which may abort the process when Python exits.
 import torch.distributed.nn.functional  # noqa: F401
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
 from hookscope.errors import HookscopeError
 
-# One process may wait for another as long as a shard takes, or all that are left of them.
-_PATIENCE = timedelta(days=7)
-_PAUSE = 0.05  # seconds
+# A process may have to wait until another one has done all its shards.
+_TIMEOUT = timedelta(days=7)
+_POLL_INTERVAL = 0.05  # seconds
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among those of the run.
+    """This process and its place in the group of processes of the run.
 
     Attributes:
         rank: its number.
-        world: how many there are.
+        world: number of processes.
         local_rank: its number on this machine.
-        local_world: how many there are on this machine.
-        restarted: whether the launcher started it again after one had died.
-        store: what the launcher keeps for its processes from one attempt to the next; None where
-            that is not known.
+        local_world: number of processes on this machine.
+        restarted: whether the launcher restarted it after a process had died.
+        store: the launcher's key-value store, which outlives a restart; None if unknown.
     """
 
     rank: int = 0
@@ -46,44 +45,44 @@ class ProcessGroup:
     restarted: bool = False
     store: Any = None
 
-    def agree(self, value: Any) -> Any:
-        """Return what the first process has for ``value``."""
-        box = [value]
+    def broadcast(self, value: Any) -> Any:
+        """Return the first process's ``value``."""
+        values = [value]
         if self.world > 1:
-            with _together():
-                distributed.broadcast_object_list(box)
-        return box[0]
+            with _report_dead_process():
+                distributed.broadcast_object_list(values)
+        return values[0]
 
-    def total(self, number: int) -> int:
-        """Return the sum of what each process has for ``number``."""
-        each = [number]
+    def sum(self, number: int) -> int:
+        """Return the sum of ``number`` over all processes."""
+        numbers = [number]
         if self.world > 1:
-            each *= self.world
-            with _together():
-                distributed.all_gather_object(each, number)
-        return sum(each)
+            numbers *= self.world
+            with _report_dead_process():
+                distributed.all_gather_object(numbers, number)
+        return sum(numbers)
 
-    def wait(self) -> None:
-        """Wait until every process has come this far."""
+    def barrier(self) -> None:
+        """Wait until every process has reached this call."""
         if self.world > 1:
-            with _together():
+            with _report_dead_process():
                 distributed.barrier()
 
-    def note_begun(self, folder: str) -> None:
-        """Keep in mind, for attempts after this one, that the run into ``folder`` has begun."""
+    def mark_started(self, folder: str) -> None:
+        """Store, for later attempts, that the run into ``folder`` has started."""
         if self.store is not None:
             self.store.set(f"begun/{folder}", "")
 
-    def has_begun(self, folder: str) -> bool:
-        """Whether an attempt before this one, in which a process died, has begun that run."""
+    def was_started(self, folder: str) -> bool:
+        """Whether an earlier attempt, in which a process died, has started that run."""
         if self.store is None:
             return self.restarted
         return bool(self.store.check([f"begun/{folder}"]))
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """Tell of a process that ended in the middle of what all do."""
+def _report_dead_process() -> Iterator[None]:
+    """Raise HookscopeError if another process ends during a collective operation."""
     try:
         yield
     except RuntimeError as error:
@@ -94,11 +93,11 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def join_process_group() -> Iterator[ProcessGroup]:
-    """Yield this process's place among those that torchrun started; alone where it did not."""
+    """Yield the group of processes that torchrun started, or a group of one without torchrun."""
     if not distributed.is_torchelastic_launched():
         yield ProcessGroup()
         return
-    here = ProcessGroup(
+    group = ProcessGroup(
         rank=int(os.environ["RANK"]),
         world=int(os.environ["WORLD_SIZE"]),
         local_rank=int(os.environ["LOCAL_RANK"]),
@@ -106,44 +105,43 @@ def join_process_group() -> Iterator[ProcessGroup]:
         restarted=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0",
     )
     if distributed.is_initialized():
-        yield here
+        yield group
         return
-    store, rank, world = next(rendezvous("env://", timeout=_PATIENCE))
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # which outlives a restart
-        here = replace(here, store=store)
-    own = world > 1
-    if own:
-        meeting = distributed.PrefixStore(  # type: ignore[attr-defined]
-            _meet(store, rank, world), store
+    store, rank, world = next(rendezvous("env://", timeout=_TIMEOUT))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # outlives a restart
+        group = replace(group, store=store)
+    if world > 1:
+        attempt_store = distributed.PrefixStore(  # type: ignore[attr-defined]
+            _agree_on_prefix(store, rank, world), store
         )
-        # Nothing but a few words goes between them, whatever device they compute on.
+        # Only small messages are exchanged, so gloo is enough whatever the device.
         distributed.init_process_group(
-            "gloo", store=meeting, rank=rank, world_size=world, timeout=_PATIENCE
+            "gloo", store=attempt_store, rank=rank, world_size=world, timeout=_TIMEOUT
         )
     try:
-        yield here
-        here.wait()  # whoever ends first would cut the others off in the middle of its last word
+        yield group
+        group.barrier()  # the first process to exit would break the connections of the others
     finally:
-        if own:
+        if world > 1:
             distributed.destroy_process_group()
 
 
-def _meet(store: Any, rank: int, world: int) -> str:
-    """Return a word that the processes of this attempt share, and those of an earlier one did not.
+def _agree_on_prefix(store: Any, rank: int, world: int) -> str:
+    """Return a prefix that all processes of this attempt share, and no earlier attempt used.
 
-    torchrun's store outlives a restart, with the addresses of processes that have died in it, and
-    its count of restarts differs from machine to machine.
+    torchrun's store outlives a restart and still has the addresses of processes that have died. Its
+    count of restarts differs between machines.
     """
     own = uuid.uuid4().hex
     if rank:
         store.set(f"here/{rank}", own)
-        while own not in (told := json.loads(store.get("meeting"))):
-            time.sleep(_PAUSE)
-        store.set(f"{told[0]}/{rank}", "seen")
-        return str(told[0])
+        while own not in (ids := json.loads(store.get("meeting"))):
+            time.sleep(_POLL_INTERVAL)
+        store.set(f"{ids[0]}/{rank}", "seen")
+        return str(ids[0])
     others = range(1, world)
     while not store.check([f"{own}/{other}" for other in others]):
-        there = [store.get(f"here/{other}").decode() for other in others]
-        store.set("meeting", json.dumps([own, *there]))
-        time.sleep(_PAUSE)
+        ids = [store.get(f"here/{other}").decode() for other in others]
+        store.set("meeting", json.dumps([own, *ids]))
+        time.sleep(_POLL_INTERVAL)
     return own

@@ -1,4 +1,4 @@
-"""Each row of a layer's tensor made smaller: means, maxima, one token, the largest, components."""
+"""Reductions of each row of a layer's tensor: mean, maximum, one token, top-k, components."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hookscope.specs.reduction import (
     Reduction,
 )
 
-INDEX_SUFFIX = ".index"  # behind the key of what topk kept: where it was
+INDEX_SUFFIX = ".index"  # added to the key of the values of topk: their indices
 
-Rows = dict[str, Tensor]
+ReducedRows = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Reducer:
-    """What a reduction does with one layer: tensors by what is put behind the layer's key.
+    """Applies a reduction to the rows of one layer. Results are keyed by a suffix to its key.
 
     Attributes:
-        reduction: the words.
-        key: the layer's tensor, for errors.
+        reduction: which reduction.
+        key: key of the layer's tensor, for errors.
         axes: its dimensions.
-        project: of ``pca``, what takes vectors (N, D) to components (N, K); None until fitted.
+        project: for ``pca``, maps vectors (N, D) to components (N, K); None before fitting.
     """
 
     reduction: Reduction
@@ -45,112 +45,113 @@ class Reducer:
     axes: Axes
     project: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, rows: Tensor) -> Rows:
-        """Return what is kept of ``rows``; the first dimension stays."""
-        return _HOW[self.reduction.name](self, rows)
+    def __call__(self, rows: Tensor) -> ReducedRows:
+        """Return the reduced ``rows``; the first dimension stays."""
+        return _REDUCTIONS[self.reduction.name](self, rows)
 
     def vectors(self, rows: Tensor) -> Tensor:
-        """What ``pca`` takes for one observation each, (N, D): rows, or channels at a position."""
+        """The observations of ``pca``, (N, D): rows, or the channels at each position."""
         if self.whole:
             return rows.reshape(len(rows), row_size(rows))
         return self.axes.by_channel(rows).transpose(1, 2).flatten(0, 1)
 
     def parts(self, rows: Tensor) -> Tensor:
-        """The numbers that are reduced together along the last dimension, (N, C, P)."""
-        whole = len(rows), 1, row_size(rows)
-        return rows.reshape(whole) if self.whole else self.axes.by_channel(rows)
+        """The values to reduce along the last dimension, (N, C, P)."""
+        if self.whole:
+            return rows.reshape(len(rows), 1, row_size(rows))
+        return self.axes.by_channel(rows)
 
     @property
     def whole(self) -> bool:
-        """Whether a row is reduced as one: asked for, or because of the name alone."""
+        """Whether a row is reduced as a whole: requested, or the default of the reduction."""
         over, name = self.reduction.over, self.reduction.name
         return over == ALL or (over is None and name not in (MEAN, MAX))
 
-    def shaped(self, parts: Tensor) -> Tensor:
-        """Without the dimension of channels where there was only the row as one."""
+    def drop_channel(self, parts: Tensor) -> Tensor:
+        """Remove the dimension of the channels if ``parts`` added it."""
         return parts[:, 0] if self.whole or self.axes.channel is None else parts
 
 
 def make_reducer(
     reduction: Reduction, key: str, shape: tuple[int, ...], dtype: torch.dtype, axes: Axes
 ) -> Reducer:
-    """Return what ``reduction`` does with a layer's rows of ``shape``.
+    """Return the reducer of a layer's rows of ``shape``.
 
     Raises:
-        LayerError: it makes no sense for such rows; names the layer and says why.
+        LayerError: the reduction does not apply to such rows; names the layer and the reason.
     """
 
-    def refuse(why: str) -> LayerError:
-        looks = "x".join(map(str, shape)) or "one number"
+    def error(reason: str) -> LayerError:
+        shape_text = "x".join(map(str, shape)) or "one number"
         return LayerError(
-            f"--reduce {reduction.word} does not fit {key}, a row of which is {looks}: {why}.",
+            f"--reduce {reduction.word} does not fit {key}, a row of which is {shape_text}:"
+            f" {reason}.",
             "Leave the layer out, or choose another reduction.",
         )
 
     name, over = reduction.name, reduction.over
     if dtype.is_complex and name not in (FLATTEN, CLS):
-        raise refuse("its values are complex")
+        raise error("its values are complex")
     if not torch.Size(shape).numel():
-        raise refuse("it is empty")
+        raise error("it is empty")
     if name == CLS and axes.kind != TOKENS:
-        raise refuse("it has no tokens")
+        raise error("it has no tokens")
     if name == CLS and axes.prefix == 0:
-        raise refuse("its tokens are those of the image's parts, and none stands before them")
+        raise error("its tokens are those of the image's parts, and none stands before them")
     if over not in (None, ALL) and over != axes.kind:
         has = f"it has {axes.kind}" if axes.kind else "it has channels alone"
-        raise refuse(f"{has}, and no {over}")
-    made = Reducer(reduction, key, axes)
+        raise error(f"{has}, and no {over}")
+    reducer = Reducer(reduction, key, axes)
     if name in (TOPK, PCA):
-        like = torch.empty(1, *shape, device="meta")
-        most = (made.parts(like) if name == TOPK else made.vectors(like)).shape[-1]
+        row = torch.empty(1, *shape, device="meta")
+        most = (reducer.parts(row) if name == TOPK else reducer.vectors(row)).shape[-1]
         if reduction.count > most:
-            raise refuse(f"there are {most} numbers to take {reduction.count} from")
-    return made
+            raise error(f"there are {most} numbers to take {reduction.count} from")
+    return reducer
 
 
-def _mean(reducer: Reducer, rows: Tensor) -> Rows:
-    wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
-    return {
-        "": reducer.shaped(reducer.parts(rows).mean(-1, dtype=accumulation_dtype(rows)).to(wide))
-    }
+def _mean(reducer: Reducer, rows: Tensor) -> ReducedRows:
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    mean = reducer.parts(rows).mean(-1, dtype=accumulation_dtype(rows))
+    return {"": reducer.drop_channel(mean.to(dtype))}
 
 
-def _max(reducer: Reducer, rows: Tensor) -> Rows:
-    return {"": reducer.shaped(reducer.parts(rows).amax(-1))}
+def _max(reducer: Reducer, rows: Tensor) -> ReducedRows:
+    return {"": reducer.drop_channel(reducer.parts(rows).amax(-1))}
 
 
-def _cls(reducer: Reducer, rows: Tensor) -> Rows:
+def _cls(reducer: Reducer, rows: Tensor) -> ReducedRows:
     return {"": rows.select(reducer.axes.positions[0], 0)}
 
 
-def _flatten(reducer: Reducer, rows: Tensor) -> Rows:
+def _flatten(reducer: Reducer, rows: Tensor) -> ReducedRows:
     return {"": rows.reshape(len(rows), row_size(rows))}
 
 
-def _topk(reducer: Reducer, rows: Tensor) -> Rows:
-    values, places = largest_values(reducer.parts(rows), reducer.reduction.count)
-    return {"": reducer.shaped(values), INDEX_SUFFIX: reducer.shaped(places)}
+def _topk(reducer: Reducer, rows: Tensor) -> ReducedRows:
+    values, indices = largest_values(reducer.parts(rows), reducer.reduction.count)
+    return {"": reducer.drop_channel(values), INDEX_SUFFIX: reducer.drop_channel(indices)}
 
 
-def _histogram(reducer: Reducer, rows: Tensor) -> Rows:
-    wide = rows if rows.dtype == torch.float64 else rows.float()
-    return {"": reducer.shaped(histogram(reducer.parts(wide)))}
+def _histogram(reducer: Reducer, rows: Tensor) -> ReducedRows:
+    values = rows if rows.dtype == torch.float64 else rows.float()
+    return {"": reducer.drop_channel(histogram(reducer.parts(values)))}
 
 
-def _pca(reducer: Reducer, rows: Tensor) -> Rows:
+def _pca(reducer: Reducer, rows: Tensor) -> ReducedRows:
     vectors = reducer.vectors(rows).float()
     count = reducer.reduction.count
     assert reducer.project is not None, "fitted before the first row"
-    found = reducer.project(vectors)
+    projected = reducer.project(vectors)
     if reducer.whole:
-        return {"": found}
+        return {"": projected}
     channel, positions = reducer.axes.channel, reducer.axes.positions
     assert channel is not None
     lengths = [rows.shape[dim] for dim in positions]
-    return {"": found.reshape(len(rows), *lengths, count).movedim(-1, channel)}
+    return {"": projected.reshape(len(rows), *lengths, count).movedim(-1, channel)}
 
 
-_HOW: dict[str, Callable[[Reducer, Tensor], Rows]] = {
+_REDUCTIONS: dict[str, Callable[[Reducer, Tensor], ReducedRows]] = {
     MEAN: _mean,
     MAX: _max,
     CLS: _cls,
@@ -162,34 +163,34 @@ _HOW: dict[str, Callable[[Reducer, Tensor], Rows]] = {
 
 
 def largest_values(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the largest values of the last dimension, the largest first, and where they were.
+    """Return the largest values of the last dimension in descending order, and their indices.
 
-    Of equal ones the first come first, on every device, which ``torch.topk`` does not promise. NaN
-    counts as smaller than all else.
+    Equal values keep their order on every device, which ``torch.topk`` does not guarantee. NaN is
+    smaller than any other value.
 
     Returns:
         Values of the dtype of ``parts``, and int32 (int64 for more than 2**31 numbers).
     """
-    kind = torch.int32 if parts.shape[-1] < 2**31 else torch.int64
-    order = _ranks(parts)
-    least = order.topk(count, -1).values[..., -1:]
-    above, level = order > least, order == least
-    room = count - above.sum(-1, keepdim=True)
-    taken = above | (level & (level.cumsum(-1) <= room))
-    places = taken.nonzero()[:, -1].reshape(*parts.shape[:-1], count)
-    sort = order.gather(-1, places).sort(dim=-1, descending=True, stable=True).indices
-    places = places.gather(-1, sort)
-    return parts.gather(-1, places), places.to(kind)
+    index_dtype = torch.int32 if parts.shape[-1] < 2**31 else torch.int64
+    order = _sort_keys(parts)
+    threshold = order.topk(count, -1).values[..., -1:]
+    above, equal = order > threshold, order == threshold
+    remaining = count - above.sum(-1, keepdim=True)
+    selected = above | (equal & (equal.cumsum(-1) <= remaining))
+    indices = selected.nonzero()[:, -1].reshape(*parts.shape[:-1], count)
+    sort = order.gather(-1, indices).sort(dim=-1, descending=True, stable=True).indices
+    indices = indices.gather(-1, sort)
+    return parts.gather(-1, indices), indices.to(index_dtype)
 
 
-def _ranks(values: Tensor) -> Tensor:
+def _sort_keys(values: Tensor) -> Tensor:
     """Integers in the order of the values, NaN below -inf."""
     if values.dtype == torch.bool:
         return values.int()
     if not values.is_floating_point():
         return values
-    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
-    least, most = torch.iinfo(whole).min, torch.iinfo(whole).max
-    bits = (values + 0.0).view(whole)  # which makes 0 of -0
-    # The bits of a float are in its order, but for the sign; below zero they run the other way.
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.dtype.itemsize]
+    least, most = torch.iinfo(integer).min, torch.iinfo(integer).max
+    bits = (values + 0.0).view(integer)  # -0.0 becomes 0.0
+    # The bits of positive floats are in the order of the floats, those of negative ones reversed.
     return torch.where(values.isnan(), least, torch.where(bits < 0, bits ^ most, bits))

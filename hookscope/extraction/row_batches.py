@@ -1,4 +1,8 @@
-"""How image files become images: exactly, or quicker where they are far larger than needed."""
+"""Batches of the rows of a dataset, read from image files or from a user's Dataset.
+
+Worker processes read and preprocess the inputs. They inherit the recipe by forking. Without fork
+(Windows) the main process reads the inputs itself.
+"""
 
 from __future__ import annotations
 
@@ -13,113 +17,111 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from hookscope.errors import HookscopeError, cause
-from hookscope.inputs import image_decoder
+from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.input_reader import sha256
 from hookscope.sources.loaded import Recipe
 from hookscope.specs.choices import DECODINGS
 from hookscope.specs.input_list import InputEntry
 from hookscope.tensors.nested import map_tensors
 
-Decode = Callable[[bytes, str, int], Image.Image]
-
-
-def make_decoder(way: str, side: int) -> Decode:
-    """Return what makes an image of the bytes of a file.
-
-    Args:
-        way: ``exact``, the pixels that a plain capture gives; or ``fast``, which lets libjpeg scale
-            a JPEG down by 2, 4 or 8 while it decodes, to no less than twice ``side``.
-        side: pixels of the longer side of what the model is given.
-    """
-    return image_decoder.decode_image if way == DECODINGS[0] else partial(_fast, side)
-
-
-def _fast(side: int, data: bytes, word: str, channels: int) -> Image.Image:
-    # The factor of two leaves the resizing that follows enough to average over.
-    return image_decoder.decode_image(data, word, channels, at_least=2 * side)
-
-
 TableEntry = dict[str, Any]  # a line of the table of inputs, without the row's number
+Decode = Callable[[bytes, str, int], Image.Image]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One input as a tensor, or None where it cannot be used; ``told`` then says why."""
+    """One input as a tensor, or None if it cannot be used; ``entry`` then has the reason."""
 
     value: Any
-    told: TableEntry
+    entry: TableEntry
 
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows put together to a call value; ``bad`` are the places that hold a blank."""
+    """Rows collated to a call value; ``bad`` are the indices in the batch of placeholders."""
 
     rows: range
     value: Any
-    told: tuple[TableEntry, ...]
+    entries: tuple[TableEntry, ...]
     bad: tuple[int, ...]
 
     def pin_memory(self) -> RowBatch:
-        """Return it with the tensors in pinned memory; a DataLoader looks for this method."""
+        """Return the batch with tensors in pinned memory; a DataLoader calls this method."""
         return replace(self, value=map_tensors(self.value, lambda path, t: t.pin_memory()))
 
 
 class ImageRows(Dataset[Row]):
-    """Images, each decoded and preprocessed as a plain capture does it.
+    """Images, decoded and preprocessed as a plain capture does it.
 
     Args:
-        entries: one a row.
+        files: one per row.
         recipe: how an image becomes a tensor.
-        channels: 3, or 1 for grey.
+        channels: 3, or 1 for greyscale.
         decode: makes an image of a file's bytes.
     """
 
     def __init__(
-        self, entries: Sequence[InputEntry], recipe: Recipe, channels: int, decode: Decode
+        self, files: Sequence[InputEntry], recipe: Recipe, channels: int, decode: Decode
     ) -> None:
-        self.entries = entries
+        self.files = files
         self.recipe = recipe
         self.channels = channels
         self.decode = decode
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.files)
 
     def __getitem__(self, row: int) -> Row:
-        entry = self.entries[row]
-        told: TableEntry = {"path": entry.name}
+        file = self.files[row]
+        entry: TableEntry = {"path": file.name}
         try:
-            data = entry.read()
-            told |= {"bytes": len(data), "sha256": sha256(data)}
-            return Row(self.recipe.run(self.decode(data, entry.name, self.channels)), told)
+            data = file.read()
+            entry |= {"bytes": len(data), "sha256": sha256(data)}
+            return Row(self.recipe.run(self.decode(data, file.name, self.channels)), entry)
         except HookscopeError as error:
-            return Row(None, {**told, "skipped": error.message})
+            return Row(None, {**entry, "skipped": error.message})
+
+
+def make_decoder(mode: str, side: int) -> Decode:
+    """Return the function that decodes the bytes of an image file.
+
+    Args:
+        mode: ``exact`` gives the same pixels as a plain capture. ``fast`` lets libjpeg scale a JPEG
+            down by 2, 4 or 8 while it decodes, to at least twice ``side``.
+        side: pixels of the longer side of the model's input.
+    """
+    return decode_image if mode == DECODINGS[0] else partial(_decode_fast, side)
+
+
+def _decode_fast(side: int, data: bytes, name: str, channels: int) -> Image.Image:
+    # With a factor of two the resize that follows still averages over enough pixels.
+    return decode_image(data, name, channels, at_least=2 * side)
 
 
 class Collator:
-    """Puts rows together; a blank of zeros stands in for what cannot be used.
+    """Collates rows; a placeholder of zeros replaces inputs that cannot be used.
 
     Args:
-        arrange: puts the values of rows together to a call value.
-        blank: zeros in the place of one value.
+        arrange: collates the values of rows to a call value.
+        placeholder: zeros in the shape of one value.
     """
 
-    def __init__(self, arrange: Callable[[list[Any]], Any], blank: Any) -> None:
+    def __init__(self, arrange: Callable[[list[Any]], Any], placeholder: Any) -> None:
         self.arrange = arrange
-        self.blank = blank
+        self.placeholder = placeholder
 
     def __call__(self, numbered: Sequence[tuple[int, Row]]) -> RowBatch | HookscopeError:
-        """Return the batch, or why there can be none."""
+        """Return the batch, or the error if the rows cannot be collated."""
         rows = [row for _, row in numbered]
         bad = tuple(i for i, row in enumerate(rows) if row.value is None)
-        values = [self.blank if row.value is None else row.value for row in rows]
+        values = [self.placeholder if row.value is None else row.value for row in rows]
         first = numbered[0][0]
-        span = range(first, first + len(rows))
         try:
             value = self.arrange(values)
-        except HookscopeError as error:  # as a value: between processes it would lose its hint
+        except HookscopeError as error:  # returned: raised in a worker it would lose its hint
             return error
-        return RowBatch(span, value, tuple(row.told for row in rows), bad)
+        numbers = range(first, first + len(rows))
+        return RowBatch(numbers, value, tuple(row.entry for row in rows), bad)
 
 
 class _Numbered(Dataset[tuple[int, Row]]):
@@ -136,27 +138,26 @@ def load_batches(
     """Yield the batches in order, read ahead by ``workers`` processes, two batches each.
 
     Raises:
-        InputError: rows cannot be put together, for their shapes differ.
-        HookscopeError: one of the processes has died.
+        InputError: rows cannot be collated because their shapes differ.
+        HookscopeError: a worker process has died.
     """
-    forking = "fork" in multiprocessing.get_all_start_methods()
-    several: dict[str, Any] = {}
-    if workers and forking:
-        several = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"}
+    options: dict[str, Any] = {}
+    if workers and "fork" in multiprocessing.get_all_start_methods():
+        options = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"}
     loader = DataLoader(
         _Numbered(rows),
         batch_sampler=map(list, batches),
         collate_fn=collate,
         pin_memory=pin,
-        **several,
+        **options,
     )
-    reading = iter(loader)
+    iterator = iter(loader)
     while True:
         try:
             with report_dead_workers():
-                batch = next(reading, None)
+                batch = next(iterator, None)
         except (ConnectionError, EOFError) as error:
-            raise _reader_died(error) from error
+            raise _worker_died(error) from error
         if batch is None:
             return
         if isinstance(batch, HookscopeError):
@@ -166,24 +167,24 @@ def load_batches(
 
 @contextmanager
 def report_dead_workers() -> Iterator[None]:
-    """Tell of a process that reads inputs and has died, wherever in the block that shows.
+    """Raise HookscopeError if a worker process dies while the block runs.
 
-    torch raises it from the handler of a signal: in the middle of whatever runs just then.
+    torch raises its own error from a signal handler, in the middle of whatever runs at that time.
     """
     try:
         yield
     except RuntimeError as error:
         if is_dead_worker(error):
-            raise _reader_died(error) from error
+            raise _worker_died(error) from error
         raise
 
 
 def is_dead_worker(error: Exception) -> bool:
-    """Whether an error is torch's own word for a process that read inputs and has died."""
+    """Whether an error is torch's error for a worker process that has died."""
     return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")
 
 
-def _reader_died(error: Exception) -> HookscopeError:
+def _worker_died(error: Exception) -> HookscopeError:
     return HookscopeError(
         f"A process that reads inputs has died: {cause(error)}.",
         "It may have been killed for the memory it took: give fewer --workers, or 0. With --resume"

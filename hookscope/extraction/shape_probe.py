@@ -1,8 +1,8 @@
-"""What a model gives for each row, found out before the first: shapes, order, where it can stop.
+"""Shapes and execution order of the selected layers, determined before the first batch.
 
-The model runs on the meta device with two and with three rows. Values do not exist there, so code
-that looks at them raises: a pass that succeeds shows that which modules run, and in which order,
-does not depend on data. The dimension that grows with the rows is that of the rows.
+The model runs on the meta device with two and with three rows. Meta tensors have no values, so code
+that reads values raises: if a pass succeeds, the order of the modules does not depend on data. The
+dimension whose size is the number of rows is the dimension of the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from hookscope.errors import HookscopeError, InputError, LayerError
-from hookscope.execution.forward import forward_error, preserve_model_state
+from hookscope.execution.forward import forward_error
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.recorder import Recorder
@@ -30,17 +31,17 @@ from hookscope.tensors.nested import as_call, map_tensors
 
 log = logging.getLogger("hookscope")
 
-FEW, MORE = 2, 3  # rows of the two passes
+FEW, MORE = 2, 3  # numbers of rows of the two passes
 
 
 @dataclass(frozen=True)
 class RecordColumn:
-    """What is kept of each row under one key.
+    """What is recorded of each row under one key.
 
     Attributes:
-        record: the tensor's origin; its shape is that of two rows.
-        dim: the dimension along which the rows lie.
-        shape: lengths of one row's tensor.
+        record: the tensor's record; its shape is that of two rows.
+        dim: the dimension of the rows.
+        shape: of one row's tensor.
         dtype: of its values.
     """
 
@@ -57,13 +58,13 @@ class RecordColumn:
 
 @dataclass(frozen=True)
 class ShapeProbe:
-    """What a model gives.
+    """What a model returns for each row.
 
     Attributes:
         columns: in execution order.
-        last: the last of the chosen calls of a module, name and number; None where the order may
+        last: name and call number of the last call of a selected module; None if the order may
             depend on data.
-        coverage: which of the chosen modules ran, ``fired``, and which did not, ``silent``.
+        coverage: which of the selected modules ran, ``fired``, and which did not, ``silent``.
     """
 
     columns: tuple[RecordColumn, ...]
@@ -75,52 +76,54 @@ def probe_shapes(
     module: nn.Module,
     layers: Sequence[Layer],
     kinds: Iterable[str],
-    call_of: Callable[[int], Any],
+    make_inputs: Callable[[int], Any],
     *,
     seed: int = 0,
     autocast: torch.dtype | None = None,
 ) -> ShapeProbe:
-    """Run ``module`` without values, or truly where it cannot run without, and tell what came.
+    """Run ``module`` on the meta device, or with real values if that fails.
 
-    It runs as it will over the dataset, in eval mode, and is left as it was.
+    It runs in eval mode, as it will over the dataset, and its state is restored.
 
     Args:
         module: on its device.
         layers: those to record.
         kinds: ``output``, ``input``.
-        layer_call: takes a number of rows, returns a call value of so many, in the model's dtype.
-        seed: of anything random in the model.
+        make_inputs: takes a number of rows, returns their call value in the model's dtype.
+        seed: for random numbers in the model.
         autocast: dtype of ``torch.autocast``; None for none.
 
     Raises:
         ForwardError: the model raised.
         InputError: it takes one input at a time.
-        LayerError: what a layer gives cannot be told apart by rows.
+        LayerError: a layer's tensor has no dimension of the rows.
     """
     with preserve_model_state(module, train=False, seed=seed):
-        truly = autocast is not None  # which dtypes it gives shows only where there are values
-        stop = None
+        with_values = autocast is not None  # autocast's dtypes are known only with real values
+        last = None
         try:
-            ghost = meta_copy(module)
+            copy = meta_copy(module)
             names = {layer.name for layer in layers}
-            own = [layer for layer in layers_of(ghost) if layer.name in names]
-            few, more = (_record(ghost, own, kinds, call_of(n), "meta") for n in (FEW, MORE))
-            last = few.records[-1] if few.records else None
-            stop = (last.module, last.call) if last else None
+            copied = [layer for layer in layers_of(copy) if layer.name in names]
+            few, more = (_record(copy, copied, kinds, make_inputs(n), "meta") for n in (FEW, MORE))
+            last = (few.records[-1].module, few.records[-1].call) if few.records else None
         except Exception as error:
-            why = _short(error)
-            log.info("order: it may depend on data (%s), so every pass runs to its end", why)
-            truly = True
-        if truly:
-            few, more = (_truly(module, layers, kinds, call_of(n), autocast) for n in (FEW, MORE))
+            reason = _first_line(error)
+            log.info("order: it may depend on data (%s), so every pass runs to its end", reason)
+            with_values = True
+        if with_values:
+            few, more = (
+                _record_with_values(module, layers, kinds, make_inputs(n), autocast)
+                for n in (FEW, MORE)
+            )
     coverage = {
-        "fired": [vars(one) for one in few.coverage.executed],
-        "silent": [vars(one) for one in few.coverage.not_executed],
+        "fired": [vars(entry) for entry in few.coverage.executed],
+        "silent": [vars(entry) for entry in few.coverage.not_executed],
     }
-    return ShapeProbe(tuple(_columns(few, more)), stop, coverage)
+    return ShapeProbe(tuple(_columns(few, more)), last, coverage)
 
 
-def _truly(
+def _record_with_values(
     module: nn.Module,
     layers: Sequence[Layer],
     kinds: Iterable[str],
@@ -132,7 +135,7 @@ def _truly(
     try:
         with torch.autocast(device.type, autocast) if autocast else nullcontext():
             return _record(module, layers, kinds, value, device)
-    except InputError as error:  # of an exported program
+    except InputError as error:  # from an exported program
         raise InputError(
             error.message,
             "A run over a dataset gives it several inputs at once: export the model anew with"
@@ -153,8 +156,8 @@ def _record(
 ) -> Capture:
     moved = map_tensors(value, lambda path, tensor: tensor.to(device))
     args, kwargs = as_call(moved)
-    kept = Recorder(module, layers, kinds, sink=ShapeSink)
-    with signal_safe(torch.no_grad()), kept as capture:
+    recorder = Recorder(module, layers, kinds, sink=ShapeSink())
+    with signal_safe(torch.no_grad()), recorder as capture:
         module(*args, **kwargs)
     return capture
 
@@ -168,23 +171,23 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
                 f"Leave it out: --layer '!{record.module}'",
             )
         pairs = enumerate(zip(tensor.shape, other.shape, strict=True))
-        grown = [dim for dim, (a, b) in pairs if a != b]
-        if len(grown) != 1 or (tensor.shape[grown[0]], other.shape[grown[0]]) != (FEW, MORE):
+        changed = [dim for dim, (a, b) in pairs if a != b]
+        if len(changed) != 1 or (tensor.shape[changed[0]], other.shape[changed[0]]) != (FEW, MORE):
             raise LayerError(
                 f"{record.key} has no dimension for the inputs: of {FEW} inputs it is of shape"
-                f" {_text(tensor.shape)}, of {MORE} of {_text(other.shape)}.",
+                f" {_shape_text(tensor.shape)}, of {MORE} of {_shape_text(other.shape)}.",
                 f"Leave it out with --layer '!{record.module}', or capture files one by one.",
             )
-        [dim] = grown
+        [dim] = changed
         if dim:
             log.info("%s: its inputs lie along dimension %d, moved to the front", record.key, dim)
         shape = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
         yield RecordColumn(record, dim, tuple(shape), tensor.dtype)
 
 
-def _text(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
 
 
-def _short(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:100]

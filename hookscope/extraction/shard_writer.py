@@ -1,7 +1,10 @@
-"""Writing shards: safetensors files whose size is known before the first row, filled as rows come.
+"""Writing shards: safetensors files of a known size, filled batch by batch in the background.
 
-A file is laid out at once and each batch is written to its places, so that no more than a batch is
-in memory; it gets its name once it is whole.
+The layout of a file is known before its first row, and each batch is written to its place in the
+file, so that at most one batch is in memory. A file gets its name when it is complete.
+
+One thread fills shards while the model computes the next batches. Other threads finish the shards
+that are full: the checksum, or sending the file to its destination, takes longest.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from hookscope.results.features.manifest import part_name
 from hookscope.specs.output_path import MARK
 from hookscope.tensors.nested import bits_of
 
-# What the format calls each dtype. https://github.com/huggingface/safetensors#format
+# The format's names of dtypes: https://github.com/huggingface/safetensors#format
 SAFETENSORS_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -47,6 +50,9 @@ SAFETENSORS_DTYPES = {
 }
 
 
+_FINISHING = 2  # shards that are finished at once; filling another one then waits
+
+
 @dataclass(frozen=True)
 class StoredColumn:
     """A key of the shards: the shape of one row, and the dtype."""
@@ -62,85 +68,86 @@ class StoredColumn:
 
 
 class ShardWriter(Protocol):
-    """The file of a shard while its rows come."""
+    """Writes the file of a shard, batch by batch."""
 
     def write(self, first: int, values: Any) -> int:
-        """Take what is kept of the rows from ``first`` on; return how many bytes were written."""
+        """Write the values of the rows from ``first`` on; return the number of bytes written."""
 
     def finish(self) -> dict[str, Any]:
-        """Give the file its name; return what is known of it."""
+        """Give the file its name; return its entry for the manifest."""
 
     def discard(self) -> None:
-        """Leave nothing of it."""
+        """Remove the unfinished file."""
 
 
 class ShardFile:
-    """One shard while it is being filled.
+    """Writes the rows of one shard to a safetensors file.
 
     Args:
-        place: where it goes.
+        location: the folder of results.
         shard: its rows.
-        stored: what is kept of each row.
+        columns: what is stored of each row.
     """
 
-    def __init__(self, place: Location, shard: Shard, stored: Sequence[StoredColumn]) -> None:
-        self.place = place
+    def __init__(self, location: Location, shard: Shard, columns: Sequence[StoredColumn]) -> None:
+        self.location = location
         self.shard = shard
-        self.scratch = place.scratch(shard.name)
-        self._stored = {one.key: one for one in stored}
-        header, self._places = _header(shard, stored)
+        self.scratch = location.scratch(shard.name)
+        self._columns = {column.key: column for column in columns}
+        header, self._offsets = _header(shard, columns)
         self._file: BinaryIO = self.scratch.open("wb")
         self._file.write(header)
 
     def write(self, first: int, values: Mapping[str, Tensor]) -> int:
-        """Write the rows from ``first`` on to their places; return how many bytes that was."""
+        """Write the rows from ``first`` on; return the number of bytes written."""
         written = 0
         for key, tensor in values.items():
-            start = self._places[key] + (first - self.shard.first) * self._stored[key].bytes
+            start = self._offsets[key] + (first - self.shard.first) * self._columns[key].bytes
             self._file.seek(start)
             written += self._file.write(bits_of(tensor).numpy().data)
         return written
 
     def finish(self) -> dict[str, Any]:
-        """Give the file its name; return what is known of it."""
+        """Give the file its name; return its entry for the manifest."""
         self._file.close()
-        return publish_file(self.place, self.shard.name, self.scratch, self.shard)
+        return publish_file(self.location, self.shard.name, self.scratch, self.shard)
 
     def discard(self) -> None:
-        """Leave nothing of it."""
-        with suppress(OSError):  # of a full disk, where the last of it does not go
+        """Remove the unfinished file."""
+        with suppress(OSError):  # a full disk: the last buffered bytes cannot be written
             self._file.close()
         self.scratch.unlink(missing_ok=True)
 
 
-def publish_file(place: Location, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
-    """Give a whole file its name; return what is known of it."""
+def publish_file(location: Location, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
+    """Give a complete file its name; return its entry for the manifest."""
     with scratch.open("rb") as file:
         checksum = crc32_in(file)
-    told = {
+    entry = {
         "file": name,
         "first": rows.first,
         "rows": rows.rows,
         "bytes": scratch.stat().st_size,
         "crc32": checksum,
     }
-    place.take(scratch, name)
-    return told
+    location.publish(scratch, name)
+    return entry
 
 
-def _header(shard: Shard, stored: Sequence[StoredColumn]) -> tuple[bytes, dict[str, int]]:
-    """The beginning of a shard's file, and where in the file each key's first row goes."""
-    told = {"schema": 1, "rows": [shard.first, shard.last], "keys": [one.key for one in stored]}
-    table: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(told, sort_keys=True)}}
+def _header(shard: Shard, columns: Sequence[StoredColumn]) -> tuple[bytes, dict[str, int]]:
+    """The beginning of a shard's file, and the offset in the file of each key's first row."""
+    keys = [column.key for column in columns]
+    metadata = {"schema": 1, "rows": [shard.first, shard.last], "keys": keys}
+    table: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(metadata, sort_keys=True)}}
     offsets: dict[str, int] = {}
     end = 0
-    # The widest types first: then each tensor lies at a multiple of the size of its values.
-    for one in sorted(stored, key=lambda one: -one.dtype.itemsize):
-        offsets[one.key], end = end, end + one.bytes * shard.rows
-        table[slice_key(one.key, shard.first, shard.last)] = {
-            "dtype": SAFETENSORS_DTYPES[one.dtype],
-            "shape": [shard.rows, *one.shape],
-            "data_offsets": [offsets[one.key], end],
+    # The widest dtypes first, so that each tensor begins at a multiple of its item size.
+    for column in sorted(columns, key=lambda column: -column.dtype.itemsize):
+        offsets[column.key], end = end, end + column.bytes * shard.rows
+        table[slice_key(column.key, shard.first, shard.last)] = {
+            "dtype": SAFETENSORS_DTYPES[column.dtype],
+            "shape": [shard.rows, *column.shape],
+            "data_offsets": [offsets[column.key], end],
         }
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -148,37 +155,34 @@ def _header(shard: Shard, stored: Sequence[StoredColumn]) -> tuple[bytes, dict[s
     return len(text).to_bytes(8, "little") + text, {k: start + v for k, v in offsets.items()}
 
 
-_FINISHING = 2  # shards that are finished at once; filling another then waits
-
-
 @dataclass(frozen=True)
 class PendingBatch:
-    """A batch that is ready to be written; ``lines`` are those of its rows in the table."""
+    """A batch to be written; ``entries`` are the lines of its rows in the table of inputs."""
 
     shard: Shard
     first: int
-    values: Any  # what the shard's file takes
-    lines: Sequence[dict[str, Any]]
+    values: Any  # what the shard's writer takes
+    entries: Sequence[dict[str, Any]]
 
 
 class BackgroundWriter:
     """Writes batches in order on a thread of its own, within a ``with`` block.
 
-    What is known of a finished shard goes to ``.parts`` at once: that is what a later run goes on
-    from. Leaving the block waits for what has been put, unless an error leaves it.
+    The entry of a finished shard is written to ``.parts`` at once: a later run resumes from it.
+    Leaving the block waits until all batches are written, unless an exception leaves it.
 
     Args:
-        place: the folder where the shards go.
-        begin: makes the file of a shard.
+        location: the folder of the shards.
+        begin: makes the writer of a shard.
     """
 
-    def __init__(self, place: Location, begin: Callable[[Location, Shard], ShardWriter]) -> None:
-        self.place = place
+    def __init__(self, location: Location, begin: Callable[[Location, Shard], ShardWriter]) -> None:
+        self.location = location
         self.begin = begin
         self.bytes = 0
         self._queue: queue.Queue[PendingBatch | None] = queue.Queue(maxsize=2)
         self._error: BaseException | None = None
-        self._untold: list[dict[str, Any]] = []
+        self._unwritten_parts: list[dict[str, Any]] = []
         self._thread = threading.Thread(target=self._work, name="hookscope-writer", daemon=True)
 
     def __enter__(self) -> BackgroundWriter:
@@ -191,18 +195,18 @@ class BackgroundWriter:
         if error is None:
             self._raise()
 
-    def put(self, filled: PendingBatch) -> None:
+    def put(self, batch: PendingBatch) -> None:
         """Hand a batch over; waits while two others wait.
 
         Raises:
-            StoreError: an earlier one could not be written.
+            StoreError: an earlier batch could not be written.
         """
         self._raise()
-        self._queue.put(filled)
+        self._queue.put(batch)
 
     def _raise(self) -> None:
         if isinstance(self._error, OSError):
-            raise write_error(f"to {self.place}", self._error) from self._error
+            raise write_error(f"to {self.location}", self._error) from self._error
         if self._error is not None:
             raise self._error
 
@@ -213,48 +217,48 @@ class BackgroundWriter:
                 self._fill(pool, finishing)
             except BaseException as error:
                 self._error = error
-                while self._queue.get() is not None:  # let whoever puts go on, to see the error
+                while self._queue.get() is not None:  # unblock ``put``, which then raises the error
                     pass
-        for one in finishing:
-            self._error = self._error or one.exception()
-        self._tell_again()
+        for future in finishing:
+            self._error = self._error or future.exception()
+        self._retry_parts()
 
     def _fill(self, pool: ThreadPoolExecutor, finishing: deque[Future[None]]) -> None:
-        file: ShardWriter | None = None
-        lines: list[dict[str, Any]] = []
+        writer: ShardWriter | None = None
+        entries: list[dict[str, Any]] = []
         try:
-            while (filled := self._queue.get()) is not None:
-                if file is None:
-                    file, lines = self.begin(self.place, filled.shard), []
-                self.bytes += file.write(filled.first, filled.values)
-                lines += filled.lines
-                if lines[-1]["row"] + 1 == filled.shard.last:
+            while (batch := self._queue.get()) is not None:
+                if writer is None:
+                    writer, entries = self.begin(self.location, batch.shard), []
+                self.bytes += writer.write(batch.first, batch.values)
+                entries += batch.entries
+                if entries[-1]["row"] + 1 == batch.shard.last:
                     while len(finishing) >= _FINISHING:
                         finishing.popleft().result()
-                    finishing.append(pool.submit(self._finish, file, lines))
-                    file = None
+                    finishing.append(pool.submit(self._finish, writer, entries))
+                    writer = None
         finally:
-            if file is not None:
-                file.discard()
+            if writer is not None:
+                writer.discard()
 
-    def _finish(self, file: ShardWriter, lines: list[dict[str, Any]]) -> None:
+    def _finish(self, writer: ShardWriter, entries: list[dict[str, Any]]) -> None:
         try:
-            known = file.finish() | {"inputs": lines}
+            part = writer.finish() | {"inputs": entries}
         except BaseException:
-            file.discard()
+            writer.discard()
             raise
         try:
-            self._tell(known)
+            self._write_part(part)
         except StoreError:
-            self._untold.append(known)
+            self._unwritten_parts.append(part)
 
-    def _tell(self, known: dict[str, Any]) -> None:
-        write_json(self.place, part_name(known["first"]), known)
+    def _write_part(self, part: dict[str, Any]) -> None:
+        write_json(self.location, part_name(part["first"]), part)
 
-    def _tell_again(self) -> None:
-        """Tell of what is finished and could not be told, now that a shard's beginning is gone."""
+    def _retry_parts(self) -> None:
+        """Write the parts that failed before, now that the unfinished shard has been removed."""
         try:
-            for known in self._untold:
-                self._tell(known)
+            for part in self._unwritten_parts:
+                self._write_part(part)
         except StoreError as error:
             self._error = self._error or error

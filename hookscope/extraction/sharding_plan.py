@@ -1,7 +1,7 @@
-"""How the rows of a dataset are parted into shards and batches, and who does which.
+"""How the rows of a dataset are split into shards and batches, and which process does which shards.
 
-Which rows lie in a batch depends on nothing but the number of rows and the sizes: not on what has
-been done already, nor on how many processes there are. So the same bytes come whichever way.
+The rows of a batch depend only on the number of rows and on the sizes of batches and shards, not on
+what has been done already or on the number of processes. So every way to run gives the same bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from hookscope.results.features.folder import shard_name
 
-_LARGEST, _SHARDS = 512 * 10**6, 16  # bytes of a shard, and shards at least, if nothing is said
+# Defaults: the largest size of a shard in bytes, and the smallest number of shards.
+_LARGEST_SHARD, _FEWEST_SHARDS = 512 * 10**6, 16
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows from ``first`` up to, and without, ``last``, which one file holds."""
+    """The rows from ``first`` up to, but not including, ``last``, stored in one file."""
 
     first: int
     last: int
@@ -28,17 +29,17 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """Number of rows."""
         return self.last - self.first
 
     def batches(self, size: int) -> Iterator[range]:
-        """Its rows in batches of ``size``, the last of which may be smaller."""
+        """Its rows in batches of ``size``; the last batch may be smaller."""
         for first in range(self.first, self.last, size):
             yield range(first, min(first + size, self.last))
 
 
 def plan_shards(rows: int, shard_rows: int) -> list[Shard]:
-    """Part ``rows`` into shards.
+    """Split ``rows`` into shards.
 
     >>> [(shard.first, shard.last) for shard in plan_shards(10, 4)]
     [(0, 4), (4, 8), (8, 10)]
@@ -49,27 +50,28 @@ def plan_shards(rows: int, shard_rows: int) -> list[Shard]:
 def assign_shards(
     shards: Sequence[Shard], done: Collection[str], rank: int, world: int
 ) -> list[Shard]:
-    """The shards that are left for process ``rank`` of ``world``: an equal, neighbouring part.
+    """The remaining shards for process ``rank`` of ``world``: an equal, contiguous part.
 
-    >>> [shard.first for shard in share(plan_shards(10, 2), {"rows-00000000.safetensors"}, 1, 2)]
+    >>> shards = plan_shards(10, 2)
+    >>> [shard.first for shard in assign_shards(shards, {"rows-00000000.safetensors"}, 1, 2)]
     [6, 8]
     """
-    left = [shard for shard in shards if shard.name not in done]
-    return left[len(left) * rank // world : len(left) * (rank + 1) // world]
+    remaining = [shard for shard in shards if shard.name not in done]
+    return remaining[len(remaining) * rank // world : len(remaining) * (rank + 1) // world]
 
 
 def shard_row_count(row_bytes: int, batch: int, shard_bytes: int | None, rows: int) -> int:
-    """Rows of one shard: whole batches, and at least one.
+    """Number of rows of one shard: whole batches, and at least one batch.
 
-    As many as fit into ``shard_bytes``; where that is not given, into 512 MB, and no more than a
-    sixteenth of all ``rows``, so that several processes find enough to share.
+    As many as fit into ``shard_bytes``. If that is None, as many as fit into 512 MB, and at most a
+    sixteenth of all ``rows``, so that several processes can share the work.
 
     >>> shard_row_count(1000, 32, 100_000, 10_000)
     96
     >>> shard_row_count(1000, 32, None, 10_000)
     640
     """
-    fitting = (shard_bytes or _LARGEST) // max(row_bytes * batch, 1)
+    batches = (shard_bytes or _LARGEST_SHARD) // max(row_bytes * batch, 1)
     if shard_bytes is None:
-        fitting = min(fitting, -(-rows // (_SHARDS * batch)))
-    return max(fitting, 1) * batch
+        batches = min(batches, -(-rows // (_FEWEST_SHARDS * batch)))
+    return max(batches, 1) * batch

@@ -1,7 +1,7 @@
-"""What is kept of a batch on its way to the CPU, while the device goes on with the next one.
+"""What is stored of each batch: rows, whole or reduced, or only statistics of all rows.
 
-From CUDA it goes into pinned memory on a stream of its own, and nobody may look at it before the
-event behind the copy has happened.
+Values are copied to the CPU while the device computes the next batch. From CUDA they are copied to
+pinned memory on a separate stream, and must not be read before the event after the copy.
 """
 
 from __future__ import annotations
@@ -36,9 +36,14 @@ from hookscope.hooks.capture import Capture
 from hookscope.results.capture_file import SCHEMA
 from hookscope.results.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
 from hookscope.results.features.location import Location
+from hookscope.results.features.manifest import GatheredResults
 from hookscope.specs.output_path import MARK
 from hookscope.specs.reduction import HISTOGRAM, PCA, Reduction, StorageOptions
-from hookscope.tensors import save as store
+from hookscope.tensors.save import write_tensors
+
+log = logging.getLogger("hookscope")
+
+ORIGIN_FIELDS = ("key", "module", "type", "call", "what", "kind")
 
 
 @dataclass(frozen=True)
@@ -49,174 +54,169 @@ class HostCopy:
     events: tuple[Any, ...] = ()
 
     def wait(self) -> Any:
-        """Return the values when they are there."""
+        """Return the values when the copy is complete."""
         for event in self.events:
             event.synchronize()
         return self.values
 
 
 class AsyncCopier:
-    """Brings tensors to the CPU, from whichever devices they are on."""
+    """Copies tensors to the CPU, from whichever devices they are on."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> HostCopy:
-        """Return ``tensors`` on their way; to be called from the stream that computes them."""
+        """Start to copy ``tensors``; call it on the stream that computes them."""
         devices = {t.device for t in tensors.values() if t.is_cuda}
         for device in devices:
             if device not in self._streams:
                 self._streams[device] = torch.cuda.Stream(device)
             self._streams[device].wait_stream(torch.cuda.current_stream(device))
-        values = {name: self._landed(tensor) for name, tensor in tensors.items()}
+        values = {name: self._copy(tensor) for name, tensor in tensors.items()}
         return HostCopy(values, tuple(self._streams[device].record_event() for device in devices))
 
-    def _landed(self, tensor: Tensor) -> Tensor:
+    def _copy(self, tensor: Tensor) -> Tensor:
         if not tensor.is_cuda:
             return tensor.cpu()
         stream = self._streams[tensor.device]
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         with torch.cuda.stream(stream):
             pinned.copy_(tensor, non_blocking=True)
-        # Else its memory would be given away while it is still being copied.
+        # Otherwise its memory could be reused while it is still being copied.
         tensor.record_stream(stream)
         return pinned
 
 
-log = logging.getLogger("hookscope")
-
-ORIGIN_FIELDS = ("key", "module", "type", "call", "what", "kind")
-
-
 class BatchSink(Protocol):
-    """What is kept of a run's batches.
+    """Decides what is stored of a run's batches.
 
     Attributes:
-        told: what the manifest says of each key.
-        row_bytes: of one row on the disk; 0 where no row is kept.
+        key_entries: the manifest's entry of each key.
+        row_bytes: size of one row on disk; 0 if no rows are stored.
     """
 
-    told: list[dict[str, Any]]
+    key_entries: list[dict[str, Any]]
     row_bytes: int
 
     def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
-        """Return what is kept of a batch, for ``write`` of the shard's file.
+        """Return the values to store of a batch, for ``write`` of the shard's writer.
 
         Args:
-            tensors: what the model gave, rows first; they may be overwritten.
+            tensors: what the model returned, rows first; they may be overwritten.
             rows: their numbers.
-            bad: the places in the batch of those that hold a blank.
+            bad: indices in the batch of the rows that are placeholders.
         """
 
-    def begin(self, place: Location, shard: Shard) -> ShardWriter:
+    def begin(self, location: Location, shard: Shard) -> ShardWriter:
         """Begin the file of a shard."""
 
-    def gather(
-        self, place: Location, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
-        """Return what is known of the files with the results, and of their tensors.
+    def gather(self, location: Location, parts: Sequence[dict[str, Any]]) -> GatheredResults:
+        """Return what the manifest and the index tell of the files with the results.
 
-        That is the file of each, and the bytes of all.
+        Args:
+            location: the folder of results.
+            parts: the entries of the finished shards.
         """
 
     def warn(self) -> None:
-        """Tell of values that were lost."""
+        """Log a warning about values that were lost."""
 
 
 class RowSink:
-    """Keeps every row, whole or made smaller.
+    """Stores every row, whole or reduced.
 
     Attributes:
-        reducers: by the key of a column; empty where rows are kept whole.
+        reducers: by the key of a column; empty if rows are stored whole.
     """
 
     def __init__(
         self,
         columns: Sequence[RecordColumn],
-        storing: StorageOptions,
+        storage: StorageOptions,
         image: tuple[int, int] | None,
     ) -> None:
         self.reducers: dict[str, Reducer] = {}
-        self._narrowers: dict[str, StorageCast] = {}
-        self.told: list[dict[str, Any]] = []
+        self._casts: dict[str, StorageCast] = {}
+        self.key_entries: list[dict[str, Any]] = []
         self._stored: list[StoredColumn] = []
-        self._land = AsyncCopier()
+        self._copy = AsyncCopier()
         for column in columns:
             key = column.record.key
-            if storing.reduction:
+            if storage.reduction:
                 axes = infer_axes(column.record.type, column.shape, image)
-                made = make_reducer(storing.reduction, key, column.shape, column.dtype, axes)
-                # Of the right shape, until there is what has been fitted.
-                self.reducers[key] = replace(made, project=partial(_first, storing.reduction.count))
-            if storing.dtype:
-                self._narrowers[key] = StorageCast(storing.dtype)
-            one = torch.zeros(1, *column.shape, dtype=column.dtype)
-            for name, tensor in self._kept_of(key, one).items():
+                reducer = make_reducer(storage.reduction, key, column.shape, column.dtype, axes)
+                # Until components are fitted: a projection with a result of the right shape.
+                project = partial(_first_values, storage.reduction.count)
+                self.reducers[key] = replace(reducer, project=project)
+            if storage.dtype:
+                self._casts[key] = StorageCast(storage.dtype)
+            row = torch.zeros(1, *column.shape, dtype=column.dtype)
+            for name, tensor in self._convert(key, row).items():
                 stored = StoredColumn(name, tuple(tensor.shape[1:]), tensor.dtype)
-                _demand_storable(stored)
+                _check_storable(stored)
                 self._stored.append(stored)
-                self.told.append(column_entry(column, stored, storing.reduction))
-        self.row_bytes = sum(one.bytes for one in self._stored)
+                self.key_entries.append(column_entry(column, stored, storage.reduction))
+        self.row_bytes = sum(stored.bytes for stored in self._stored)
 
     @property
     def to_fit(self) -> dict[str, Reducer]:
         """The reducers that need to be fitted to the first rows."""
-        return {k: one for k, one in self.reducers.items() if one.reduction.name == PCA}
+        return {k: reducer for k, reducer in self.reducers.items() if reducer.reduction.name == PCA}
 
-    def take_fitted(self, place: Location) -> None:
-        """Take what ``fit_layers`` wrote."""
-        for key, components in read_components(self.to_fit, place).items():
+    def load_fitted(self, location: Location) -> None:
+        """Use the components that ``fit_layers`` wrote."""
+        for key, components in read_components(self.to_fit, location).items():
             self.reducers[key] = replace(self.reducers[key], project=components)
 
-    def _kept_of(self, key: str, rows: Tensor) -> dict[str, Tensor]:
+    def _convert(self, key: str, rows: Tensor) -> dict[str, Tensor]:
+        """The stored tensors of a key's rows: reduced, then cast."""
         parts = self.reducers[key](rows) if key in self.reducers else {"": rows}
-        kept: dict[str, Tensor] = {}
+        stored: dict[str, Tensor] = {}
         for suffix, part in parts.items():
-            if key in self._narrowers and part.is_floating_point():
-                kept |= self._narrowers[key](f"{key}{suffix}", part)
+            if key in self._casts and part.is_floating_point():
+                stored |= self._casts[key](f"{key}{suffix}", part)
             else:
-                kept[f"{key}{suffix}"] = part
-        return kept
+                stored[f"{key}{suffix}"] = part
+        return stored
 
     def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
-        """Return the rows; what a blank gave is NaN, or 0 for integers."""
-        kept: dict[str, Tensor] = {}
+        """Return the rows; those of placeholders are NaN, or 0 for integers."""
+        stored: dict[str, Tensor] = {}
         for key, tensor in tensors.items():
-            kept |= self._kept_of(key, tensor)
-        for tensor in kept.values() if bad else ():
-            hollow = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
-            tensor[list(bad)] = hollow
-        return self._land(kept)
+            stored |= self._convert(key, tensor)
+        for tensor in stored.values() if bad else ():
+            missing = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+            tensor[list(bad)] = missing
+        return self._copy(stored)
 
-    def begin(self, place: Location, shard: Shard) -> ShardWriter:
-        """Begin a shard, a file of its own that stays."""
-        return ShardFile(place, shard, self._stored)
+    def begin(self, location: Location, shard: Shard) -> ShardWriter:
+        """Begin the file of a shard, which stays as it is."""
+        return ShardFile(location, shard, self._stored)
 
-    def gather(
-        self, place: Location, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
-        """Return the shards, reading none."""
-        places = {
-            slice_key(one.key, part["first"], part["first"] + part["rows"]): part["file"]
+    def gather(self, location: Location, parts: Sequence[dict[str, Any]]) -> GatheredResults:
+        """Return the shards, without reading them."""
+        files = {
+            slice_key(stored.key, part["first"], part["first"] + part["rows"]): part["file"]
             for part in parts
-            for one in self._stored
+            for stored in self._stored
         }
-        return list(parts), places, self.row_bytes * sum(part["rows"] for part in parts)
+        return list(parts), files, self.row_bytes * sum(part["rows"] for part in parts)
 
     def warn(self) -> None:
-        """Tell of values that were lost."""
-        for key, narrower in self._narrowers.items():
-            if narrower.lost:
-                log.warning("%s", narrower.warning(key))
+        """Log a warning about values that were lost."""
+        for key, cast in self._casts.items():
+            if cast.lost:
+                log.warning("%s", cast.warning(key))
 
 
 def column_entry(
     column: RecordColumn, stored: StoredColumn, reduction: Reduction | None
 ) -> dict[str, Any]:
-    """What the manifest says of a key."""
-    told = {name: getattr(column.record, name) for name in ORIGIN_FIELDS}
+    """The manifest's entry of a key."""
+    entry = {name: getattr(column.record, name) for name in ORIGIN_FIELDS}
     suffix = stored.key.removeprefix(column.record.key)
-    told |= {
+    entry |= {
         "key": stored.key,
         "what": f"{column.record.what}{suffix}",
         "shape": list(stored.shape),
@@ -224,15 +224,15 @@ def column_entry(
         "reduce": reduction.word if reduction else None,
     }
     if reduction and reduction.name == HISTOGRAM:
-        told["edges"] = list(HISTOGRAM_EDGES)
-    return told
+        entry["edges"] = list(HISTOGRAM_EDGES)
+    return entry
 
 
-def _first(count: int, vectors: Tensor) -> Tensor:
+def _first_values(count: int, vectors: Tensor) -> Tensor:
     return vectors[:, :count]
 
 
-def _demand_storable(stored: StoredColumn) -> None:
+def _check_storable(stored: StoredColumn) -> None:
     if stored.dtype not in SAFETENSORS_DTYPES:
         raise LayerError(
             f"{stored.key} is of dtype {str(stored.dtype)[6:]}, which shards do not hold.",
@@ -241,63 +241,62 @@ def _demand_storable(stored: StoredColumn) -> None:
 
 
 class ChannelStatisticsSink:
-    """Keeps no row: statistics of each shard's rows, and in the end of all of them together."""
+    """Stores no rows, but the statistics of all rows, merged from those of the shards."""
 
     row_bytes = 0
 
     def __init__(self, columns: Sequence[RecordColumn], image: tuple[int, int] | None) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.key_entries: list[dict[str, Any]] = []
         self._columns = columns
         self._axes = {c.record.key: infer_axes(c.record.type, c.shape, image) for c in columns}
         for column in columns:
             stored = StoredColumn(column.record.key, column.shape, column.dtype)
-            self.told.append({**column_entry(column, stored, None), "reduce": STATISTICS_ONLY})
+            entry = column_entry(column, stored, None)
+            self.key_entries.append({**entry, "reduce": STATISTICS_ONLY})
 
     def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
-        """Return the statistics of a batch, without what blanks gave."""
-        sound = [i for i in range(len(rows)) if i not in bad]
-        known = DatasetStatistics()
+        """Return the statistics of a batch, without its placeholders."""
+        usable = [i for i in range(len(rows)) if i not in bad]
+        statistics = DatasetStatistics()
         for key, tensor in tensors.items():
             parts = self._axes[key].by_channel(tensor)
-            known.update(key, parts[sound] if bad else parts, [rows[i] for i in sound])
-        return HostCopy(known)
+            statistics.update(key, parts[usable] if bad else parts, [rows[i] for i in usable])
+        return HostCopy(statistics)
 
-    def begin(self, place: Location, shard: Shard) -> ShardWriter:
-        """Begin what is known of a shard's rows, which is a file only until the run is finished."""
-        return _StatisticsFile(place, shard)
+    def begin(self, location: Location, shard: Shard) -> ShardWriter:
+        """Begin the statistics of a shard's rows; their file is removed when the run finishes."""
+        return _StatisticsFile(location, shard)
 
-    def gather(
-        self, place: Location, parts: Sequence[dict[str, Any]]
-    ) -> tuple[list[dict[str, Any]], dict[str, str], int]:
-        """Write the statistics of all rows, put together in the order of the rows."""
+    def gather(self, location: Location, parts: Sequence[dict[str, Any]]) -> GatheredResults:
+        """Write the statistics of all rows, merged in the order of the rows."""
         done = [part for part in parts if part["file"] == STATISTICS]
         if not done:
-            whole = DatasetStatistics()
+            statistics = DatasetStatistics()
             for part in parts:
-                with place.open(part["file"]) as file:
-                    whole.merge(DatasetStatistics.from_tensors(load(file.read())))
+                with location.open(part["file"]) as file:
+                    statistics.merge(DatasetStatistics.from_tensors(load(file.read())))
             rows = Shard(0, sum(part["rows"] for part in parts))
-            scratch = place.scratch(STATISTICS)
-            capture = self._capture(whole, rows.rows)
-            store.write_tensors(scratch, dict(capture), capture.to_info())
-            done = [publish_file(place, STATISTICS, scratch, rows)]
-        with place.open(STATISTICS) as file:
+            scratch = location.scratch(STATISTICS)
+            capture = self._capture(statistics, rows.rows)
+            write_tensors(scratch, dict(capture), capture.to_info())
+            done = [publish_file(location, STATISTICS, scratch, rows)]
+        with location.open(STATISTICS) as file:
             tensors = load(file.read())
         size = sum(tensor.nbytes for tensor in tensors.values())
         return done, dict.fromkeys(tensors, STATISTICS), size
 
-    def _capture(self, whole: DatasetStatistics, rows: int) -> Capture:
+    def _capture(self, statistics: DatasetStatistics, rows: int) -> Capture:
         """The statistics as a capture, which ``hookscope show`` opens."""
         capture = Capture()
         summaries: list[dict[str, Any]] = []
         for column in self._columns:
             record = column.record
-            known = whole.channels.get(record.key)
-            if known is None:
+            channels = statistics.channels.get(record.key)
+            if channels is None:
                 continue
-            told = {"quantiles": known.quantiles(), "dead": known.dead}
-            told |= {f.name: getattr(known, f.name) for f in fields(known)}
-            for name, tensor in told.items():
+            tensors = {"quantiles": channels.quantiles(), "dead": channels.dead}
+            tensors |= {f.name: getattr(channels, f.name) for f in fields(channels)}
+            for name, tensor in tensors.items():
                 capture.put(
                     tensor,
                     module=record.module,
@@ -306,7 +305,8 @@ class ChannelStatisticsSink:
                     what=f"{record.what}.{name}",
                     kind="statistics",
                 )
-            summaries.append({n: getattr(record, n) for n in ORIGIN_FIELDS} | known.summary())
+            origin = {name: getattr(record, name) for name in ORIGIN_FIELDS}
+            summaries.append(origin | channels.summary())
         capture.metadata = {
             "command": "statistics",
             "rows": rows,
@@ -316,28 +316,28 @@ class ChannelStatisticsSink:
         return capture
 
     def warn(self) -> None:
-        """Nothing is lost."""
+        """Do nothing: no values are lost."""
 
 
 class _StatisticsFile:
-    """Statistics of one shard's rows while they come."""
+    """Writes the statistics of one shard's rows."""
 
-    def __init__(self, place: Location, shard: Shard) -> None:
-        self.place = place
+    def __init__(self, location: Location, shard: Shard) -> None:
+        self.location = location
         self.shard = shard
-        self.known = DatasetStatistics()
+        self.statistics = DatasetStatistics()
 
     def write(self, first: int, values: DatasetStatistics) -> int:
-        self.known.merge(values)
+        self.statistics.merge(values)
         return 0
 
     def finish(self) -> dict[str, Any]:
-        told = {"schema": SCHEMA, "rows": [self.shard.first, self.shard.last]}
-        scratch = self.place.scratch(self.shard.name)
-        text = strict_json.dumps(told, sort_keys=True)
-        # Not by save_file: its errors are not those of a disk, and the file's mode not the umask's.
-        scratch.write_bytes(save(self.known.to_tensors(), {MARK: text}))
-        return publish_file(self.place, self.shard.name, scratch, self.shard)
+        metadata = {"schema": SCHEMA, "rows": [self.shard.first, self.shard.last]}
+        scratch = self.location.scratch(self.shard.name)
+        text = strict_json.dumps(metadata, sort_keys=True)
+        # Not save_file: its errors are not OSErrors, and its files ignore the umask.
+        scratch.write_bytes(save(self.statistics.to_tensors(), {MARK: text}))
+        return publish_file(self.location, self.shard.name, scratch, self.shard)
 
     def discard(self) -> None:
-        self.place.scratch(self.shard.name).unlink(missing_ok=True)
+        self.location.scratch(self.shard.name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Floating-point values in fewer bytes: half precision, or int8 with one scale for each row."""
+"""Floating-point values stored in fewer bytes: half precision, or int8 with one scale per row."""
 
 from __future__ import annotations
 
@@ -12,12 +12,45 @@ SCALE = ".scale"
 _LARGEST = 127
 
 
+class StorageCast:
+    """Converts values to the dtype in which they are stored.
+
+    Args:
+        dtype: ``float16``, ``bfloat16`` or ``int8``.
+
+    Attributes:
+        lost: number of finite values that became infinite; for int8, the number of values that are
+            not finite as float32.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self.lost: Tensor | int = 0  # stays on the device, so that nothing waits for it
+
+    def __call__(self, name: str, rows: Tensor) -> dict[str, Tensor]:
+        """Return the stored tensors of ``rows`` by key: ``name``, and the scale for int8."""
+        if self.dtype == INT8:
+            values, scale = to_int8(rows)
+            self.lost = self.lost + (~rows.float().isfinite()).sum()
+            return {name: values, f"{name}{SCALE}": scale}
+        half = rows.to(getattr(torch, self.dtype))
+        self.lost = self.lost + (half.isinf() & ~rows.isinf()).sum()
+        return {name: half}
+
+    def warning(self, key: str) -> str:
+        """The message about the values that were lost."""
+        if self.dtype == INT8:
+            lost = f"{int(self.lost)} values are not finite or beyond float32's range"
+            return f"{key}: {lost}, which int8 does not hold"
+        return f"{key}: {int(self.lost)} values are too large for {self.dtype} and became infinite"
+
+
 def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return int8 values and the float32 scale of each row; a value is about ``int8 * scale``.
 
-    The scale is the row's largest finite magnitude over 127, so no finite value is off by more than
-    half of it. Infinite ones become that largest magnitude, NaN becomes 0, and what float32 is too
-    small for becomes the largest that it holds.
+    The scale is the row's largest finite magnitude over 127, so the error of a finite value is at
+    most half the scale. Infinite values become the largest magnitude and NaN becomes 0. Values
+    beyond the range of float32 are clamped to it.
 
     Example:
         >>> values, scale = to_int8(torch.tensor([[1.0, -0.5, 0.0]]))
@@ -28,40 +61,8 @@ def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
     single, largest = flat.float(), torch.finfo(torch.float32).max
     flat = torch.where(flat.isinf(), single, single.clamp(-largest, largest))
     finite = torch.where(flat.isfinite(), flat, 0)
-    top = finite.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
-    scale = top / _LARGEST
+    peak = finite.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
+    scale = peak / _LARGEST
     steps = finite / torch.where(scale == 0, 1, scale).unsqueeze(1)
     steps = torch.where(flat.isinf(), flat.sign() * _LARGEST, steps.round())
     return steps.clamp(-_LARGEST, _LARGEST).to(torch.int8).reshape(rows.shape), scale
-
-
-class StorageCast:
-    """Makes of values what is stored of them.
-
-    Args:
-        word: ``float16``, ``bfloat16`` or ``int8``.
-
-    Attributes:
-        lost: how many finite values became infinite; of int8 how many were not finite as float32.
-    """
-
-    def __init__(self, word: str) -> None:
-        self.word = word
-        self.lost: Tensor | int = 0  # on the device, so that nothing waits for it
-
-    def __call__(self, name: str, rows: Tensor) -> dict[str, Tensor]:
-        """Return what is stored of ``rows`` under ``name``, and beside it."""
-        if self.word == INT8:
-            values, scale = to_int8(rows)
-            self.lost = self.lost + (~rows.float().isfinite()).sum()
-            return {name: values, f"{name}{SCALE}": scale}
-        half = rows.to(getattr(torch, self.word))
-        self.lost = self.lost + (half.isinf() & ~rows.isinf()).sum()
-        return {name: half}
-
-    def warning(self, key: str) -> str:
-        """What is to be told of the values that were lost."""
-        if self.word == INT8:
-            lost = f"{int(self.lost)} values are not finite or beyond float32's range"
-            return f"{key}: {lost}, which int8 does not hold"
-        return f"{key}: {int(self.lost)} values are too large for {self.word} and became infinite"

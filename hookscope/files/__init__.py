@@ -1,1 +1,1 @@
-"""Detect types of files, scan pickles, write atomically, JSON with types. Without torch."""
+"""File types, pickle scanning, atomic writing, and JSON with types."""

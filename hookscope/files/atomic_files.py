@@ -1,4 +1,4 @@
-"""Files written as a whole or not at all: a reader finds the old one or the new, never a part."""
+"""Atomic writing: a file is written completely or not at all, and readers never see a part."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from hookscope.files.escapes import encodable
 
 @contextmanager
 def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path]:
-    """Yield a new empty file in the folder of ``path``; it takes the place of ``path`` at the end.
+    """Yield a new empty file in the folder of ``path``; it replaces ``path`` after the block.
 
-    A link stays a link, to the new file. The new one's mode follows the umask.
+    A link stays a link, to the new file. The mode of the new file follows the umask.
+
+    Args:
+        path: the file to replace.
+        repair: the end of the error's hint.
 
     Raises:
-        StoreError: the file cannot be written; its hint ends in ``repair``. An earlier one is then
-            as it was.
+        StoreError: the file cannot be written. An earlier file is not changed.
     """
     target = Path(os.path.realpath(path))
     scratch = None
     try:
-        if target.is_symlink():  # which is how realpath leaves a loop
+        if target.is_symlink():  # realpath does not resolve a loop of links
             raise OSError(errno.ELOOP, "it is a link that leads back to itself")
         scratch = _scratch_beside(target)
         yield scratch
@@ -41,15 +44,15 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
         ) from error
     finally:
         if scratch is not None:
-            # Without a word where its folder has gone or can no longer be written to.
+            # Errors are ignored: the folder may be gone or read-only by now.
             shutil.rmtree(scratch.parent, ignore_errors=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> int:
-    """Write a text file with a last line end; return its size in bytes.
+    """Write a text file that ends with a line end; return its size in bytes.
 
     Raises:
-        StoreError: the file cannot be written. An earlier one is then as it was.
+        StoreError: the file cannot be written. An earlier file is not changed.
     """
     return write_bytes(path, f"{encodable(text)}\n".encode())
 
@@ -58,17 +61,17 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
     """Write a file; return its size in bytes.
 
     Raises:
-        StoreError: the file cannot be written. An earlier one is then as it was.
+        StoreError: the file cannot be written. An earlier file is not changed.
     """
     with replacement_file(path, "Choose another place.") as scratch:
         return scratch.write_bytes(content)
 
 
 def _scratch_beside(target: Path) -> Path:
-    """A new empty file near ``target``, so that renaming it stays on one disk.
+    """A new empty file near ``target``, so that it can be renamed within one disk.
 
-    It lies in a folder of its own: safetensors writes a file with a name that tells nothing beside
-    it, which stays where the process is killed.
+    It is in a folder of its own, because safetensors writes another file beside it, with a random
+    name, which stays if the process is killed.
     """
     name = tempfile.mkdtemp(prefix=f".{target.name[:40]}.", suffix=".part", dir=target.parent)
     scratch = Path(name) / target.name

@@ -1,18 +1,18 @@
-"""How text that is not ours is shown: names of files, modules and keys, and what libraries say.
+"""Escapes for foreign text: names of files, modules and keys, and messages of libraries.
 
-A terminal acts on control characters, and bidirectional ones reorder what is read. A newline in a
-name would begin a line of its own. All of them are shown as escapes, in every output: tables,
-notes, errors, pages and pictures.
+A terminal interprets control characters, bidirectional characters reorder text, and a newline in a
+name would begin a new line. Every output shows them as escapes: tables, notes, errors, HTML pages
+and images.
 """
 
 from __future__ import annotations
 
 
 def visible(text: str, ascii: bool = False) -> str:
-    r"""Return ``text`` on one line, with everything that would not show written as an escape.
+    r"""Return ``text`` on one line, with characters that are not visible written as escapes.
 
-    Control and format characters, lone surrogates and spaces at the end become ``\x1b``, ``\n``,
-    ``\u202e``, ``\x20``; with ``ascii`` so does all that lies outside ASCII.
+    Control and format characters, lone surrogates and trailing spaces become ``\x1b``, ``\n``,
+    ``\u202e``, ``\x20``. With ``ascii`` all characters outside ASCII are escaped too.
 
     Example:
         >>> print(visible("a\x1b[31mb"))
@@ -25,14 +25,14 @@ def visible(text: str, ascii: bool = False) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return ``text`` with its newlines and tabs, and all else that would not show escaped."""
+    """Return ``text`` with newlines and tabs, and other characters that are not visible escaped."""
     return "".join(c if c in "\n\t" else _shown(c, False) for c in text)
 
 
 def encodable(text: str) -> str:
-    r"""Return ``text`` with lone surrogates, which UTF-8 has no bytes for, as ``\udc80``.
+    r"""Return ``text`` with lone surrogates, which UTF-8 cannot encode, as ``\udc80``.
 
-    Bytes of a file's name that are no text come as such, and any string of Python's may hold them.
+    Bytes of a file name that are not UTF-8 become surrogates; other strings may have them too.
     """
     try:
         text.encode()

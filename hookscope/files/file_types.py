@@ -1,7 +1,7 @@
-"""What kind of file it is, told from what is in it and never from its name.
+"""The type of a file, detected from its content and never from its name.
 
-Torch-free and quick: the first bytes, a zip archive's list of names, and at most the instructions
-of one pickle are looked at. Nothing is unpickled.
+Detection is fast: it reads the first bytes, the list of names of a zip archive, and at most the
+instructions of one pickle. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _READS_IMAGES = "Images are read as PNG, JPEG, WebP, GIF, BMP, TIFF and what els
 
 _HEAD = 256
 _UNPACKED = 1 << 30  # bytes that an archive may unpack to beyond its own size
-_LONGEST_LISTING = 32 << 20  # bytes; about 300,000 records, which take seconds
-_LONGEST_HEADER = 100_000_000  # bytes; safetensors itself refuses a longer header
+_LONGEST_DIRECTORY = 32 << 20  # bytes; about 300,000 records, which take seconds
+_LONGEST_HEADER = 100_000_000  # bytes; safetensors rejects a longer header
 _IMAGES = re.compile(
     rb"\x89PNG|\xff\xd8\xff|GIF8|BM....\0\0\0\0|II\*\0|MM\0\*|RIFF....WEBP", re.DOTALL
 )
@@ -75,13 +75,13 @@ _OTHERS = {
     VIDEO: re.compile(rb"....ftyp(?!avi|hei|mif|msf)|\x1a\x45\xdf\xa3|RIFF....AVI ", re.DOTALL),
 }
 _TEXT_IMAGES = re.compile(rb"P[1-7Ff]\s|%!PS|/\* XPM|#define|Image type|SIMPLE")
-# The fields of an ONNX model that may follow its version: number and wire type in one byte or two.
+# The fields of an ONNX model that may follow its version: field number and wire type.
 _ONNX_TEXTS = {0x12, 0x1A, 0x22, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA}
 _ONNX_NUMBERS = {0x28}
 
 
 def describe_file(path: str) -> tuple[str, str]:
-    """Say what the existing file ``path`` is, and how to use it where a model was asked for.
+    """Return what the existing file ``path`` is, and a hint how to use it if it is not a model.
 
     Example:
         >>> import os, tempfile
@@ -98,7 +98,7 @@ def describe_file(path: str) -> tuple[str, str]:
 
 
 def describe_bytes(data: bytes) -> str:
-    """Say what the content of a file is.
+    """Return what the content of a file is.
 
     Example:
         >>> describe_bytes(b"a few words")
@@ -108,9 +108,9 @@ def describe_bytes(data: bytes) -> str:
 
 
 def check_is_image(path: str) -> None:
-    """Raise InputError if the first bytes of ``path`` are of another kind of file than an image.
+    """Raise InputError if the first bytes of ``path`` show that it is not an image.
 
-    Bytes that tell nothing are let pass, as the kinds of images are many; decoding judges them.
+    Unknown bytes are accepted, because there are many image formats; decoding them may fail later.
     """
     try:
         with open(path, "rb") as file:
@@ -121,10 +121,10 @@ def check_is_image(path: str) -> None:
         raise not_an_image(f"The file {path!r}", kind)
 
 
-def not_an_image(called: str, kind: str = "") -> InputError:
-    """Return the error about input that no image can be read from; ``kind`` tells what it is."""
-    looks = f": it looks like {kind}" if kind else ""
-    return InputError(f"{called} is not an image{looks}.", _READS_IMAGES)
+def not_an_image(name: str, kind: str = "") -> InputError:
+    """Return the error for an input that is not an image; ``kind`` is what it is instead."""
+    detected = f": it looks like {kind}" if kind else ""
+    return InputError(f"{name} is not an image{detected}.", _READS_IMAGES)
 
 
 def _describe(path: str, file: BinaryIO) -> tuple[str, str]:
@@ -149,8 +149,8 @@ def _describe(path: str, file: BinaryIO) -> tuple[str, str]:
 
 
 def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
-    """What the names in a zip archive tell; TorchScript also holds a data.pkl, so it goes first."""
-    if _length_of_listing(file) > _LONGEST_LISTING:
+    """The type of a zip archive by its names. TorchScript, which has a data.pkl too, goes first."""
+    if _directory_length(file) > _LONGEST_DIRECTORY:
         return CROWDED_ARCHIVE, _SAVE_TENSORS
     try:
         with zipfile.ZipFile(file) as archive:
@@ -162,36 +162,36 @@ def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
     if unpacked > file.seek(0, os.SEEK_END) + _UNPACKED:
         return LARGE_ARCHIVE, STORE_UNCOMPRESSED
 
-    def holds(*patterns: str) -> bool:
-        every = (*patterns, *(f"*/{pattern}" for pattern in patterns))
-        return any(fnmatchcase(name, pattern) for name in names for pattern in every)
+    def has(pattern: str) -> bool:
+        patterns = (pattern, f"*/{pattern}")
+        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
-    here = path if os.path.dirname(path) else os.path.join(".", path)
-    if holds("code/*") and holds("data.pkl"):
-        return SCRIPT_ARCHIVE, _USE_PATH.format(here)
-    old = holds("serialized_exported_program.json")
-    if old or (holds("models/*.json") and holds("version")):
-        return EXPORT_ARCHIVE, _USE_PATH.format(here)
-    if holds("data/aotinductor/*"):
+    typed_path = path if os.path.dirname(path) else os.path.join(".", path)
+    if has("code/*") and has("data.pkl"):
+        return SCRIPT_ARCHIVE, _USE_PATH.format(typed_path)
+    old_export = has("serialized_exported_program.json")
+    if old_export or (has("models/*.json") and has("version")):
+        return EXPORT_ARCHIVE, _USE_PATH.format(typed_path)
+    if has("data/aotinductor/*"):
         return COMPILED, _USE_UNCOMPILED
-    if holds("data.pkl"):
+    if has("data.pkl"):
         file.seek(0)
         return _describe_pickle(path, file, TRUNCATED_ZIP)
-    if names and holds("*.npy"):
+    if names and has("*.npy"):
         return ARRAYS, _USE_INPUT.format(path)
     return "a zip archive with no weights in it", MODEL_FORMS
 
 
-def _length_of_listing(file: BinaryIO) -> int:
-    """How many bytes the end of a zip archive says that its directory has."""
+def _directory_length(file: BinaryIO) -> int:
+    """The length of a zip archive's directory in bytes, as its end record says."""
     file.seek(max(file.seek(0, os.SEEK_END) - (1 << 17), 0))
     end = file.read()
     file.seek(0)
-    large = end.rfind(b"PK\x06\x06")  # of the format for more than 65,535 records or 4 GB
-    if large >= 0:
-        return int.from_bytes(end[large + 40 : large + 48], "little")
-    small = end.rfind(b"PK\x05\x06")
-    return int.from_bytes(end[small + 12 : small + 16], "little") if small >= 0 else 0
+    zip64 = end.rfind(b"PK\x06\x06")  # the format for more than 65,535 records or 4 GB
+    if zip64 >= 0:
+        return int.from_bytes(end[zip64 + 40 : zip64 + 48], "little")
+    record = end.rfind(b"PK\x05\x06")
+    return int.from_bytes(end[record + 12 : record + 16], "little") if record >= 0 else 0
 
 
 def _describe_pickle(
@@ -210,38 +210,38 @@ def _describe_pickle(
 
 
 def _describe_safetensors(path: str, file: BinaryIO) -> tuple[str, str]:
-    """Eight bytes tell the length of a header in JSON, which tells where the tensors lie."""
+    """Check the header: eight bytes with its length, then JSON."""
     length = int.from_bytes(file.read(8), "little")
     header = file.read(length) if length <= _LONGEST_HEADER else b""
     try:
-        sound = len(header) == length and isinstance(json.loads(header), dict)
+        complete = len(header) == length and isinstance(json.loads(header), dict)
     except (ValueError, RecursionError):
-        sound = False
-    return (
-        (SAFETENSORS, _USE_WEIGHTS.format(path)) if sound else (TRUNCATED_SAFETENSORS, WRITE_AGAIN)
-    )
+        complete = False
+    if not complete:
+        return TRUNCATED_SAFETENSORS, WRITE_AGAIN
+    return SAFETENSORS, _USE_WEIGHTS.format(path)
 
 
 def _is_onnx(head: bytes) -> bool:
-    """Whether these are protobuf fields of an ONNX model: its version, then others of its own."""
+    """Whether these are protobuf fields of an ONNX model: its version, then its other fields."""
     if len(head) < 4 or head[0] != 0x08 or not 0 < head[1] < 0x80:
         return False
-    place = 2
-    while place + 1 < len(head):
-        tag, place = head[place], place + 1
-        if tag >= 0x80:  # a field numbered over 15: the second byte of its tag is 1
-            if head[place] != 1:
+    position = 2
+    while position + 1 < len(head):
+        tag, position = head[position], position + 1
+        if tag >= 0x80:  # a field number over 15: the second byte of its tag is 1
+            if head[position] != 1:
                 return False
-            place += 1
+            position += 1
         if tag not in _ONNX_TEXTS | _ONNX_NUMBERS:
             return False
         value, shift = 0, 0
-        while place < len(head):
-            byte, place = head[place], place + 1
+        while position < len(head):
+            byte, position = head[position], position + 1
             value, shift = value | (byte & 0x7F) << shift, shift + 7
             if byte < 0x80:
                 break
-        place += value if tag in _ONNX_TEXTS else 0
+        position += value if tag in _ONNX_TEXTS else 0
     return True
 
 

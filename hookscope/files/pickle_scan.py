@@ -1,7 +1,4 @@
-"""What a pickle would call, read off its instructions. Nothing is ever unpickled.
-
-Torch-free.
-"""
+"""The globals that a pickle would load, read from its instructions. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -14,20 +11,20 @@ import zlib
 from collections.abc import Iterator
 from typing import IO
 
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first of the pickles in a file of an old torch.save
-_BEFORE_THE_OBJECT = 3  # the magic number, the protocol and the machine's sizes
-_MOST = 1 << 26  # bytes of the pickle in an archive, which may be compressed
-MOST_INSTRUCTIONS = 4_000_000  # of a pickle; one of tensors has about 25 for each
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle in a file of an old torch.save
+_LEGACY_PREAMBLE = 3  # pickles before the object: magic number, protocol, sizes of the machine
+_LONGEST_PICKLE = 1 << 26  # bytes of the pickle in an archive, which may be compressed
+MOST_INSTRUCTIONS = 4_000_000  # in a pickle; a tensor takes about 25
 
-# What zipfile raises of an archive in which bytes were changed: an unknown version, names that are
-# no text, a password, a compression that does not unpack.
+# The errors of zipfile for a damaged archive: an unknown version, names that are not text, a
+# password, compressed data that cannot be decompressed.
 DAMAGED_ZIP = (
     *(zipfile.BadZipFile, zlib.error, struct.error),
     *(NotImplementedError, RuntimeError, ValueError, OverflowError, OSError),
 )
 
-# What tensors, arrays and plain containers are put together with.
-_PLAIN = re.compile(
+# The globals that build tensors, arrays and plain containers.
+_HARMLESS = re.compile(
     r"torch\.\w+|torch\.(_utils|_tensor|storage|serialization|nn\.parameter)\.\w+"
     r"|collections\.(OrderedDict|defaultdict|Counter|deque)|_codecs\.encode"
     r"|numpy\.(dtype|ndarray|bool_|u?int\d+|float\d+)"
@@ -38,22 +35,25 @@ _PLAIN = re.compile(
 
 
 class DamagedPickle(ValueError):
-    """The bytes are no whole pickle."""
+    """The bytes are not a complete pickle."""
 
 
 class LongPickle(DamagedPickle):
-    """A pickle has more instructions than are looked at; reading it would take minutes."""
+    """A pickle has too many instructions; reading it would take minutes."""
 
 
 def list_globals(file: IO[bytes]) -> list[str]:
-    """Return the dotted names that a pickle looks up, each once, in the order of their first use.
+    """Return the dotted names of a pickle's globals, each once, in the order of their first use.
 
-    ``file`` holds a pickle, or what ``torch.save`` wrote (in its old format the pickle of the
-    object itself is looked at). A name that is put together while loading stands as ``?``.
+    A name that is computed while the pickle is loaded is returned as ``?``.
+
+    Args:
+        file: a pickle, or a file of ``torch.save`` (in its old format, the pickle of the object is
+            read).
 
     Raises:
         LongPickle: it has more than ``MOST_INSTRUCTIONS``.
-        DamagedPickle: it ends early, or is no pickle.
+        DamagedPickle: it ends early, or is not a pickle.
 
     Example:
         >>> import collections, pickle
@@ -67,7 +67,7 @@ def list_globals(file: IO[bytes]) -> list[str]:
             file = io.BytesIO(_data_pickle(file))
         names = list(_names(file))
         if names == [str(_LEGACY_MAGIC)]:
-            for _ in range(_BEFORE_THE_OBJECT):
+            for _ in range(_LEGACY_PREAMBLE):
                 names = list(_names(file))
         return [name for name in dict.fromkeys(names) if not name.isdecimal()]
     except LongPickle:
@@ -77,52 +77,52 @@ def list_globals(file: IO[bytes]) -> list[str]:
 
 
 def foreign_globals(names: list[str]) -> list[str]:
-    """Return those of the names that are not there to build tensors, arrays and plain containers.
+    """Return the names that do not build tensors, arrays or plain containers.
 
-    >>> foreign(["torch._utils._rebuild_tensor_v2", "mynet.Net"])
+    >>> foreign_globals(["torch._utils._rebuild_tensor_v2", "mynet.Net"])
     ['mynet.Net']
     """
-    return [name for name in names if not _PLAIN.fullmatch(name)]
+    return [name for name in names if not _HARMLESS.fullmatch(name)]
 
 
 def _data_pickle(file: IO[bytes]) -> bytes:
     with zipfile.ZipFile(file) as archive:
         name = next(n for n in archive.namelist() if n.rpartition("/")[2] == "data.pkl")
         with archive.open(name) as record:
-            data = record.read(_MOST + 1)
-    if len(data) > _MOST:
-        raise LongPickle(f"it is longer than {_MOST:,} bytes")
+            data = record.read(_LONGEST_PICKLE + 1)
+    if len(data) > _LONGEST_PICKLE:
+        raise LongPickle(f"it is longer than {_LONGEST_PICKLE:,} bytes")
     return data
 
 
 def _names(file: IO[bytes]) -> Iterator[str]:
-    """Yield what one pickle looks up; the magic number of an old ``torch.save`` as its digits."""
-    before = last = "?"  # the two texts pushed last; only those are ever looked up together
+    """Yield the globals of one pickle; the magic number of an old ``torch.save`` as its digits."""
+    before = last = "?"  # the last two strings on the stack, which STACK_GLOBAL uses
     memo: dict[int, str] = {}
     for count, (opcode, arg, _) in enumerate(pickletools.genops(file)):
         if count == MOST_INSTRUCTIONS:
             raise LongPickle(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
-        does = _DOES.get(opcode.name, "push")
-        if does == "push":
+        effect = _EFFECTS.get(opcode.name, "push")
+        if effect == "push":
             before, last = last, "?"
-        elif does == "text":
+        elif effect == "text":
             before, last = last, str(arg)
-        elif does == "get":
+        elif effect == "get":
             before, last = last, memo.get(arg or 0, "?")
-        elif does == "put":
+        elif effect == "put":
             memo[len(memo) if arg is None else arg] = last
-        elif does == "global":
+        elif effect == "global":
             yield str(arg).replace(" ", ".")
-        elif does == "stack global":
+        elif effect == "stack global":
             yield f"{before}.{last}"
-        elif does == "extension":
+        elif effect == "extension":
             yield "?"
-        elif does == "number" and arg == _LEGACY_MAGIC:
+        elif effect == "number" and arg == _LEGACY_MAGIC:
             yield str(arg)
 
 
-def _does(name: str) -> str:
-    """What an instruction does, as far as names go."""
+def _effect(name: str) -> str:
+    """The effect of an instruction on the names of globals."""
     if name in ("GLOBAL", "INST"):
         return "global"
     if name.startswith(("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")):
@@ -135,4 +135,4 @@ def _does(name: str) -> str:
     return named.get(name, "extension" if name.startswith("EXT") else "push")
 
 
-_DOES = {opcode.name: _does(opcode.name) for opcode in pickletools.opcodes}
+_EFFECTS = {opcode.name: _effect(opcode.name) for opcode in pickletools.opcodes}

@@ -1,8 +1,11 @@
-r"""JSON that every parser reads: NaN and infinities, which JSON has no numbers for, become strings.
+r"""JSON that every parser reads, and checks of the types of values that were read from JSON.
 
-Lone surrogates, which UTF-8 has no bytes for, are written as they are shown: ``\udc80``.
+NaN and infinities, for which JSON has no numbers, become strings. Lone surrogates, which UTF-8
+cannot encode, are written as escapes: ``\udc80``. Keys keep their order or are sorted, so the same
+value is always the same text.
 
-Keys come out in the order given, or sorted: the same value is always the same text.
+A damaged file may still be valid JSON, with a number instead of a name or a list instead of a
+mapping. So the types of its values are checked before they are used.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from hookscope.files.escapes import encodable
 
+_LARGEST_INTEGER = 1 << 1023  # the largest integer that is accepted for a float
 Number = float | Literal["NaN", "Infinity", "-Infinity"]  # as ``dumps`` writes a float
 
 
@@ -24,8 +28,8 @@ def dumps(
 ) -> str:
     """Return ``value`` as strict JSON text; ``NaN``, ``Infinity`` and ``-Infinity`` as strings.
 
-    With ``surrogates`` lone surrogates stay what they are, so that a path whose bytes are no UTF-8
-    is read back as the same path.
+    With ``surrogates`` lone surrogates are not escaped, so that a path whose bytes are not UTF-8 is
+    read back as the same path.
 
     >>> dumps({"mean": float("nan"), "max": float("inf"), "shape": (1, 2)})
     '{"mean": "NaN", "max": "Infinity", "shape": [1, 2]}'
@@ -35,9 +39,9 @@ def dumps(
 
 
 def parse_number(value: float | int | str | None) -> float | int | None:
-    """Read back a number that ``dumps`` may have written as a string.
+    """Parse a number that ``dumps`` may have written as a string.
 
-    >>> number("-Infinity"), number(2), number(None)
+    >>> parse_number("-Infinity"), parse_number(2), parse_number(None)
     (-inf, 2, None)
     """
     return float(value) if isinstance(value, str) else value
@@ -55,42 +59,39 @@ def _plain(value: Any, text: Callable[[str], str]) -> Any:
     return value
 
 
-_LARGEST = 1 << 1023  # of whole numbers that stand for a float
-
-
 def type_error(value: Any, hint: Any, name: str = "it") -> str:
-    """Return what is wrong with ``value``, the first thing found; empty if it is of the type.
+    """Return the first error in the type of ``value``; empty if it has the type ``hint``.
 
     Args:
         value: plain values as ``json`` makes them.
         hint: ``str``, ``bool``, ``int``, ``float``, None, ``Any``, ``list[X]``, ``tuple[X, ...]``,
-            ``dict[str, X]``, a ``TypedDict``, a ``Literal``, or a union of these. A list may stand
-            for a tuple, and a whole number for a float. Of a ``TypedDict`` further keys are let be.
-        name: what the value is called in the answer.
+            ``dict[str, X]``, a ``TypedDict``, a ``Literal``, or a union of these. A list may be
+            used for a tuple, and an integer for a float. Other keys of a ``TypedDict`` are ignored.
+        name: the name of the value in the result.
 
     Example:
-        >>> misfit({"shape": [1, "3"]}, dict[str, list[int]])
+        >>> type_error({"shape": [1, "3"]}, dict[str, list[int]])
         "it.shape.1 is '3'"
     """
     kind = get_origin(hint) or hint
     if is_typeddict(kind):
-        return _of_keys(value, kind, name)
+        return _typed_dict_error(value, kind, name)
     if kind in (Union, UnionType):
-        wrong = [type_error(value, each, name) for each in get_args(hint)]
-        return "" if "" in wrong else max(wrong, key=len)  # the one that fits furthest into it
+        errors = [type_error(value, member, name) for member in get_args(hint)]
+        return "" if "" in errors else max(errors, key=len)  # the error that is nested deepest
     if kind in (list, tuple) and isinstance(value, list | tuple):
-        each = get_args(hint)[0]
-        return _first((item, each, f"{name}.{n}") for n, item in enumerate(value))
+        item_type = get_args(hint)[0]
+        return _first_error((item, item_type, f"{name}.{n}") for n, item in enumerate(value))
     if kind is dict and isinstance(value, dict):
-        each = get_args(hint)[1]
-        return _first((item, each, f"{name}.{key}") for key, item in value.items())
+        item_type = get_args(hint)[1]
+        return _first_error((item, item_type, f"{name}.{key}") for key, item in value.items())
     return "" if _is_plain(value, hint) else f"{name} is {repr(value)[:80]}"
 
 
 def fields_type_error(values: dict[str, Any], kind: type, name: str = "it") -> str:
-    """Return what is wrong with the values of the fields of ``kind``, as ``misfit`` does."""
-    hints = field_types(kind)
-    return _first((value, hints.get(key, Any), f"{name}.{key}") for key, value in values.items())
+    """Return the first error in the types of the fields of ``kind``; empty if there is none."""
+    types = field_types(kind)
+    return _first_error((v, types.get(key, Any), f"{name}.{key}") for key, v in values.items())
 
 
 @cache
@@ -99,12 +100,12 @@ def field_types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _of_keys(value: Any, kind: Any, name: str) -> str:
+def _typed_dict_error(value: Any, kind: Any, name: str) -> str:
     if not isinstance(value, dict):
         return f"{name} is {repr(value)[:80]}"
-    lacking = sorted(kind.__required_keys__ - value.keys())
-    if lacking:
-        return f"{name} has no {lacking[0]}"
+    missing = sorted(kind.__required_keys__ - value.keys())
+    if missing:
+        return f"{name} has no {missing[0]}"
     known = field_types(kind)
     return fields_type_error({key: item for key, item in value.items() if key in known}, kind, name)
 
@@ -119,9 +120,9 @@ def _is_plain(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):
         return hint is bool
     if hint is float and isinstance(value, int):
-        return abs(value) < _LARGEST
+        return abs(value) < _LARGEST_INTEGER
     return hint in (str, int, float) and isinstance(value, hint)
 
 
-def _first(found: Iterable[tuple[Any, Any, str]]) -> str:
-    return next((wrong for each in found if (wrong := type_error(*each))), "")
+def _first_error(checks: Iterable[tuple[Any, Any, str]]) -> str:
+    return next((error for check in checks if (error := type_error(*check))), "")

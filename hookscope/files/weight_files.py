@@ -1,4 +1,4 @@
-"""Which files hold the weights that a word names: one file, or a set with its index. Torch-free."""
+"""The files of a set of weights: a single file, or several files with an index."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from hookscope.errors import RequestError, WeightsFileError
 from hookscope.files.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
 
-# What is looked for in a folder, the first that is there: an index before the files it lists.
-_IN_FOLDER = (
+# The names to look for in a folder, in this order: an index before the files it lists.
+_FOLDER_PATTERNS = (
     ("*.safetensors.index.json",),
     ("*.safetensors",),
     ("*.bin.index.json",),
     ("pytorch_model.bin", "*.pth", "*.pt"),
 )
-# A number and not blake3.AUTO: the pool of threads that AUTO shares does not survive a fork.
+# Not blake3.AUTO: its shared pool of threads does not survive a fork.
 HASH_THREADS = min(os.cpu_count() or 1, 8)
-_SAVED_IN_PARTS = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {0} FILE.pth"
+_JOIN_COMMAND = "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {0} FILE.pth"
 
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """The files of a set of weights, or the one file.
+    """The files of a set of weights.
 
     Attributes:
-        index: the file that tells which tensor lies in which other one; None for a single file.
-        holders: the files, each with the names of tensors that the index says are in it; in order
-            of name. A single file has none there, as nothing but itself tells what it holds.
+        index: the file that maps each tensor to a file; None for a single file.
+        holders: the files in order of name, each with the names of its tensors by the index; no
+            names for a single file.
     """
 
     index: str | None
@@ -43,9 +43,8 @@ class WeightFiles:
     def blake3(self) -> str:
         """Return the BLAKE3 of the file in hexadecimal.
 
-        Of a set it is that of a list of the index and then its files in order of name, as
-        ``b3sum INDEX FILE ...`` prints it in their folder: a line for each with its BLAKE3, two
-        spaces, and its name in the index.
+        For several files it is the BLAKE3 of the output of ``b3sum INDEX FILE ...`` in their folder
+        with the files in order of name: a line for each with its BLAKE3, two spaces and its name.
         """
         if self.index is None:
             (path,) = self.holders
@@ -70,48 +69,51 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
 def blake3_of(path: str | os.PathLike[str]) -> str:
     """Return the BLAKE3 of a file's bytes in hexadecimal, as ``b3sum`` prints it.
 
-    Weights take many gigabytes. BLAKE3 hashes them on all cores, each about three times as fast as
-    SHA-256 with the processor's own instructions for it, and many times as fast without.
+    Weights have many gigabytes. BLAKE3 uses all cores, and each core is about three times as fast
+    as SHA-256 with hardware instructions, and many times as fast as without.
     """
     digest = blake3(max_threads=HASH_THREADS)
-    with open(path, "rb") as file:  # not mapped: that would count as memory of this process
+    with open(path, "rb") as file:  # not mapped, which would count as memory of this process
         while chunk := file.read(1 << 24):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def find_weight_files(word: str) -> WeightFiles:
-    """Return the files that ``word`` means: an existing file, an index, or a folder.
+def find_weight_files(path: str) -> WeightFiles:
+    """Return the files of ``path``: an existing file, an index, or a folder.
 
     Raises:
-        RequestError: a folder holds no weights, or several.
+        RequestError: a folder has no weights, or several.
         WeightsFileError: an index is damaged, names files outside its folder, or files are missing.
     """
-    path = _in_folder(word) if os.path.isdir(word) else word
-    return _listed(path) if path.endswith(".json") else WeightFiles(None, {path: ()})
+    if os.path.isdir(path):
+        path = _find_in_folder(path)
+    return _read_index(path) if path.endswith(".json") else WeightFiles(None, {path: ()})
 
 
-def _in_folder(folder: str) -> str:
+def _find_in_folder(folder: str) -> str:
+    """The path of the single weights file or index in a folder."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise RequestError(
             f"The folder {folder!r} cannot be read: {error.strerror}.", "Check its permissions."
         ) from error
-    for patterns in _IN_FOLDER:
-        found = [name for name in names if any(fnmatchcase(name, p) for p in patterns)]
-        if len(found) > 1:
+    for patterns in _FOLDER_PATTERNS:
+        matches = [name for name in names if any(fnmatchcase(name, p) for p in patterns)]
+        if len(matches) > 1:
             raise RequestError(
-                f"{folder!r} is a folder with {len(found)} files of weights and no index that puts"
-                f" them together: {', '.join(found[:3])}{' ...' if len(found) > 3 else ''}.",
-                f"Name one of them: --weights {os.path.join(folder, found[0])}",
+                f"{folder!r} is a folder with {len(matches)} files of weights and no index that"
+                f" puts them together: {', '.join(matches[:3])}"
+                f"{' ...' if len(matches) > 3 else ''}.",
+                f"Name one of them: --weights {os.path.join(folder, matches[0])}",
             )
-        if found:
-            return os.path.join(folder, found[0])
+        if matches:
+            return os.path.join(folder, matches[0])
     if any(name.endswith(".distcp") for name in names):
         raise RequestError(
             f"{folder!r} is a folder that torch.distributed.checkpoint wrote.",
-            f"Make one file of it: {_SAVED_IN_PARTS.format(folder)}",
+            f"Make one file of it: {_JOIN_COMMAND.format(folder)}",
         )
     raise RequestError(
         f"{folder!r} is a folder, and no weights are in it.",
@@ -119,8 +121,8 @@ def _in_folder(folder: str) -> str:
     )
 
 
-def _listed(index: str) -> WeightFiles:
-    """The files that an index names, which all must be there."""
+def _read_index(index: str) -> WeightFiles:
+    """The files that an index names, all of which must exist."""
     names: dict[str, list[str]] = {}
     for tensor, file in _weight_map(index).items():
         if _leaves_folder(file):
@@ -142,7 +144,7 @@ def _listed(index: str) -> WeightFiles:
 
 
 def _weight_map(index: str) -> dict[str, str]:
-    """What an index says: the file of each tensor."""
+    """The content of an index: the file of each tensor."""
     try:
         with open(index, encoding="utf-8") as file:
             content = json.load(file)
@@ -152,21 +154,18 @@ def _weight_map(index: str) -> dict[str, str]:
         ) from error
     except (ValueError, RecursionError):
         content = None
-    found = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(found, dict) or not found or not all(map(_is_text, found.values())):
+    files = content.get("weight_map") if isinstance(content, dict) else None
+    valid = isinstance(files, dict) and all(isinstance(file, str) for file in files.values())
+    if not files or not valid:
         raise WeightsFileError(
             f"{index!r} is no index of weights: it has no weight_map that names a file for each"
             " tensor.",
             WRITE_AGAIN,
         )
-    return found
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return dict(files)
 
 
 def _leaves_folder(file: str) -> bool:
-    """Whether a name in an index could lead elsewhere, on any system."""
+    """Whether a name in an index could be outside its folder, on any operating system."""
     parts = re.split(r"[/\\]", file)
     return ":" in file or "\0" in file or any(part in ("", ".", "..") for part in parts)

@@ -73,15 +73,20 @@ class Capture(Recording, Mapping[str, Tensor]):
         aliases: tuple[str, ...] = (),
         weight_norm: float | None = None,
         held: bool = True,
+        summary: partial[Stats] | None = None,
     ) -> Record:
         """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it.
 
-        With ``held=False`` only its record is kept, with its statistics as they are now.
+        With ``held=False`` only its record is kept, with its statistics as they are now, or with
+        those that ``summary`` returns.
         """
         key = first = key_of(module, call, what)
         again = 2
         while key in self._records:  # the dict keys 1 and "1", say, give one name
             key, again = f"{first}~{again}", again + 1
+        if summary is None:
+            summary = partial(summarize, tensor)
+            summary = summary if held else partial(Stats, **summary().to_json())
         record = Record(
             key=key,
             module=module,
@@ -94,9 +99,7 @@ class Capture(Recording, Mapping[str, Tensor]):
             device=str(tensor.device),
             aliases=aliases,
             weight_norm=weight_norm,
-            summary=partial(summarize, tensor)
-            if held
-            else partial(Stats, **summarize(tensor).to_json()),
+            summary=summary,
         )
         if held:
             self._tensors[key] = tensor
@@ -130,6 +133,6 @@ class Capture(Recording, Mapping[str, Tensor]):
         """
         tensors, info = store.read_tensors(path)
         capture = cls()
-        capture.take_info(info, {key: tensor.shape for key, tensor in tensors.items()}, path)
+        capture.load_info(info, {key: tensor.shape for key, tensor in tensors.items()}, path)
         capture._tensors = {key: tensors[key] for key in capture._records}
         return capture

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from hookscope.hooks.registry import HookSet, backward_pass_id
-from hookscope.tensors.clones import InputClone, clone_preserving_strides
+from hookscope.hooks.registry import HookSet
+from hookscope.hooks.torch_state import backward_pass_id
+from hookscope.tensors.input_clones import InputClone, clone_preserving_strides
 from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_tensors
 
 Edge = tuple[Node, int]
@@ -125,10 +126,11 @@ class GradientShares:
         here.depth += 1
         return next_node_number()
 
-    def forget(self) -> None:
-        """No call is under way on this thread any more: an interrupt has ended them."""
-        self._here.depth = 0
-        self._here.shares.clear()
+    def abandon(self) -> None:
+        """A call is under way no more, which an interrupt has ended."""
+        self._here.depth -= 1
+        if self._here.depth == 0:
+            self._here.shares.clear()
 
     def edge(self, tensor: Tensor) -> Edge:
         """The place of a tensor in the graph."""

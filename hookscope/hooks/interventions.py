@@ -1,7 +1,7 @@
-"""What the user asks to be done to a run, and that in force: edits, and hooks of their own.
+"""Interventions in a run: edits and user hooks, bound to layers, and put in force.
 
-Going forward they come before the recording hooks, and going back too: what is recorded is what
-went on. Where a layer has both, its edits come first.
+They act before the recorder, forward and backward: what is recorded is what the model goes on with.
+Where a layer has both, its edits come first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import nn
 from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
 from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
@@ -22,12 +23,12 @@ from hookscope.tensors.interrupts import signal_safe_contextmanager
 
 @dataclass(frozen=True)
 class BoundInterventions:
-    """All that is to be done to a run.
+    """All interventions in a run.
 
     Attributes:
-        values: edits of what goes forward.
-        gradients: edits of the gradients that come back.
-        hooks: the user's own, of every kind.
+        values: edits of values in the forward pass.
+        gradients: edits of gradients in the backward pass.
+        hooks: user hooks of every kind.
     """
 
     values: tuple[BoundEdit, ...] = ()
@@ -39,7 +40,7 @@ class BoundInterventions:
 
     @property
     def hands_on_clones(self) -> bool:
-        """Whether what is done to gradients hands clones through the model, which it may notice."""
+        """Whether the model is given clones, which it may notice, to intervene in its gradients."""
         return bool(self.gradients or self.hooks_of(GRADIENT_HOOKS))
 
     def hooks_of(self, kinds: tuple[str, ...]) -> list[UserHook]:
@@ -56,19 +57,20 @@ def forward_interventions(
     *,
     keep: bool = False,
 ) -> Iterator[Editor]:
-    """Change what goes forward; enter it before the recorder.
+    """Intervene in the forward pass; enter it before the recorder.
 
     Args:
-        plan: what is to be done.
+        plan: the interventions.
         model: the model that runs.
-        seed: the run's.
-        recorder: keeps what hooks emit; None where the run only checks another one.
-        keep: let the recorder keep edited values as they were before, too.
+        seed: of the run.
+        recorder: stores what hooks emit; None where the run only checks another one.
+        keep: let the recorder also store edited values as they were before.
     """
+    calls = CallRegistry(model) if recorder is None else recorder.calls
     hooks = plan.hooks_of(VALUE_HOOKS)
     with (
-        Editor(model, plan.values, seed, recorder if keep else None) as editor,
-        attach_user_hooks(model, hooks, recorder),
+        Editor(model, plan.values, seed, calls, recorder if keep else None) as editor,
+        attach_user_hooks(calls, hooks, recorder),
     ):
         yield editor
 
@@ -77,13 +79,13 @@ def forward_interventions(
 def backward_interventions(
     plan: BoundInterventions, model: nn.Module, seed: int, recorder: Recorder
 ) -> Iterator[Editor]:
-    """Change the gradients that come back; enter it after the recorder.
+    """Intervene in the backward pass; enter it after the recorder.
 
-    What is attached last stands nearest to the loss: that is why the edits come after the hooks.
+    What is attached last is nearest to the loss: that is why the edits come after the hooks.
     """
     hooks = plan.hooks_of(GRADIENT_HOOKS)
     with (
-        attach_user_hooks(model, hooks, recorder),
-        Editor(model, plan.gradients, seed, recorder) as editor,
+        attach_user_hooks(recorder.calls, hooks, recorder),
+        Editor(model, plan.gradients, seed, recorder.calls, recorder) as editor,
     ):
         yield editor

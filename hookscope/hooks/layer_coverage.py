@@ -1,7 +1,7 @@
 """Which of the chosen layers ran, and the likely cause where one never did.
 
-Silence looks like success: a hook on a module that is never called records nothing and says
-nothing. The causes here are read off the model's structure, so they are likely and not certain.
+A hook on a module that is never called records nothing, without an error. The causes are inferred
+from the model's structure, so they are likely and not certain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hookscope.results.records import Coverage, ExecutedModule, UnexecutedModule
 # By name, as a module from a scripted file bears the name of its class and is of another.
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 OTHER_THREADS = "only threads called it that the recording does not belong to"
-UNEXPLAINED = "a branch not taken"  # how the cause begins where the model's structure tells none
+UNEXPLAINED = "a branch not taken"  # begins the cause that is given where no other fits
 
 
 def summarize_coverage(
@@ -25,7 +25,7 @@ def summarize_coverage(
     calls: Mapping[nn.Module, int],
     elsewhere: Collection[nn.Module] = (),
 ) -> Coverage:
-    """Part ``layers`` into those that ran and those that did not.
+    """Divide ``layers`` into those that ran and those that did not.
 
     Args:
         model: the model that the layers belong to.
@@ -35,22 +35,22 @@ def summarize_coverage(
     """
     order = {module: i for i, module in enumerate(calls)}
     ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
-    idle = [x for x in layers if not calls.get(x.module)]
-    idle_names = {x.name for x in idle}
+    unused = [x for x in layers if not calls.get(x.module)]
+    unused_names = {x.name for x in unused}
     causes = (
-        OTHER_THREADS if x.module in elsewhere else _likely_cause(model, x, idle_names, calls)
-        for x in idle
+        OTHER_THREADS if x.module in elsewhere else _likely_cause(model, x, unused_names, calls)
+        for x in unused
     )
     return Coverage(
         tuple(ExecutedModule(x.name, x.type, calls[x.module]) for x in ran),
         tuple(
-            UnexecutedModule(x.name, x.type, cause) for x, cause in zip(idle, causes, strict=True)
+            UnexecutedModule(x.name, x.type, cause) for x, cause in zip(unused, causes, strict=True)
         ),
     )
 
 
 def _likely_cause(
-    model: nn.Module, layer: Layer, idle: set[str], calls: Mapping[nn.Module, int]
+    model: nn.Module, layer: Layer, unused: set[str], calls: Mapping[nn.Module, int]
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if _is_a(module, *CONTAINERS):
@@ -58,10 +58,10 @@ def _likely_cause(
     parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention hands its weights to a fused kernel instead of calling it"
-    above = [name for name in _ancestors(layer.name) if name in idle]
+    above = [name for name in _ancestors(layer.name) if name in unused]
     if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
-    if _is_a(module, "Sequential") and next(module.children(), None) is None:
+    if _is_a(module, "Sequential") and not list(module.children()):
         return "a container that holds nothing"
     if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
         return "a container: its parent runs what is in it one by one"

@@ -1,8 +1,8 @@
-"""The named modules of a model, and the tree that tells of them: types, parameters, aliases.
+"""The named modules of a model, and the tree that describes them: types, parameters, aliases.
 
-Names are what ``named_modules()`` gives, except that the model itself is called ``.``, and that
-what a wrapper holds bears the wrapper's name. A module that is reachable under several names stands
-in the tree once, under the first of them.
+Names are those of ``named_modules()``, except that the model itself is called ``.``, and that the
+module in a wrapper has the wrapper's name. A module that is reachable under several names is in the
+tree once, under the first of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Layer:
     @property
     def leaf(self) -> bool:
         """Whether the module has no children."""
-        return next(self.module.children(), None) is None
+        return not list(self.module.children())
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
@@ -81,24 +81,29 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def submodule(model: nn.Module, name: str) -> nn.Module | None:
     """Return the module that ``layers_of`` calls ``name``; None if there is none such."""
-    found = unwrapped(model)
+    module = unwrapped(model)
     for part in name.split(".") if name not in ("", ROOT) else ():
-        child = found._modules.get(part)
+        child = module._modules.get(part)
         if child is None:
             return None
-        found = unwrapped(child)
-    return found
+        module = unwrapped(child)
+    return module
 
 
 def check_not_lazy(model: nn.Module) -> None:
     """Raise RequestError if a parameter or buffer has no shape before the first run."""
-    for layer in layers_of(model):
-        own = chain(layer.module.parameters(recurse=False), layer.module.buffers(recurse=False))
-        if any(map(is_lazy, own)):
+    lazy = [module for module in model.modules() if _is_lazy(module)]
+    for layer in layers_of(model) if lazy else ():
+        if layer.module is lazy[0]:
             raise RequestError(
                 f"{layer.name} ({layer.type}) has no shape yet: it is lazy.",
                 "Run the model once before you hand it over.",
             )
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    own = chain(module._parameters.values(), module._buffers.values())
+    return any(tensor is not None and is_lazy(tensor) for tensor in own)
 
 
 def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
@@ -107,23 +112,23 @@ def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
     The traceback knows without any hook which module was running when an exception was raised.
     """
     names = {id(layer.module): layer.name for layer in layers_of(model)}
-    found = ROOT
+    name = ROOT
     while traceback is not None:
-        found = names.get(id(traceback.tb_frame.f_locals.get("self")), found)
+        name = names.get(id(traceback.tb_frame.f_locals.get("self")), name)
         traceback = traceback.tb_next
-    return found
+    return name
 
 
 def tensors_in_traceback(module: nn.Module, traceback: TracebackType | None) -> list[Tensor]:
     """Return the tensors among the variables of the innermost method of ``module`` that ran."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     while traceback is not None:
         variables = traceback.tb_frame.f_locals
         if variables.get("self") is module:
-            found = [value for value in variables.values() if isinstance(value, Tensor)]
-            found = [value for value in found if not value.is_nested]  # may have no shape
+            tensors = [value for value in variables.values() if isinstance(value, Tensor)]
+            tensors = [value for value in tensors if not value.is_nested]  # may have no shape
         traceback = traceback.tb_next
-    return found
+    return tensors
 
 
 def describe_model(model: nn.Module, word: str) -> ModuleTree:
@@ -132,7 +137,7 @@ def describe_model(model: nn.Module, word: str) -> ModuleTree:
     Costs no copy of any parameter and works on the meta device.
 
     Example:
-        >>> describe(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
+        >>> describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
         10
     """
     nodes = tuple(_describe_one(layer) for layer in layers_of(model))
@@ -160,8 +165,8 @@ def _describe_one(layer: Layer) -> ModuleNode:
 
 
 def _source_of(module: nn.Module) -> str:
-    told = getattr(module, "_hookscope_source", None)
-    if isinstance(told, str):
-        return told
+    source = getattr(module, "_hookscope_source", None)
+    if isinstance(source, str):
+        return source
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""

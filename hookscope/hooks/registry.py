@@ -1,87 +1,45 @@
-"""The only file that registers hooks: on modules, tensors and optimizers, and takes them off again.
+"""The only file that registers hooks, and the one place that numbers the calls of modules.
 
-What the hooks do is the business of whoever attaches them: ``recorder``, ``edits``, ``own_hooks``,
-``tracing``.
+``HookSet`` registers hooks on modules, tensors and optimizers and removes them. ``CallRegistry``
+numbers the calls of modules and passes each to its subscribers: recorder, editor, user hooks,
+tracer and others.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _len_torch_function_stack
 from torch.autograd.graph import Node
 from torch.nn.modules.module import (
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
-from hookscope.specs.record_kinds import INPUT
+from hookscope.hooks.hook import Hook, HookDict, keep_in_copies, leave_out_of_copies
+from hookscope.hooks.hooked_module import HookedModule
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
 from hookscope.tensors.interrupts import SignalSafeContext, signal_safe_contextmanager
-from hookscope.tensors.nested import TensorPath
-from hookscope.tensors.threads import RecordingThreads, SharedSetting, fork_safe_lock
+from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
 
-# The stance of the compiler is one of the whole process, and so is the counter that gives hooks
-# their ids; a tensor gets its dict of hooks with the first one. Threads take turns at them.
-_eager = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
+# The counter that gives hooks their ids is one of the whole process, and a tensor gets its dict of
+# hooks with the first one. Threads take turns at them.
 _registering = fork_safe_lock()
 
-
-@signal_safe_contextmanager
-def without_compilation(model: nn.Module) -> Iterator[bool]:
-    """Run compiled modules of ``model`` as they were written; gives whether there are any."""
-    compiled = any(map(_is_compiled, model.modules()))
-    if compiled:
-        _eager.acquire()
-    try:
-        yield compiled
-    finally:
-        if compiled:
-            _eager.release()
-
-
-class Hook:
-    """A function that is called as a hook, for the calls that belong to a recording.
-
-    For a call by another thread it returns None, which changes nothing. It takes whatever comes:
-    PyTorch reads from a second dict whether a hook wants keyword arguments, and in a call that is
-    under way as the hook is taken off it may find the hook and not that entry.
-    """
-
-    __slots__ = ("_elsewhere", "_function", "_module", "_threads")
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        threads: RecordingThreads,
-        elsewhere: set[nn.Module],
-        module: nn.Module | None = None,
-    ) -> None:
-        self._function = function
-        self._threads = threads
-        self._elsewhere = elsewhere
-        self._module = module
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the function, or do nothing."""
-        if self._threads.includes_current_thread():
-            return as_hook(self._function, *args)
-        if self._module is not None:
-            self._elsewhere.add(self._module)
-        return None
+_CALL = nn.Module._call_impl.__code__
 
 
 class HookSet(SignalSafeContext["HookSet"]):
-    """Hooks in and around a model, which the end of a ``with`` block takes off, however it ends.
+    """Hooks in and around a model; the end of a ``with`` block removes them, however it ends.
 
     They are called for what the thread that entered the block does; see
     ``hookscope.tensors.threads``. A copy or a pickle of the model that is made within the block is
@@ -104,9 +62,9 @@ class HookSet(SignalSafeContext["HookSet"]):
         self._left_out: dict[int, tuple[HookDict, ...]] = {}
 
     def _enter(self) -> HookSet:
-        self.stands_in_for_compiled = any(map(_is_compiled, self.model.modules()))
+        self.stands_in_for_compiled = any(map(is_compiled, self.model.modules()))
         if self.stands_in_for_compiled:
-            _eager.acquire()
+            EAGER.acquire()
         self.threads.open()
         return self
 
@@ -115,10 +73,10 @@ class HookSet(SignalSafeContext["HookSet"]):
             while self._handles:
                 self._handles.pop().remove()
             while self._left_out:
-                _keep_in_copies(*self._left_out.popitem()[1])
+                keep_in_copies(*self._left_out.popitem()[1])
         self.threads.close()
         if self.stands_in_for_compiled:
-            _eager.release()
+            EAGER.release()
             self.stands_in_for_compiled = False
 
     @contextmanager
@@ -213,81 +171,167 @@ class HookSet(SignalSafeContext["HookSet"]):
     def _hook(self, function: Callable[..., Any], module: nn.Module | None = None) -> Hook:
         return Hook(function, self.threads, self.called_elsewhere, module)
 
-    def _leave_out_of_copies(self, hooks: HookDict, *marks: HookDict) -> None:
-        """Leave our entries out of copies and pickles of a module's dict of hooks, and of others.
-
-        ``marks`` are the dicts that say of each hook how it is called. ``copy`` and ``pickle`` ask
-        an object itself for its ``__reduce__`` before its class.
-        """
-        self._left_out[id(hooks)] = (hooks, *marks)
-        if "__reduce__" not in vars(hooks):  # another recording may have put it there
-            for members in (hooks, *marks):
-                # Weak, or each dict would hold itself.
-                reduced = partial(_without_ours, weakref.ref(members), weakref.ref(hooks))
-                members.__reduce__ = reduced  # type: ignore[method-assign]
+    def _leave_out_of_copies(self, hooks: HookDict, *options: HookDict) -> None:
+        self._left_out[id(hooks)] = (hooks, *options)
+        leave_out_of_copies(hooks, *options)
 
 
-HookDict = dict[int, Any]  # an OrderedDict, which can have attributes
+class _OpenCalls(threading.local):
+    """The calls that are under way on this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.calls: list[ModuleCall] = []
 
 
-def _without_ours(
-    members: weakref.ref[HookDict], hooks: weakref.ref[HookDict]
-) -> tuple[type, tuple[()], None, None, Iterator[tuple[int, Any]]]:
-    ours: Mapping[int, Any] = hooks() or {}
-    items = [
-        (number, value)
-        for number, value in (members() or {}).items()
-        if not isinstance(ours.get(number), Hook)
-    ]
-    return OrderedDict, (), None, None, iter(items)
+class CallRegistry:
+    """Numbers the calls of a model's modules and passes each call to its subscribers.
 
+    Every module has one pair of hooks, whatever the number of subscribers. They act in the order in
+    which they subscribed, before a call and after it.
 
-def _keep_in_copies(hooks: HookDict, *marks: HookDict) -> None:
-    """Let the dicts be copied as a whole again, once none of our hooks is left."""
-    if not any(isinstance(hook, Hook) for hook in hooks.values()):
-        for members in (hooks, *marks):
-            vars(members).pop("__reduce__", None)
+    A call has its number from its beginning, so that numbers do not depend on which calls return,
+    and every subscriber sees the same one. The replicas of a module that several threads run count
+    as the module itself. Calls of threads that do not belong to the recording have no number; see
+    ``hookscope.tensors.threads``.
 
+    Args:
+        model: the model that is going to run.
 
-class _Depth(threading.local):
-    hooks = 0
-
-
-_depth = _Depth()
-
-
-def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function as hooks are: what it computes is not the model's doing."""
-    _depth.hooks += 1
-    try:
-        return function(*args, **kwargs)
-    finally:
-        _depth.hooks -= 1
-
-
-class FunctionMode(SignalSafeContext[None]):
-    """A function mode of PyTorch's in force; afterwards its stack of modes is as deep as before.
-
-    PyTorch takes a mode off its stack while the mode handles a call. An interrupt may keep it from
-    putting the mode back, so that there is nothing to take off at the end.
+    Attributes:
+        hooks: the hooks on modules; in force while there is a subscriber.
+        counts: how many calls of each module have begun, in the order of their first calls.
     """
 
-    def __init__(self, mode: TorchFunctionMode) -> None:
-        self._mode = mode
-        self._depth = 0
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.hooks = HookSet(model)
+        self.counts: dict[nn.Module, int] = {}
+        self._subscribers: list[CallSubscriber] = []
+        self._modules: dict[nn.Module, HookedModule] = {}
+        self._open = _OpenCalls()
+        self._counting = threading.Lock()  # replicas of one model run on a thread each
+        self._is_paused = False
 
-    def _enter(self) -> None:
-        self._depth = _len_torch_function_stack()
-        _push_mode(self._mode)
+    def subscribe(
+        self, subscriber: CallSubscriber, layers: Iterable[Layer], *, first: bool = False
+    ) -> None:
+        """Tell ``subscriber`` of the calls of ``layers``; may be called again to add layers.
 
-    def _leave(self, *error: object) -> None:
-        while _len_torch_function_stack() > self._depth:
-            _pop_mode()
+        With ``first`` its ``before_call`` runs before the model's own hooks. To be called where no
+        signal interrupts.
+        """
+        is_new = subscriber not in self._subscribers
+        if is_new:
+            if not self._subscribers:
+                self.hooks.__enter__()
+            self._subscribers.append(subscriber)
+        try:
+            for layer in layers:
+                if layer.module not in self._modules:
+                    self._modules[layer.module] = HookedModule(self, layer)
+                self._modules[layer.module].add(subscriber, first=first)
+        except BaseException:
+            if is_new:
+                self.unsubscribe(subscriber)
+            raise
 
+    def unsubscribe(self, subscriber: CallSubscriber) -> None:
+        """Tell ``subscriber`` of no more calls; with the last one all hooks are removed."""
+        if subscriber not in self._subscribers:
+            return
+        self._subscribers.remove(subscriber)
+        for hooked in self._modules.values():
+            hooked.remove(subscriber)
+        if not self._subscribers:
+            self.hooks.__exit__(None, None, None)
+            self._modules.clear()
+            self._open = _OpenCalls()
 
-def hook_depth() -> int:
-    """How many functions are running on this thread, one within the other, ``as_hook``."""
-    return _depth.hooks
+    @signal_safe_contextmanager
+    def subscribed(self, subscriber: CallSubscriber, layers: Iterable[Layer]) -> Iterator[None]:
+        """Tell ``subscriber`` of the calls of ``layers`` that are made within the block."""
+        self.subscribe(subscriber, layers)
+        try:
+            yield
+        finally:
+            self.unsubscribe(subscriber)
+
+    def counts_of(self, modules: Container[nn.Module]) -> dict[nn.Module, int]:
+        """Return how often each of ``modules`` was called, in the order of their first calls."""
+        return {module: count for module, count in self.counts.items() if module in modules}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Give no numbers to the calls that begin within the block."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def begin(self, layer: Layer, module: nn.Module) -> ModuleCall:
+        """Number a call that begins. ``module`` is that of the layer or a replica of it."""
+        calls = self._open.calls
+        if calls and module is self.model:
+            self._abandon_interrupted()
+        recomputed = inside_backward()
+        number = 0
+        if not recomputed and not self._is_paused:
+            with self._counting:
+                number = self.counts[layer.module] = self.counts.get(layer.module, 0) + 1
+        call = ModuleCall(layer, module, number, recomputed, sys.exc_info()[1])
+        calls.append(call)
+        return call
+
+    def find(self, module: nn.Module, kwargs: dict[str, Any]) -> ModuleCall | None:
+        """Return the call of ``module`` on this thread that PyTorch calls a hook for.
+
+        A call that an interrupt ended may be left above it. ``kwargs`` tells the two apart: PyTorch
+        makes a dict for each call, and it is another one only if a hook that is not ours made one.
+        """
+        calls = self._open.calls
+        if calls and calls[-1].layer.module is module and calls[-1].kwargs is kwargs:
+            return calls[-1]
+        calls = [call for call in calls if call.layer.module is module]
+        same = (call for call in reversed(calls) if call.kwargs is kwargs)
+        return next(same, calls[-1] if calls else None)
+
+    def abandon_inner(self, call: ModuleCall) -> None:
+        """Remove the calls within ``call`` that an interrupt ended, which the model caught."""
+        calls = self._open.calls
+        while calls and calls[-1] is not call:
+            self._remove_last()
+
+    def end(self, call: ModuleCall) -> None:
+        """Remove a call, and those within it."""
+        self.abandon_inner(call)
+        if self._open.calls:
+            self._remove_last()
+
+    def _remove_last(self) -> None:
+        last = self._open.calls.pop()
+        for subscriber, state in last.states.items():
+            subscriber.abandon_call(last, state)
+
+    def _abandon_interrupted(self) -> None:
+        """Forget this thread's open calls if none of them is on its stack.
+
+        PyTorch calls no hook when a call ends with an exception that is not an ``Exception``, such
+        as KeyboardInterrupt, and the recording may continue after it.
+        """
+        calls = self._open.calls
+        modules = {call.layer.module for call in calls}
+        frame: FrameType | None = sys._getframe(1)
+        outermost = False
+        while frame is not None:
+            if frame.f_code is _CALL:
+                module = frame.f_locals["self"]
+                if outermost and module in modules:
+                    return
+                outermost |= module is self.model
+            frame = frame.f_back
+        if outermost:
+            self.end(calls[0])
 
 
 def disable_module_fast_path(module: nn.Module) -> None:
@@ -300,23 +344,3 @@ def disable_module_fast_path(module: nn.Module) -> None:
 
 def _nothing(*_: object) -> None:
     pass
-
-
-def inside_backward() -> bool:
-    """Whether a backward pass is under way: a module that runs now is being run again for it."""
-    return backward_pass_id() != -1
-
-
-def backward_pass_id() -> int:
-    """The number of the backward pass that is under way on this thread; -1 outside any."""
-    return torch._C._current_graph_task_id()
-
-
-def what_of(kind: str, path: TensorPath) -> str:
-    """Name a tensor in the output or input of a call: ``output.1.0``, ``input.mask``."""
-    # An input's path begins with 0 for positional and 1 for keyword arguments.
-    return ".".join((kind, *(path[1:] if kind == INPUT else path)))
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None

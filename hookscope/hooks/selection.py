@@ -1,6 +1,6 @@
-"""From layer patterns to layers: which modules of a model were meant.
+"""Select the layers of a model that patterns name.
 
-Nothing found is reported as an error that suggests similar names.
+A pattern that matches nothing is an error, which suggests similar names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def select(
     wanted = list(types)
     for name in wanted:
         _demand_type(every, name)
-    found = tuple(
+    selected = tuple(
         layer
         for layer in every
         if layer in kept
@@ -59,24 +59,24 @@ def select(
         and (depth is None or layer.depth <= depth)
         and (not leaves or layer.leaf)
     )
-    if not found:
+    if not selected:
         raise LayerError(
             "No layer is left after all the filters.", f"'hookscope tree {word}' lists them all."
         )
-    return found
+    return selected
 
 
 def _matched(every: Sequence[Layer], pattern: str, word: str) -> set[Layer]:
     """The layers that one positive pattern names, by their first name or an alias."""
     test: Callable[[str], bool] = patterns.compile_pattern(pattern)
-    found = {layer for layer in every if any(map(test, (layer.name, *layer.aliases)))}
-    if not found:
+    matches = {layer for layer in every if any(map(test, (layer.name, *layer.aliases)))}
+    if not matches:
         near = did_you_mean(pattern, [n for layer in every for n in (layer.name, *layer.aliases)])
         raise LayerError(
             f"No layer of {word} matches {pattern!r}.",
             f"{near} 'hookscope tree {word}' lists them all.".strip(),
         )
-    return found
+    return matches
 
 
 def _demand_type(every: Sequence[Layer], name: str) -> None:

@@ -1,8 +1,8 @@
-"""Watch a model run: which module was called when, within which other, and for how long.
+"""Trace a run: which module was called when, within which other, and for how long.
 
-The clock stands still while a hook of ours works, so what is measured is the model, and PyTorch's
-own effort to call the hooks. On the way back a module begins where the gradient arrives at its
-outputs and ends where it leaves its inputs; two gates in the graph tell
+The clock is stopped while a hook of ours works, so what is measured is the model, and the time that
+PyTorch takes to call the hooks. In the backward pass a module begins when the gradient arrives at
+its outputs and ends when it leaves its inputs; two gates in the graph notice both
 (``hookscope.tensors.gradient_gate``).
 """
 
@@ -21,7 +21,9 @@ from torch import Tensor, nn
 
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.registry import HookSet, inside_backward
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry
+from hookscope.results.module_tree import ROOT
 from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
 from hookscope.tensors.interrupts import SignalSafeContext
@@ -38,7 +40,7 @@ class _Clock:
 
     @contextmanager
     def stopped(self) -> Iterator[float]:
-        """Stop the clock for the block, and tell what it shows."""
+        """Stop the clock for the block; yields its time."""
         if self.device.type != "cpu":  # what was asked of a GPU before is to be over
             torch.accelerator.synchronize()
         now = time.perf_counter()
@@ -67,7 +69,7 @@ class _Span:
     inputs: tuple[Shape, ...] = ()
     outputs: tuple[Shape, ...] = ()
     bytes: int = 0
-    way: BackwardHookPair | None = field(default=None, repr=False)
+    gates: BackwardHookPair | None = field(default=None, repr=False)
 
     def lies_in(self, other: _Span | None) -> bool:
         """Whether it is ``other`` or ran within it."""
@@ -92,20 +94,32 @@ class _Span:
 
 
 class _Running(threading.local):
-    """The calls that are under way on this thread; None for one that is not noted."""
+    """The spans of calls that are under way on this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.spans: list[_Span | None] = []
+        self.spans: list[_Span] = []
 
 
-class Tracer(SignalSafeContext["Tracer"]):
-    """Notes every call of the chosen layers of a model while the ``with`` block runs.
+class _GradientRequest(CallSubscriber):
+    """Gives a model inputs that require grad, so that gradients come back to them."""
+
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+
+    def before_call(self, call: ModuleCall) -> None:
+        """Replace the inputs."""
+        with self._clock.stopped():
+            call.args, call.kwargs = map_tensors((call.args, call.kwargs), _requiring_grad)
+
+
+class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
+    """Records every call of the chosen layers of a model while the ``with`` block runs.
 
     Args:
         model: the model whose layers these are.
         layers: which modules to watch.
         device: where the model runs.
-        backward: whether to watch the way back too, which hands clones through the model.
+        backward: whether to trace the backward pass too, which passes clones through the model.
     """
 
     def __init__(
@@ -115,88 +129,91 @@ class Tracer(SignalSafeContext["Tracer"]):
         self.layers = tuple(layers)
         self.backward = backward
         self._clock = _Clock(device)
-        self._hooks = HookSet(model)
+        self._calls = CallRegistry(model)
+        self._gradient_request = _GradientRequest(self._clock)
         self._spans: list[_Span] = []
-        self._calls: dict[nn.Module, int] = {}
         self._running = _Running()
-        self._opener: list[_Span | None] = []  # what runs on the thread that opened it
+        self._opener: list[_Span] = []  # what runs on the thread that opened it
         self._returning: list[_Span] = []
         self._open = False
-        self._counting = threading.Lock()  # replicas of one model run on a thread each
 
     def _enter(self) -> Tracer:
         self._opener = self._running.spans
-        with self._hooks.attaching() as hooks:
-            if self.backward:
-                hooks.before(self.model, self._ask_for_gradient)
-            for layer in self.layers:
-                hooks.before(layer.module, partial(self._before, layer))
-                hooks.after(layer.module, self._after, always=True)
-            self._open = True
+        if self.backward:
+            self._calls.subscribe(self._gradient_request, [Layer(ROOT, self.model)])
+        try:
+            self._calls.subscribe(self, self.layers)
+        except BaseException:
+            self._calls.unsubscribe(self._gradient_request)
+            raise
+        self._open = True
         return self
 
     def _leave(self, *error: object) -> None:
         self._open = False
-        self._hooks.__exit__(None, None, None)
+        for subscriber in (self._gradient_request, self):
+            self._calls.unsubscribe(subscriber)
         with self._clock.stopped() as now:
             while self._returning:
                 self._close(now)
 
     def trace(self, metadata: dict[str, Any], output: Any) -> Trace:
-        """Return what was noted."""
-        coverage = summarize_coverage(
-            self.model, self.layers, self._calls, self._hooks.called_elsewhere
-        )
+        """Return the events."""
+        calls = self._calls
+        counts = calls.counts_of({layer.module for layer in self.layers})
+        elsewhere = calls.hooks.called_elsewhere
+        coverage = summarize_coverage(self.model, self.layers, counts, elsewhere)
         return Trace(tuple(span.event() for span in self._spans), coverage, metadata, output)
 
-    def _ask_for_gradient(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        with self._clock.stopped():
-            asked: tuple[tuple[Any, ...], dict[str, Any]] = map_tensors((args, kwargs), _asked)
-        return asked
-
-    def _before(
-        self, layer: Layer, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    def before_call(self, call: ModuleCall) -> _Span | None:
+        """Begin the span of a call."""
         with self._clock.stopped() as now:
             running = self._running.spans
-            if not self._open or inside_backward():  # a module that runs again for the way back
-                running.append(None)
+            if not self._open or not call.number:  # a module that is recomputed
                 return None
-            with self._counting:
-                number = self._calls[layer.module] = self._calls.get(layer.module, 0) + 1
             # A replica's thread is within the call that started it.
-            above = running if running is self._opener else [*self._opener, *running]
-            outside = [span for span in above if span]
+            outside = running if running is self._opener else [*self._opener, *running]
             outer = outside[-1] if outside else None
-            span = _Span(FORWARD, layer, number, outer, now, depth=len(outside))
-            span.inputs = _shapes((args, kwargs))
+            span = _Span(FORWARD, call.layer, call.number, outer, now, depth=len(outside))
+            span.inputs = _shapes((call.args, call.kwargs))
             self._spans.append(span)
             running.append(span)
-            if not self.backward:
-                return None
-            span.way = BackwardHookPair(partial(self._left, span), partial(self._arrived, span))
-            given: tuple[tuple[Any, ...], dict[str, Any]] = span.way.enter((args, kwargs))
-            return given
+            if self.backward:
+                span.gates = BackwardHookPair(
+                    partial(self._on_input_gradients, span),
+                    partial(self._on_output_gradients, span),
+                )
+                try:
+                    call.args, call.kwargs = span.gates.enter((call.args, call.kwargs))
+                except BaseException:  # ``after_call`` will not be called
+                    self.abandon_call(call, span)
+                    span.end = now
+                    raise
+            return span
 
-    def _after(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
+    def after_call(self, call: ModuleCall, span: _Span | None) -> None:
+        """End the span of a call."""
         with self._clock.stopped() as now:
-            span = self._running.spans.pop() if self._running.spans else None
             if span is None:
-                return None
+                return
+            self.abandon_call(call, span)
             span.end = now
             if span.within is not None:
                 span.within.inner += span.end - span.start
-            span.outputs, span.bytes = _shapes(output), _size(output)
-            return span.way.leave(output) if span.way is not None else None
+            span.outputs, span.bytes = _shapes(call.output), _size(call.output)
+            if span.gates is not None:
+                call.output = span.gates.leave(call.output)
 
-    def _arrived(self, forward: _Span, grads: Grads) -> None:
-        """Gradients have come to the outputs of a call: its way back begins."""
+    def abandon_call(self, call: ModuleCall, span: _Span | None) -> None:
+        """Remove the span of a call, and those within it, from the open ones."""
+        running = self._running.spans
+        if span in running:
+            del running[running.index(span) :]
+
+    def _on_output_gradients(self, forward: _Span, grads: Grads) -> None:
+        """Gradients have arrived at the outputs of a call: its backward span begins."""
         with self._clock.stopped() as now:
-            if not self._open or not self._hooks.threads.includes_current_thread():
+            if not self._open or not self._calls.hooks.threads.includes_current_thread():
                 return
             while self._returning and not forward.lies_in(self._returning[-1].call_of):
                 self._close(now)
@@ -207,9 +224,9 @@ class Tracer(SignalSafeContext["Tracer"]):
             self._spans.append(span)
             self._returning.append(span)
 
-    def _left(self, forward: _Span, into: Grads, out: Grads) -> Grads:
-        """Gradients leave a call through its inputs: its way back is over."""
-        if not self._hooks.threads.includes_current_thread():
+    def _on_input_gradients(self, forward: _Span, into: Grads, out: Grads) -> Grads:
+        """Gradients leave a call through its inputs: its backward span ends."""
+        if not self._calls.hooks.threads.includes_current_thread():
             return into
         with self._clock.stopped() as now:
             known = any(span.call_of is forward for span in self._returning)
@@ -227,8 +244,8 @@ class Tracer(SignalSafeContext["Tracer"]):
             span.within.inner += span.end - span.start
 
 
-def _asked(path: tuple[str, ...], tensor: Tensor) -> Tensor:
-    """A tensor that a gradient comes back to; a clone, as a leaf may not be changed in place."""
+def _requiring_grad(path: tuple[str, ...], tensor: Tensor) -> Tensor:
+    """A tensor that a gradient arrives at; a clone, as a leaf may not be changed in place."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.requires_grad:
         return tensor
     return tensor.detach().requires_grad_().clone()

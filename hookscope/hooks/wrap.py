@@ -1,4 +1,4 @@
-"""A module that runs functions of the user's own, for those who want a hook inside the model."""
+"""A module with the user's functions around its ``forward``: a hook that is part of the model."""
 
 from __future__ import annotations
 
@@ -130,23 +130,23 @@ def _run(
         if made is not None:
             args = _same(outer.before, args, made if isinstance(made, tuple) else (made,))
     # Around ``after`` too, as PyTorch has its forward hooks within its backward ones.
-    way = None if outer.backward is None else _way_back(module, outer.backward)
-    args = args if way is None else way.enter(args)
+    pair = None if outer.backward is None else _backward_pair(module, outer.backward)
+    args = args if pair is None else pair.enter(args)
     output = _run(base, module, tuple(inner), args, kwargs)
     if outer.after is not None:
         made = outer.after(module, args, output)
         output = output if made is None else _same(outer.after, output, made)
-    return output if way is None else way.leave(output)
+    return output if pair is None else pair.leave(output)
 
 
-def _way_back(module: nn.Module, function: Function) -> BackwardHookPair:
-    """Two gates, which show the gradients at the module's outputs and inputs."""
+def _backward_pair(module: nn.Module, function: Function) -> BackwardHookPair:
+    """Two gates, which pass the gradients at the module's outputs and inputs to ``function``."""
 
     def on_grads(grad_input: Grads, grad_output: Grads) -> Grads:
-        made = function(module, grad_input, grad_output)
-        if made is None:
+        result = function(module, grad_input, grad_output)
+        if result is None:
             return grad_input
-        new: Grads = made if isinstance(made, tuple) else (made,)
+        new: Grads = result if isinstance(result, tuple) else (result,)
         _same(function, grad_input, new)
         return new
 

@@ -1,1 +1,1 @@
-"""From the words given as input to the batch that a model is called with."""
+"""From input specs to the batch that a model is called with; a file for each kind of input."""

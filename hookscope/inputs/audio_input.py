@@ -1,4 +1,4 @@
-"""Sound files, made mono and brought to the rate that the model is made for."""
+"""Audio files, mixed to mono and resampled to the rate of the model."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from hookscope.sources.layouts import stack_waveforms
 from hookscope.specs.input_spec import InputSpec
 
 _BLOCK = 1 << 20  # samples of all channels
-_MOST = 100_000_000  # samples of one channel: an hour and a half at 16 kHz
-_RATES = (1_000, 1_000_000)  # of sound: outside of these a header is damaged, and costs memory
+_MAX_SAMPLES = 100_000_000  # of one channel: an hour and a half at 16 kHz
+_RATE_LIMITS = (1_000, 1_000_000)  # Hz; other rates come from damaged headers
 
 
-def read_audio(asked: ReadContext, words: Sequence[InputSpec]) -> ReadResult:
-    """Read sound files to a call value: what the model's source makes of them, else N by samples.
+def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+    """Read audio files to a call value: by the recipe of the model, else of shape (N, samples).
 
     Raises:
         EnvironmentFault: soundfile or scipy is not installed.
-        InputError: a file is damaged, or the sounds do not make a batch.
+        InputError: a file is damaged, or the waveforms do not make a batch.
     """
-    recipe = asked.loaded.own_sound
+    recipe = context.loaded.own_sound
     waves, digests, rates = [], [], []
-    for word in words:
-        data = read_bytes(word.path)
-        wave, rate = decode_audio(data, word.path)
+    for spec in specs:
+        data = read_bytes(spec.path)
+        wave, rate = decode_audio(data, spec.path)
         if recipe:
-            _check_length(word.path, len(wave) * recipe.rate // rate)
-            wave = resampled(wave, rate, recipe.rate)
+            _check_length(spec.path, len(wave) * recipe.rate // rate)
+            wave = resample(wave, rate, recipe.rate)
         waves.append(wave)
         digests.append(sha256(data))
         rates.append(rate)
-    told = f"mono at {' and '.join(f'{rate} Hz' for rate in dict.fromkeys(rates))}"
+    description = f"mono at {' and '.join(f'{rate} Hz' for rate in dict.fromkeys(rates))}"
     if recipe:
         value = recipe.run(waves)
-        note = f"{told}, brought to {recipe.rate} Hz; {recipe.text}"
+        note = f"{description}, brought to {recipe.rate} Hz; {recipe.text}"
     else:
         if len(set(rates)) > 1:
             raise InputError(
@@ -59,20 +59,20 @@ def read_audio(asked: ReadContext, words: Sequence[InputSpec]) -> ReadResult:
                 "Bring them to one rate, or say sample_rate = 16000 in the model's file.",
             )
         value = stack_waveforms(waves)
-        note = f"{told} (the model does not say its rate)"
-    entries = tensor_entries(value, words[0].word, digests[0])
-    if len(words) > 1:
+        note = f"{description} (the model does not say its rate)"
+    entries = tensor_entries(value, specs[0].word, digests[0])
+    if len(specs) > 1:
         entries = tuple(
-            tensor_entry(wave, word.word, digest)
-            for wave, word, digest in zip(waves, words, digests, strict=True)
+            tensor_entry(wave, spec.word, digest)
+            for wave, spec, digest in zip(waves, specs, digests, strict=True)
         )
     return ReadResult(value, entries, note)
 
 
 def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
-    """Return a file's sound as float32 of shape (samples,), from -1 to 1, and its rate in Hz.
+    """Return the waveform of a file, float32 of shape (samples,) from -1 to 1, and its rate in Hz.
 
-    Several channels become their mean.
+    The channels are averaged.
     """
     try:
         import soundfile
@@ -80,12 +80,12 @@ def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
         raise _missing("soundfile") from exc
     with decoding_errors(path, AUDIO), soundfile.SoundFile(io.BytesIO(data)) as file:
         rate, count = int(file.samplerate), 0
-        if not _RATES[0] <= rate <= _RATES[1]:
+        if not _RATE_LIMITS[0] <= rate <= _RATE_LIMITS[1]:
             raise InputError(
                 f"{describe_path(path)} says that it has {rate} samples a second.",
                 "Convert it anew.",
             )
-        blocks = []  # rather than all at once, as a damaged header may tell any length
+        blocks = []  # a damaged header may have any length
         step = max(_BLOCK // file.channels, 1)
         while len(block := file.read(step, dtype="float32", always_2d=True)):
             count += len(block)
@@ -97,25 +97,25 @@ def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
 
 
 def _check_length(path: str, samples: int) -> None:
-    """Raise InputError for a sound of so many samples that a small file may unpack to gigabytes."""
-    if samples > _MOST:
+    """Raise InputError if there are too many samples: a small file may unpack to gigabytes."""
+    if samples > _MAX_SAMPLES:
         raise InputError(
-            f"{describe_path(path)} has more than {_MOST:,} samples.",
+            f"{describe_path(path)} has more than {_MAX_SAMPLES:,} samples.",
             "Cut out the part that the model is to hear.",
         )
 
 
-def resampled(wave: Tensor, rate: int, wanted: int) -> Tensor:
-    """Return a waveform at another rate: scipy's polyphase filter, which cuts what would alias."""
+def resample(wave: Tensor, rate: int, wanted: int) -> Tensor:
+    """Return a waveform at another rate, by the polyphase filter of scipy (with anti-aliasing)."""
     if rate == wanted:
         return wave
     try:
         from scipy.signal import resample_poly
     except ImportError as exc:
         raise _missing("scipy") from exc
-    shared = math.gcd(rate, wanted)
-    made = resample_poly(wave.numpy(), wanted // shared, rate // shared)
-    return torch.from_numpy(np.ascontiguousarray(made, dtype=np.float32))
+    divisor = math.gcd(rate, wanted)
+    samples = resample_poly(wave.numpy(), wanted // divisor, rate // divisor)
+    return torch.from_numpy(np.ascontiguousarray(samples, dtype=np.float32))
 
 
 def _missing(package: str) -> EnvironmentFault:

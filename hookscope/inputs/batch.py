@@ -1,21 +1,23 @@
-"""From what was given as input to the call value that the model is run on."""
+"""From an input spec, or the objects given as input, to the batch a model is called with."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from itertools import groupby
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 from hookscope.errors import InputError
+from hookscope.inputs.audio_input import read_audio
 from hookscope.inputs.call_arguments import assemble_call
-from hookscope.inputs.image_input import warn_if_small
+from hookscope.inputs.csv_input import read_csv
+from hookscope.inputs.image_input import read_images, warn_if_small
 from hookscope.inputs.input_checks import check_input
 from hookscope.inputs.input_reader import (
     Numbers,
+    OpenTensor,
     ReadContext,
     ReadResult,
     format_shapes,
@@ -24,9 +26,19 @@ from hookscope.inputs.input_reader import (
     tensor_entry,
     tensor_sha256,
 )
+from hookscope.inputs.json_input import read_json_input
+from hookscope.inputs.python_input import read_python
+from hookscope.inputs.tensor_input import (
+    generate_tensor,
+    read_numpy,
+    read_safetensors,
+    read_torch,
+)
+from hookscope.inputs.text_input import read_texts
+from hookscope.inputs.video_input import read_video
 from hookscope.sources.layouts import seeded_generator
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
-from hookscope.specs import input_spec as kinds
+from hookscope.specs import input_spec
 from hookscope.specs.input_spec import (
     NO_IMAGE,
     InputSpec,
@@ -36,40 +48,37 @@ from hookscope.specs.input_spec import (
 )
 from hookscope.tensors.nested import as_call, walk
 
-Word = str | os.PathLike[str]
-
-# Each of the first has read(asked, words) -> ReadResult; each of the others read_python(asked, word), which
-# gives a value and the hash of its file. A reader is imported only when its kind is named.
-_BY_RECIPE = {
-    kinds.IMAGE: "image_input:read_images",
-    kinds.VIDEO: "video_input:read_video",
-    kinds.AUDIO: "audio_input:read_audio",
-    kinds.TEXT: "text_input:read_texts",
+# Readers that use a recipe of the model: they read all specs of one argument together.
+_RECIPE_READERS: dict[str, Callable[[ReadContext, Sequence[InputSpec]], ReadResult]] = {
+    input_spec.IMAGE: read_images,
+    input_spec.VIDEO: read_video,
+    input_spec.AUDIO: read_audio,
+    input_spec.TEXT: read_texts,
 }
-_TENSORS = {
-    kinds.NUMPY: "tensor_input:read_numpy",
-    kinds.SAFETENSORS: "tensor_input:read_safetensors",
-    kinds.TORCH: "tensor_input:read_torch",
-    kinds.TABLE: "csv_input:read_csv",
-    kinds.JSON: "json_input:read_json_input",
-    kinds.GENERATED: "tensor_input:generate_tensor",
-    kinds.PYTHON: "python_input:read_python",
+# Readers of tensors: they read one spec each. JSON is added by ``_tensor_reader``.
+_TENSOR_READERS: dict[str, OpenTensor] = {
+    input_spec.NUMPY: read_numpy,
+    input_spec.SAFETENSORS: read_safetensors,
+    input_spec.TORCH: read_torch,
+    input_spec.TABLE: read_csv,
+    input_spec.GENERATED: generate_tensor,
+    input_spec.PYTHON: read_python,
 }
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model is run on.
+    """The input of one run of a model.
 
     Attributes:
         value: a call value, on the CPU.
-        sources: one plain dict for each file or tensor: ``word``, ``sha256`` (of the file, or of
-            the values where there is none; None for noise), ``shape`` and ``dtype`` of the tensor
-            it became, and the ``part`` it is where a word became several; of an image also
-            ``black`` and ``white``, what these become in each channel, where the recipe is that
-            simple.
-        note: one line that says what was made of it.
-        recipe: how images became tensors; None where there were no image files.
+        sources: one plain dict for each file or tensor. ``word`` is its spec; ``sha256`` is the
+            hash of the file, or of the values if there is no file (None for noise); ``shape`` and
+            ``dtype`` are those of the resulting tensor; ``part`` names the tensor if one spec gave
+            several. An image also has ``black`` and ``white``, the value of these colours in each
+            channel, if the recipe is affine.
+        note: one line that describes the input.
+        recipe: the image recipe that was used; None if there were no image files.
     """
 
     value: Any
@@ -80,7 +89,7 @@ class Batch:
 
 def build_batch(
     loaded: LoadedModel,
-    words: Any = (),
+    specs: Any = (),
     *,
     shape: tuple[int, ...] | None = None,
     preprocess: str | None = None,
@@ -89,19 +98,20 @@ def build_batch(
     std: Numbers = None,
     seed: int = 0,
 ) -> Batch:
-    """Return the batch that the model ``loaded`` is run on.
+    """Return the batch that the model ``loaded`` is called with.
 
     Args:
         loaded: the model.
-        words: nothing (noise, or the example the model's file offers), a word or several words
-            as docs/inputs.md has them, or a tensor or call value, which passes through.
-        shape: of the noise; with images, its last two lengths are the size they get, and the
-            others are to be what the images make.
-        preprocess: ``imagenet`` or ``none`` in place of the model's own recipe.
-        size: height and width in pixels that the model is to see; one number for both.
-        mean: for each channel, taken off values that run from 0 to 1.
-        std: for each channel, what they are then divided by.
-        seed: of the noise. The global random state is left as it was.
+        specs: nothing (noise, or the example that the model's file offers); one or several specs
+            as described in docs/inputs.md, as text or parsed; or a tensor or call value, which is
+            used unchanged.
+        shape: shape of the noise. With images, its last two lengths set their size, and the others
+            must match the shape of the image batch.
+        preprocess: ``imagenet`` or ``none``, in place of the model's own recipe.
+        size: height and width in pixels of the model's input; one number for both.
+        mean: subtracted from each channel; channels have values from 0 to 1 before.
+        std: each channel is divided by it after that.
+        seed: seed of the noise. The global random state is not changed.
 
     Raises:
         InputError: a file, shape or choice cannot be used.
@@ -110,104 +120,98 @@ def build_batch(
     Example:
         >>> import torch
         >>> from hookscope.sources.model_loader import wrap
-        >>> build(wrap(torch.nn.Linear(4, 2)), shape=(1, 4)).value.shape
+        >>> build_batch(wrap(torch.nn.Linear(4, 2)), shape=(1, 4)).value.shape
         torch.Size([1, 4])
-        >>> build(wrap(torch.nn.Linear(4, 2)), "ones:3x4").value.shape
+        >>> build_batch(wrap(torch.nn.Linear(4, 2)), "ones:3x4").value.shape
         torch.Size([3, 4])
     """
-    choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
-    if words is None or (isinstance(words, list | tuple) and not words):
-        reject_image_options(choices, NO_IMAGE)
+    if specs is None or (isinstance(specs, list | tuple) and not specs):
         return _noise(loaded, shape, seed)
-    if isinstance(words, str | os.PathLike):
-        words = [words]
-    if _are_words(words):
-        asked = ReadContext(
-            loaded, shape, preprocess, size, mean, std, seed, seeded_generator(seed)
-        )
-        return _from_words(asked, parse_inputs(words))
+    if isinstance(specs, str | os.PathLike):
+        specs = [specs]
+    if _are_specs(specs):
+        generator = seeded_generator(seed)
+        context = ReadContext(loaded, shape, preprocess, size, mean, std, seed, generator)
+        return _read_batch(context, parse_inputs(specs))
+    choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
     reject_image_options(choices, "a tensor is taken as it is")
     if shape is not None:
         raise InputError("A tensor has its own shape.", "Leave out --shape.")
-    return Batch(words, _tensors(words, "tensor", hashed=True), "input: as given")
+    return Batch(specs, _entries(specs, "tensor", hashed=True), "input: as given")
 
 
-def _are_words(value: Any) -> TypeGuard[Sequence[Word]]:
+def _are_specs(value: Any) -> TypeGuard[Sequence[str | os.PathLike[str]]]:
     return isinstance(value, list | tuple) and all(
         isinstance(item, str | os.PathLike) for item in value
     )
 
 
 def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Batch:
+    """The example that the model's file offers, or noise of the shape."""
     if shape is None and loaded.own_example is not None:
         value = loaded.example(seed)
-        made = _tensors(value, loaded.example_word)
-        return Batch(value, made, f"input: {loaded.example_text}, {format_shapes(made)}")
+        entries = _entries(value, loaded.example_word)
+        return Batch(value, entries, f"input: {loaded.example_text}, {format_shapes(entries)}")
     value = loaded.example(seed) if shape is None else loaded.layout.noise(shape, seed)
-    made = _tensors(value, "noise")
-    warn_if_small(loaded, made)
-    note = f"input: {loaded.layout.distribution} of {format_shapes(made)} from seed {seed}"
-    return Batch(value, made, note)
+    entries = _entries(value, "noise")
+    warn_if_small(loaded, entries)
+    note = f"input: {loaded.layout.distribution} of {format_shapes(entries)} from seed {seed}"
+    return Batch(value, entries, note)
 
 
-def _from_words(asked: ReadContext, words: Sequence[InputSpec]) -> Batch:
-    if not may_hold_images(words):
-        choices = {name: getattr(asked, name) for name in kinds.IMAGE_OPTIONS}
+def _read_batch(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
+    """Read all specs and put their values together to one call of the model."""
+    if not may_hold_images(specs):
+        choices = {name: getattr(context, name) for name in input_spec.IMAGE_OPTIONS}
         reject_image_options(choices, NO_IMAGE)
-        if asked.shape is not None:
+        if context.shape is not None:
             raise InputError("What is given as input has its own shape.", "Leave out --shape.")
-    places = dict.fromkeys(word.place for word in words)
-    pieces = [
-        (place, _read(asked, [word for word in words if word.place == place])) for place in places
+    places = dict.fromkeys(spec.place for spec in specs)
+    results = [
+        (place, _read_argument(context, [spec for spec in specs if spec.place == place]))
+        for place in places
     ]
-    if len(pieces) == 1 and pieces[0][0] is None and words[0].kind in _BY_RECIPE:
-        value = pieces[0][1].value  # arranged as the model's source says
+    if len(results) == 1 and results[0][0] is None and specs[0].kind in _RECIPE_READERS:
+        value = results[0][1].value  # the recipe has arranged it to a call value
     else:
-        value = assemble_call(asked.loaded, pieces)
-    if any(word.kind in _TENSORS for word in words):
-        check_input(asked.loaded, value)
-    note = f"input: {'; '.join(piece.note for _, piece in pieces)}"
-    recipe = next((piece.recipe for _, piece in pieces if piece.recipe), None)
-    sources = tuple(entry for _, piece in pieces for entry in piece.sources)
+        value = assemble_call(context.loaded, results)
+    if any(spec.kind not in _RECIPE_READERS for spec in specs):
+        check_input(context.loaded, value)
+    note = f"input: {'; '.join(result.note for _, result in results)}"
+    recipe = next((result.recipe for _, result in results if result.recipe), None)
+    sources = tuple(entry for _, result in results for entry in result.sources)
     return Batch(value, sources, note, recipe)
 
 
-def _read(asked: ReadContext, words: Sequence[InputSpec]) -> ReadResult:
-    """Read the words for one place."""
-    found = [kind for kind, _ in groupby(words, key=lambda word: word.kind)]
-    if all(kind in _TENSORS for kind in found):
-        return read_joined(asked, words, _opener)
-    if len(found) > 1:
+def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+    """Read the specs for one argument, or those that name no argument."""
+    kinds = [kind for kind, _ in groupby(specs, key=lambda spec: spec.kind)]
+    if not any(kind in _RECIPE_READERS for kind in kinds):
+        return read_joined(context, specs, _tensor_reader)
+    if len(kinds) > 1:
         raise InputError(
-            f"{words[0].word} and others with it are {' and '.join(found)}, and make no batch.",
+            f"{specs[0].word} and others with it are {' and '.join(kinds)}, and make no batch.",
             "Say which argument each is for: --input NAME=FILE or --input 0=FILE.",
         )
-    module, _, function = _BY_RECIPE[found[0]].partition(":")
-    read = getattr(import_module(f"hookscope.inputs.{module}"), function)
-    piece = cast(ReadResult, read(asked, words))
-    if words[0].place is None:
-        return piece
-    return _for_one_argument(piece, words[0])
-
-
-def _opener(kind: str) -> Callable[[ReadContext, InputSpec], tuple[Any, str | None]]:
-    module, _, function = _TENSORS[kind].partition(":")
-    open_one = getattr(import_module(f"hookscope.inputs.{module}"), function)
-    if kind == kinds.JSON:
-        open_one = partial(open_one, open_kind=_opener)
-    return cast("Callable[[ReadContext, InputSpec], tuple[Any, str | None]]", open_one)
-
-
-def _for_one_argument(piece: ReadResult, word: InputSpec) -> ReadResult:
-    alone = single_argument(piece.value)
-    if alone is None:
+    result = _RECIPE_READERS[kinds[0]](context, specs)
+    if specs[0].place is None:
+        return result
+    value = single_argument(result.value)
+    if value is None:
         raise InputError(
-            f"{word.word} becomes several arguments, and {word.place!r} is one.",
+            f"{specs[0].word} becomes several arguments, and {specs[0].place!r} is one.",
             "Leave out the name: the model's own recipe says which is which.",
         )
-    return ReadResult(alone, piece.sources, piece.note, piece.recipe)
+    return replace(result, value=value)
 
 
-def _tensors(value: Any, word: str, hashed: bool = False) -> tuple[dict[str, Any], ...]:
-    found = [tensor for _, tensor in walk(as_call(value))]
-    return tuple(tensor_entry(t, word, tensor_sha256(t) if hashed else None) for t in found)
+def _tensor_reader(kind: str) -> OpenTensor:
+    if kind == input_spec.JSON:  # which names files of the other kinds
+        return partial(read_json_input, reader_of=_tensor_reader)
+    return _TENSOR_READERS[kind]
+
+
+def _entries(value: Any, spec: str, hashed: bool = False) -> tuple[dict[str, Any], ...]:
+    """One entry for each tensor of a call value; see ``Batch.sources``."""
+    tensors = [tensor for _, tensor in walk(as_call(value))]
+    return tuple(tensor_entry(t, spec, tensor_sha256(t) if hashed else None) for t in tensors)

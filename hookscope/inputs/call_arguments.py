@@ -1,4 +1,4 @@
-"""Values with the places they are for, put together to one call of the model."""
+"""Values for arguments by name or position, put together to one call of the model."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def assemble_call(
-    loaded: LoadedModel, pieces: Sequence[tuple[str | int | None, ReadResult]]
+    loaded: LoadedModel, results: Sequence[tuple[str | int | None, ReadResult]]
 ) -> Any:
-    """Return the call value of pieces that each have a parameter's name, a position, or neither.
+    """Return the call value of results that each have a parameter's name, a position, or neither.
 
-    A piece without a place is a call value itself: a dict holds arguments by name.
+    A result without either is itself a call value: a dict holds arguments by name.
 
     Raises:
-        InputError: two are for one place, a position is left out, or the model cannot be called so.
+        InputError: an argument is given twice, a position is missing, or the signature of the
+            model does not allow the call.
     """
     args: dict[int, Any] = {}
     kwargs: dict[str, Any] = {}
-    for place, piece in pieces:
-        unnamed, named = as_call(piece.value) if place is None else ((), {})
+    for place, result in results:
+        unnamed, named = as_call(result.value) if place is None else ((), {})
         for position, value in enumerate(unnamed):
             _put(args, position, value)
         for name, value in named.items():
             _put(kwargs, str(name), value)
         if isinstance(place, int):
-            _put(args, place, piece.value)
+            _put(args, place, result.value)
         elif place is not None:
-            _put(kwargs, place, piece.value)
+            _put(kwargs, place, result.value)
     missing = next((n for n in range(len(args)) if n not in args), None)
     if missing is not None:
         raise InputError(
@@ -47,14 +48,13 @@ def assemble_call(
     _check_callable(loaded, positional, kwargs)
     if kwargs:
         return (positional, kwargs) if positional else kwargs
-    alone = len(positional) == 1 and not isinstance(positional[0], tuple | dict)
-    if alone:
+    if len(positional) == 1 and not isinstance(positional[0], tuple | dict):
         return positional[0]
     return (positional, {})
 
 
 def takes_one_argument(loaded: LoadedModel) -> bool:
-    """Whether the model needs one argument and no more, as far as its signature tells."""
+    """Whether the signature of the model has at most one required positional argument."""
     signature = _signature(loaded)
     if signature is None:
         return True
@@ -64,12 +64,12 @@ def takes_one_argument(loaded: LoadedModel) -> bool:
     return len(needed) <= 1
 
 
-def _put(places: dict[Any, Any], place: Any, value: Any) -> None:
-    if place in places:
+def _put(arguments: dict[Any, Any], place: Any, value: Any) -> None:
+    if place in arguments:
         raise InputError(
             f"Argument {place!r} is given twice.", "Give each argument by one name or position."
         )
-    places[place] = value
+    arguments[place] = value
 
 
 def _check_callable(loaded: LoadedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Tables of numbers in text: each row of a CSV file is a sample, each column a feature."""
+"""CSV files of numbers: each row is a sample, each column a feature."""
 
 from __future__ import annotations
 
@@ -20,57 +20,57 @@ from hookscope.inputs.input_reader import ReadContext, describe_path, read_bytes
 from hookscope.specs.input_spec import InputSpec
 from hookscope.specs.suggestions import did_you_mean
 
-_DELIMITERS = (";", "\t", "|", ",")  # the comma last, since it may be that of decimals
-# Each digit is matched in one way only: a long cell that is no number would else take minutes.
+_DELIMITERS = (";", "\t", "|", ",")  # the comma is last: it may be a decimal comma
+# Matches each digit in one way only. With backtracking, a long cell would take minutes.
 _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|nan|inf)\s*", re.I)
 _RANGE = re.compile(r"(?P<first>\d{1,9})(-(?P<last>\d{1,9}))?")
 _COLUMNS = "Name the columns to take, by their header or from 0: --input {0}:0-3"
-_MOST = 64 << 20  # bytes
-_SHOWN = 20  # names of columns in an error
+_MAX_BYTES = 64 << 20
+_MAX_NAMES = 20  # names of columns in an error
 
-Rows = Iterator[tuple[int, list[str]]]
+Row = tuple[int, list[str]]  # the number of its line, its cells
 
 
-def read_csv(asked: ReadContext, word: InputSpec) -> tuple[Tensor, str]:
-    """Return the numbers of a table, float32 of shape rows by columns.
+def read_csv(context: ReadContext, spec: InputSpec) -> tuple[Tensor, str]:
+    """Return the numbers of a table, float32 of shape (rows, columns).
 
-    The first row is a header if none of its cells is a number. Columns are parted by the one of
-    comma, semicolon, tab and bar that every row holds equally often; a lone column by none.
+    The first row is a header if none of its cells is a number. The delimiter is the comma,
+    semicolon, tab or bar that occurs equally often in every line.
 
     Raises:
-        InputError: a cell is no number, rows differ in length, or there is no such column; names
-            them.
+        InputError: a cell is not a number, rows differ in length, or there is no such column. The
+            message has the line and column.
     """
-    data = read_bytes(word.path, _MOST, "Save the numbers with numpy.save.")
+    data = read_bytes(spec.path, _MAX_BYTES, "Save the numbers with numpy.save.")
     try:
-        numbers = _numbers(data.decode("utf-8-sig"), word)
+        numbers = _numbers(data.decode("utf-8-sig"), spec)
     except UnicodeDecodeError as exc:
         raise InputError(
-            f"{describe_path(word.path)} is no table: it is not UTF-8.", WRITE_AGAIN
+            f"{describe_path(spec.path)} is no table: it is not UTF-8.", WRITE_AGAIN
         ) from exc
     except csv.Error as exc:
-        raise InputError(f"{describe_path(word.path)} is no table: {exc}.", WRITE_AGAIN) from exc
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+        raise InputError(f"{describe_path(spec.path)} is no table: {exc}.", WRITE_AGAIN) from exc
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite
         return torch.from_numpy(numbers.astype(np.float32)), sha256(data)
 
 
-def _numbers(text: str, word: InputSpec) -> NDArray[np.float64]:
+def _numbers(text: str, spec: InputSpec) -> NDArray[np.float64]:
     delimiter = _delimiter(text)
     rows = _rows(text, delimiter)
     line, first = next(rows, (0, []))
     if not first:
-        raise InputError(f"{describe_path(word.path)} holds no row.", WRITE_AGAIN)
+        raise InputError(f"{describe_path(spec.path)} holds no row.", WRITE_AGAIN)
     header = [] if any(_NUMBER.fullmatch(cell) for cell in first) else first
-    wanted = _columns(word, [cell.strip() for cell in header], len(first))
+    columns = _columns(spec, [cell.strip() for cell in header], len(first))
     if not header:
         rows = chain([(line, first)], rows)
-    one = next(rows, None)
-    if one is None:
+    second = next(rows, None)
+    if second is None:
         raise InputError(
-            f"{describe_path(word.path)} holds no row of numbers.",
+            f"{describe_path(spec.path)} holds no row of numbers.",
             f"Its only row reads {', '.join(header)[:60]!r}.",
         )
-    try:  # numpy's reader is several times as fast, and does not say what is wrong
+    try:  # numpy's reader is several times faster, but its errors have no position
         numbers = np.loadtxt(
             io.StringIO(text),
             delimiter=delimiter,
@@ -80,43 +80,54 @@ def _numbers(text: str, word: InputSpec) -> NDArray[np.float64]:
             ndmin=2,
         )
         if numbers.shape[1] == len(first):
-            return numbers[:, wanted]
+            return numbers[:, columns]
     except ValueError:
         pass
-    # float() takes more than numbers as they are written elsewhere: 1_0 and infinity.
-    loose = "_" not in text and "infinity" not in text.lower()
-    return _one_by_one(chain([one], rows), (line, first), header, wanted, word, loose)
+    # float() also takes 1_0 and infinity.
+    plain = "_" not in text and "infinity" not in text.lower()
+    return _row_by_row(chain([second], rows), (line, first), header, columns, spec, plain)
 
 
-def _one_by_one(
-    body: Iterable[tuple[int, list[str]]],
-    top: tuple[int, list[str]],
+def _row_by_row(
+    body: Iterable[Row],
+    top: Row,
     header: list[str],
-    wanted: list[int],
-    word: InputSpec,
-    loose: bool,
+    columns: list[int],
+    spec: InputSpec,
+    plain: bool,
 ) -> NDArray[np.float64]:
-    """The numbers of all rows; the first row that is not as it should be raises.
+    """The numbers of all rows.
 
-    ``loose``: whether ``float`` takes nothing in the file but what ``_NUMBER`` matches.
+    Args:
+        body: the rows of numbers.
+        top: the first row of the file.
+        header: the names of the columns; empty if the file has none.
+        columns: the columns to read.
+        spec: the file.
+        plain: whether ``float`` accepts no cell of the file that ``_NUMBER`` does not match.
+
+    Raises:
+        InputError: a row is not valid; the message has its line.
     """
-    found = array("d")
-    every = wanted == list(range(len(top[1])))
+    values = array("d")
+    first_line, width = top[0], len(top[1])
+    whole = columns == list(range(width))
     for line, row in body:
-        if len(row) != len(top[1]):
+        if len(row) != width:
             raise InputError(
-                f"{describe_path(word.path)}, line {line}, has {len(row)} cells, and line {top[0]} has"
-                f" {len(top[1])}.",
+                f"{describe_path(spec.path)}, line {line}, has {len(row)} cells, and line"
+                f" {first_line} has {width}.",
                 "All rows are to have as many. Separators are comma, semicolon, tab or |.",
             )
         try:
-            if loose:
-                found.extend([float(cell) for cell in (row if every else [row[i] for i in wanted])])
+            if plain:
+                cells = row if whole else [row[column] for column in columns]
+                values.extend([float(cell) for cell in cells])
                 continue
         except ValueError:
             pass
-        found.extend([_number(row, at, line, header, word) for at in wanted])
-    return np.array(found).reshape(-1, len(wanted))
+        values.extend([_number(row, column, line, header, spec) for column in columns])
+    return np.array(values).reshape(-1, len(columns))
 
 
 def _delimiter(text: str) -> str:
@@ -127,45 +138,46 @@ def _delimiter(text: str) -> str:
     return next(iter(even or some), ",")
 
 
-def _rows(text: str, delimiter: str) -> Rows:
-    """The rows that hold anything, each with the number of its line."""
+def _rows(text: str, delimiter: str) -> Iterator[Row]:
+    """The rows that are not empty."""
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
     for row in reader:
         if "".join(row).strip():
             yield reader.line_num, row
 
 
-def _columns(word: InputSpec, header: list[str], count: int) -> list[int]:
-    """The columns that a word names after the file, or all."""
-    if not word.rest:
+def _columns(spec: InputSpec, header: list[str], count: int) -> list[int]:
+    """The columns that a spec names after the file, or all columns."""
+    if not spec.rest:
         return list(range(count))
-    found: list[int] = []
-    for name in (part.strip() for part in word.rest.split(",")):
+    columns: list[int] = []
+    for name in (part.strip() for part in spec.rest.split(",")):
         span = _RANGE.fullmatch(name)
         if name in header:
-            found.append(header.index(name))
+            columns.append(header.index(name))
         elif span and int(span["last"] or span["first"]) < count:
-            found += range(int(span["first"]), int(span["last"] or span["first"]) + 1)
+            columns += range(int(span["first"]), int(span["last"] or span["first"]) + 1)
         else:
-            more = ", ..." if len(header) > _SHOWN else ""
-            names = ", ".join(header[:_SHOWN]) + more
+            more = ", ..." if len(header) > _MAX_NAMES else ""
+            names = ", ".join(header[:_MAX_NAMES]) + more
             has = f"It has {names or f'columns 0 to {count - 1}, without names'}."
             raise InputError(
-                f"There is no column {name!r} in {word.path!r}.",
+                f"There is no column {name!r} in {spec.path!r}.",
                 f"{did_you_mean(name, header)} {has}".strip(),
             )
-    if not found:
-        raise InputError(f"{word.word!r} names no column.", _COLUMNS.format(word.path))
-    return found
+    if not columns:
+        raise InputError(f"{spec.word!r} names no column.", _COLUMNS.format(spec.path))
+    return columns
 
 
-def _number(row: list[str], at: int, line: int, header: list[str], word: InputSpec) -> float:
-    cell = row[at]
+def _number(row: list[str], index: int, line: int, header: list[str], spec: InputSpec) -> float:
+    cell = row[index]
     if _NUMBER.fullmatch(cell):
         return float(cell)
-    where = f"column {header[at].strip()!r}" if header else f"column {at}"
+    column = f"column {header[index].strip()!r}" if header else f"column {index}"
     comma = "," in cell and _NUMBER.fullmatch(cell.replace(",", "."))
     raise InputError(
-        f"{describe_path(word.path)}, line {line}, {where}, holds {cell[:40]!r}, which is no number.",
-        "Write decimals with a point." if comma else _COLUMNS.format(word.path),
+        f"{describe_path(spec.path)}, line {line}, {column}, holds {cell[:40]!r}, which is no"
+        " number.",
+        "Write decimals with a point." if comma else _COLUMNS.format(spec.path),
     )

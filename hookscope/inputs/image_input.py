@@ -1,4 +1,4 @@
-"""From image files to the model's input, by its own recipe or the one that was asked for."""
+"""Image files as the input of a model, by its own recipe or the requested one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
-from hookscope.inputs import image_decoder, image_recipes
-from hookscope.inputs.image_recipes import black_and_white
+from hookscope.inputs.image_decoder import decode_image
+from hookscope.inputs.image_recipes import black_and_white, format_channels, named_recipe
 from hookscope.inputs.input_reader import ReadContext, ReadResult, read_bytes, sha256, tensor_entry
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.specs.input_spec import InputSpec
@@ -22,84 +22,84 @@ log = logging.getLogger("hookscope")
 Shape = tuple[int, ...]
 
 
-def read_images(asked: ReadContext, words: Sequence[InputSpec]) -> ReadResult:
+def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     """Read image files to a call value of the model.
 
     Raises:
-        InputError: a file is no image or damaged, or a choice does not fit.
+        InputError: a file is damaged or not an image, or an option does not fit.
     """
-    channels, recipe = resolve_recipe(asked)
+    channels, recipe = resolve_recipe(context)
     tensors: list[Tensor] = []
     sources: list[dict[str, Any]] = []
     levels: dict[str, list[float]] = {}
-    for word in words:
-        data = read_bytes(word.path)
-        tensor = recipe.run(image_decoder.decode_image(data, word.path, channels))
+    for spec in specs:
+        data = read_bytes(spec.path)
+        tensor = recipe.run(decode_image(data, spec.path, channels))
         if not tensors:
             levels = _levels(recipe, tensor)
         tensors.append(tensor)
-        sources.append({**tensor_entry(tensor, word.word, sha256(data)), **levels})
-    warn_if_small(asked.loaded, sources)
-    value = asked.loaded.arrange(tensors)
-    if asked.shape is not None:
-        _check_shape(value, asked.shape, len(words))
+        sources.append({**tensor_entry(tensor, spec.word, sha256(data)), **levels})
+    warn_if_small(context.loaded, sources)
+    value = context.loaded.arrange(tensors)
+    if context.shape is not None:
+        _check_shape(value, context.shape, len(specs))
     grey = "made grey, " if channels == 1 else ""
     return ReadResult(value, tuple(sources), f"{grey}{recipe.text}", recipe)
 
 
 def _levels(recipe: Recipe, tensor: Tensor) -> dict[str, list[float]]:
-    """What black and white become; a function of the user's own is not run more than it need be."""
-    ends = black_and_white(recipe, tuple(tensor.shape)) if recipe.tuned else None
-    if ends is None:
+    """The values of black and white, for the metadata; not for a function of the user's file."""
+    levels = black_and_white(recipe, tuple(tensor.shape)) if recipe.tuned else None
+    if levels is None:
         return {}
-    rounded = ([round(level, 6) for level in end.flatten().tolist()] for end in ends)
+    rounded = ([round(value, 6) for value in level.flatten().tolist()] for level in levels)
     return dict(zip(("black", "white"), rounded, strict=True))
 
 
-def resolve_recipe(asked: ReadContext) -> tuple[int, Recipe]:
-    """Return how many channels an image gets, and how it becomes a tensor.
+def resolve_recipe(context: ReadContext) -> tuple[int, Recipe]:
+    """Return the number of channels of an image, and the recipe that makes it a tensor.
 
     Raises:
-        InputError: a choice does not fit the model, or another choice.
+        InputError: an option does not fit the model, or another option.
     """
-    loaded, size = asked.loaded, asked.size
-    if asked.shape is not None:
-        if size is not None or len(asked.shape) < 2:
+    loaded, size = context.loaded, context.size
+    if context.shape is not None:
+        if size is not None or len(context.shape) < 2:
             raise InputError("With images, --shape and --size say the same.", "Give --size alone.")
-        size = (asked.shape[-2], asked.shape[-1])
-    expected = asked.shape or expected_shape(loaded)
+        size = (context.shape[-2], context.shape[-1])
+    expected = context.shape or expected_shape(loaded)
     channels = _channels(loaded, expected)
-    asked = replace(asked, size=size)
-    _check_choices(asked, channels)
-    if asked.preprocess == "imagenet" and channels == 1 and None in (asked.mean, asked.std):
+    context = replace(context, size=size)
+    _check_options(context, channels)
+    if context.preprocess == "imagenet" and channels == 1 and None in (context.mean, context.std):
         raise InputError(
             f"The recipe imagenet is for colour images, and {loaded.word} takes grey ones.",
             "Leave out --preprocess, or give --preprocess none.",
         )
-    return channels, _recipe(asked, expected)
+    return channels, _recipe(context, expected)
 
 
 def _check_shape(value: Any, shape: Shape, count: int) -> None:
-    """Refuse a shape that is of the model's input and yet not the one that the images make."""
+    """Refuse a shape of as many dimensions as the image batch but of other lengths."""
     for _, tensor in walk(as_call(value)):
-        made: Shape = tuple(tensor.shape)
+        actual: Shape = tuple(tensor.shape)
         if isinstance(value, list) and len(shape) > tensor.ndim:  # a detector's images
-            made = (len(value), *made)
-        if len(made) == len(shape) and made != shape:
-            what, wanted = ("x".join(map(str, lengths)) for lengths in (made, shape))
+            actual = (len(value), *actual)
+        if len(actual) == len(shape) and actual != shape:
+            actual_text, wanted = ("x".join(map(str, lengths)) for lengths in (actual, shape))
             images = "image makes" if count == 1 else "images make"
             raise InputError(
-                f"{count} {images} an input of {what}, and --shape says {wanted}.",
+                f"{count} {images} an input of {actual_text}, and --shape says {wanted}.",
                 "With images, --shape sets height and width alone; give --size instead.",
             )
 
 
-def _recipe(asked: ReadContext, expected: Shape | None) -> Recipe:
-    """The recipe asked for, or the model's own, or plain values at the size the model expects."""
-    loaded, size, mean, std = asked.loaded, asked.size, asked.mean, asked.std
-    changed = any(choice is not None for choice in (size, mean, std))
-    if asked.preprocess is not None:
-        return image_recipes.named_recipe(asked.preprocess, size, mean, std)
+def _recipe(context: ReadContext, expected: Shape | None) -> Recipe:
+    """The requested recipe, else the model's own, else ``none`` at the size the model expects."""
+    loaded, size, mean, std = context.loaded, context.size, context.mean, context.std
+    changed = any(option is not None for option in (size, mean, std))
+    if context.preprocess is not None:
+        return named_recipe(context.preprocess, size, mean, std)
     if loaded.own_recipe is not None:
         if not changed:
             return loaded.own_recipe
@@ -111,12 +111,12 @@ def _recipe(asked: ReadContext, expected: Shape | None) -> Recipe:
         return loaded.own_recipe.tuned(size, mean, std)
     if size is None and expected is not None and len(expected) in (3, 4, 5):
         size = (expected[-2], expected[-1])
-    recipe = image_recipes.named_recipe("none", size, mean, std)
+    recipe = named_recipe("none", size, mean, std)
     return replace(recipe, text=f"{recipe.text} (the model does not say)")
 
 
 def expected_shape(loaded: LoadedModel) -> Shape | None:
-    """Shape of the first tensor the model takes, where that is known without the user."""
+    """Return the shape of the model's first input tensor; None if it is not known."""
     if loaded.own_example is None:
         return loaded.shape
     args, kwargs = as_call(loaded.example(0))
@@ -125,7 +125,7 @@ def expected_shape(loaded: LoadedModel) -> Shape | None:
 
 
 def _channels(loaded: LoadedModel, expected: Shape | None) -> int:
-    """How many channels an image gets: 1 for a model that takes one, else 3."""
+    """The number of channels of an image: 1 for a model that takes one channel, else 3."""
     if loaded.task:
         return 3
     count = expected[-3] if expected is not None and len(expected) in (3, 4) else None
@@ -143,23 +143,23 @@ def _channels(loaded: LoadedModel, expected: Shape | None) -> int:
     return 1 if count == 1 else 3
 
 
-def _check_choices(asked: ReadContext, channels: int) -> None:
-    size: Size | None = asked.size
+def _check_options(context: ReadContext, channels: int) -> None:
+    size: Size | None = context.size
     sides = (size,) if isinstance(size, int) else size or ()
     if any(side < 1 for side in sides):
         raise InputError(f"An image of size {size} has no pixels.", "Give positive lengths.")
-    for name, values in (("mean", asked.mean), ("std", asked.std)):
+    for name, values in (("mean", context.mean), ("std", context.std)):
         if values is not None and len(values) not in (1, channels):
             raise InputError(
-                f"--{name} has {len(values)} values for images of {image_recipes.format_channels(channels)}.",
+                f"--{name} has {len(values)} values for images of {format_channels(channels)}.",
                 "Give one value, or one for each channel.",
             )
-    if asked.std is not None and 0 in asked.std:
+    if context.std is not None and 0 in context.std:
         raise InputError("--std divides, and one of its values is 0.", "Give non-zero values.")
 
 
 def warn_if_small(loaded: LoadedModel, sources: Sequence[dict[str, Any]]) -> None:
-    """Warn of images that are smaller than those the model is made for."""
+    """Warn if images are smaller than the minimum size of the model."""
     for shape in dict.fromkeys(source["shape"] for source in sources):
         if min(map(int, shape.split("x")[-2:])) < loaded.min_size:
             log.warning(

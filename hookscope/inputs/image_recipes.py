@@ -1,4 +1,4 @@
-"""The recipes for images that need no torchvision: ``imagenet`` and ``none``."""
+"""The image recipes ``imagenet`` and ``none``, which need no torchvision; black and white."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hookscope.sources.loaded import Recipe, Size
 NAMES = ("imagenet", "none")
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
 _SHORTER, _CROP = 256, 224
 
 Numbers = Sequence[float] | None
@@ -24,11 +23,12 @@ Numbers = Sequence[float] | None
 def named_recipe(
     name: str, size: Size | None = None, mean: Numbers = None, std: Numbers = None
 ) -> Recipe:
-    """Return the recipe called ``name``, with what is given in place of its own values.
+    """Return the recipe called ``name``; the other arguments override its own values.
 
-    ``imagenet`` resizes the shorter side to 256, crops 224x224 from the centre and takes ImageNet's
-    mean and standard deviation off; another ``size`` keeps that proportion. ``none`` gives values
-    from 0 to 1 and resizes only to a given ``size``. Resizing is bilinear and antialiased.
+    ``imagenet`` resizes the shorter side to 256, crops 224x224 from the centre and normalises by
+    the mean and standard deviation of ImageNet; another ``size`` keeps that proportion. ``none``
+    gives values from 0 to 1 and resizes only if ``size`` is given. Resizing is bilinear and
+    antialiased.
 
     Raises:
         InputError: there is no such recipe.
@@ -91,7 +91,8 @@ def _per_channel(tensor: Tensor, values: Numbers, default: float) -> Tensor:
     values = values or [default]
     if len(values) not in (1, len(tensor)):
         raise InputError(
-            f"{len(values)} values of mean or std do not fit an image of {format_channels(len(tensor))}.",
+            f"{len(values)} values of mean or std do not fit an image of"
+            f" {format_channels(len(tensor))}.",
             "Give --mean and --std with one value for each channel.",
         )
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
@@ -107,34 +108,37 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 def _text(mean: Numbers, std: Numbers) -> str:
-    shown = [
+    mean_text, std_text = (
         " ".join(f"{value:g}" for value in values or (default,))
         for values, default in ((mean, 0), (std, 1))
-    ]
-    return f"mean {shown[0]}, std {shown[1]}"
+    )
+    return f"mean {mean_text}, std {std_text}"
 
 
 def black_and_white(recipe: Recipe, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """Return what a recipe makes of black and of white, (C, 1, 1); None if grey is not between.
+    """Return the values of black and of white in a recipe's tensors, each of shape (C, 1, 1).
+
+    With them the recipe can be inverted. None if the recipe is not affine in each channel.
 
     Args:
-        recipe: how an image becomes a tensor.
-        shape: channels, height and width of that tensor.
+        recipe: the recipe.
+        shape: channels, height and width of its tensor.
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         return None
     channels, height, width = shape
-    mode, found = ("RGB" if channels == 3 else "L"), []
+    mode, values = ("RGB" if channels == 3 else "L"), []
     for level in (0, 255, 51):
         color = (level,) * channels if channels == 3 else level
         try:
-            made = recipe.run(Image.new(mode, (width, height), color)).float()
-        except Exception:  # a preprocessing of the user's own may want another image
+            tensor = recipe.run(Image.new(mode, (width, height), color)).float()
+        except Exception:  # the user's function may not accept this image
             return None
-        value = made.flatten(1).mean(1)[:, None, None]
-        if made.shape[0] != channels or not torch.allclose(made, value.expand_as(made), atol=1e-5):
+        value = tensor.flatten(1).mean(1)[:, None, None]
+        uniform = torch.allclose(tensor, value.expand_as(tensor), atol=1e-5)
+        if tensor.shape[0] != channels or not uniform:
             return None
-        found.append(value)
-    black, white, grey = found
-    straight = torch.allclose(grey, black + (white - black) / 5, atol=1e-4)
-    return (black, white) if straight and bool((black != white).all()) else None
+        values.append(value)
+    black, white, grey = values
+    affine = torch.allclose(grey, black + (white - black) / 5, atol=1e-4)
+    return (black, white) if affine and bool((black != white).all()) else None

@@ -1,7 +1,7 @@
-"""What does not go together: tensors from files, and what is known of the model they are for.
+"""Tensors from files checked against the model that they are for.
 
-Refused before the run is only what cannot run, and warned of what the model is surely not made for.
-What fails in the run is explained by the layer in which it failed, so that nothing is guessed.
+Before the run, only input that cannot run is an error, and input out of range a warning. After a
+failed run, the layer that failed tells what is wrong with the input.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hookscope.tensors.nested import as_call, walk
 
 log = logging.getLogger("hookscope")
 
-# Normalised or 0 to 1, images stay far below this; in bytes, hardly one does.
-_BRIGHT = 20.0
+# Images that are normalised or scaled to 0-1 stay far below this value; images in bytes do not.
+_MAX_NORMALISED = 20.0
 _AS_FLOATS = "Save it as floating numbers: numpy.save(FILE, array.astype('float32'))."
 _AS_IDS = "Give ints:SHAPE:0-{0}, or save them so: numpy.save(FILE, ids.astype('int64'))."
 
 
 def check_input(loaded: LoadedModel, value: Any) -> None:
-    """Refuse an image batch that the model cannot take; warn of values it is not made for.
+    """Check an image batch against the model; warn if its values look unscaled.
 
-    Only of a model that says which shape of images it takes.
+    Nothing is checked for a model whose image shape is not known.
 
     Raises:
-        InputError: rank, channels or dtype do not fit; says how to repair it.
+        InputError: rank, channels or dtype do not fit; the hint says how to convert them.
     """
     args, kwargs = as_call(value)
     shape = loaded.shape
@@ -41,10 +41,14 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
     first = next((tensor for _, tensor in walk((args, kwargs))), None)
     if first is None:
         return
-    alone = len(args) == 1 and isinstance(args[0], Tensor)
-    if loaded.layout is BATCH and alone:
-        _demand_images(loaded.word, shape, first)
-    if first.is_floating_point() and first.numel() and first.min() >= 0 and first.max() > _BRIGHT:
+    if loaded.layout is BATCH and len(args) == 1 and isinstance(args[0], Tensor):
+        _check_images(loaded.word, shape, first)
+    if (
+        first.is_floating_point()
+        and first.numel()
+        and first.min() >= 0
+        and first.max() > _MAX_NORMALISED
+    ):
         log.warning(
             "input: the values run from %g to %g, and %s is made for other ones: %s. Divide by 255"
             " what runs to 255, and normalise it; or give the image file",
@@ -55,36 +59,36 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
         )
 
 
-def _demand_images(word: str, shape: tuple[int, ...], found: Tensor) -> None:
-    lengths, wanted = ("x".join(map(str, each)) for each in (found.shape, shape))
-    if not found.is_floating_point():
-        kind = str(found.dtype).removeprefix("torch.")
+def _check_images(spec: str, shape: tuple[int, ...], images: Tensor) -> None:
+    lengths, wanted = ("x".join(map(str, each)) for each in (images.shape, shape))
+    if not images.is_floating_point():
+        kind = str(images.dtype).removeprefix("torch.")
         raise InputError(
-            f"{word} takes floating numbers such as {wanted}, and the input is {lengths} {kind}.",
+            f"{spec} takes floating numbers such as {wanted}, and the input is {lengths} {kind}.",
             _AS_FLOATS,
         )
-    hint = _of_shape(tuple(found.shape), len(shape), shape[1])
+    hint = _shape_hint(tuple(images.shape), len(shape), shape[1])
     if hint:
-        raise InputError(f"{word} takes inputs such as {wanted}, and this is {lengths}.", hint)
+        raise InputError(f"{spec} takes inputs such as {wanted}, and this is {lengths}.", hint)
 
 
 def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
-    """Return why a layer may have failed on the model's input, with the repair; empty if unknown.
+    """Return why a layer may have failed on the model's input, with a hint; empty if unknown.
 
     Args:
         layer: the module that was running.
-        tensors: those that the model was called with.
+        tensors: the tensors that the model was called with.
     """
     weight = getattr(layer, "weight", None)
     if not tensors or not isinstance(weight, Tensor):
         return ""
     floats = [t for t in tensors if t.is_floating_point()]
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-        whole = [t for t in tensors if not t.is_floating_point() and t.dtype != torch.bool]
-        if floats and not whole:
+        integers = [t for t in tensors if not t.is_floating_point() and t.dtype != torch.bool]
+        if floats and not integers:
             repair = _AS_IDS.format(layer.num_embeddings)
             return f"An embedding takes whole numbers, and the input holds none. {repair}"
-        most = max((int(t.max()) for t in whole if t.numel()), default=0)
+        most = max((int(t.max()) for t in integers if t.numel()), default=0)
         if most >= layer.num_embeddings:
             return (
                 f"The embedding has {layer.num_embeddings} rows, and the input holds {most}."
@@ -95,7 +99,7 @@ def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
         return f"The layer takes floating numbers, and the input holds none. {_AS_FLOATS}"
     if isinstance(layer, _ConvNd):
         rank = len(layer.kernel_size) + 2
-        return _of_shape(tuple(tensors[0].shape), rank, layer.in_channels)
+        return _shape_hint(tuple(tensors[0].shape), rank, layer.in_channels)
     if isinstance(layer, nn.Linear):
         last = tensors[0].shape[-1] if tensors[0].ndim else 0
         if last != layer.in_features and layer.in_features in tensors[0].shape:
@@ -112,8 +116,8 @@ def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
     return ""
 
 
-def _of_shape(shape: tuple[int, ...], rank: int, channels: int) -> str:
-    """Why a shape does not fit a rank with channels in dimension 1, and the repair; or nothing."""
+def _shape_hint(shape: tuple[int, ...], rank: int, channels: int) -> str:
+    """Why a shape does not fit this rank and these channels, with a hint; empty if it does."""
     if len(shape) == rank - 1 and channels == shape[0]:
         return "The dimension of the batch is missing: array[None] adds one in front."
     if len(shape) == rank - 1 and channels == shape[-1]:

@@ -1,4 +1,4 @@
-"""What every reader of inputs is asked, what it gives, and the bytes that it reads."""
+"""What every reader of inputs takes and returns, and the helpers that readers share."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Numbers = Sequence[float] | None
 
 @dataclass(frozen=True)
 class ReadContext:
-    """For which model something is read, and how its images are to be made.
+    """The model that an input is read for, and the options of the request.
 
     Attributes:
         loaded: the model.
-        shape, preprocess, size, mean, std: as ``hookscope.capture`` takes them; for images alone.
-        seed: of what is drawn.
-        source: where made tensors are drawn from, one after the other.
+        shape, preprocess, size, mean, std: as in ``hookscope.capture``; they apply to images only.
+        seed: seed of generated values.
+        generator: generator for the tensors of ``random:`` and ``ints:``, in the order of specs.
     """
 
     loaded: LoadedModel
@@ -41,18 +41,18 @@ class ReadContext:
     mean: Numbers = None
     std: Numbers = None
     seed: int = 0
-    source: torch.Generator = field(default_factory=lambda: seeded_generator(0))
+    generator: torch.Generator = field(default_factory=lambda: seeded_generator(0))
 
 
 @dataclass(frozen=True)
 class ReadResult:
-    """What was read from the words for one place.
+    """What was read from the specs for one argument.
 
     Attributes:
-        value: a call value, or the one argument if the words name a place.
-        sources: one plain dict for each tensor, and one at least; see ``Batch``.
-        note: what was made of the words, for people.
-        recipe: how images became tensors; None where there were no image files.
+        value: a call value, or the value of the argument if the specs name one.
+        sources: one plain dict for each tensor, and at least one; see ``Batch``.
+        note: a description of the value for the log.
+        recipe: the image recipe that was used; None if there were no image files.
     """
 
     value: Any
@@ -61,16 +61,20 @@ class ReadResult:
     recipe: Recipe | None = None
 
 
-def read_bytes(path: str, most: int | None = None, repair: str = "") -> bytes:
+# Reads one spec: returns its value, and the hash of its file or None.
+OpenTensor = Callable[[ReadContext, InputSpec], tuple[Any, str | None]]
+
+
+def read_bytes(path: str, max_bytes: int | None = None, hint: str = "") -> bytes:
     """Return the bytes of a file, or of standard input for ``-``.
 
     Args:
         path: the file.
-        most: how many bytes at most; None for any number.
-        repair: what to do about a longer file.
+        max_bytes: the largest size that is read; None for no limit.
+        hint: the hint of the error about a larger file.
 
     Raises:
-        InputError: it cannot be read, is empty or too long, or standard input is a terminal.
+        InputError: the file cannot be read, is empty or too large, or standard input is a terminal.
     """
     if path == STDIN and sys.stdin.isatty():
         raise InputError(
@@ -79,7 +83,7 @@ def read_bytes(path: str, most: int | None = None, repair: str = "") -> bytes:
         )
     try:
         with nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
-            data = file.read() if most is None else file.read(most + 1)
+            data = file.read() if max_bytes is None else file.read(max_bytes + 1)
     except OSError as exc:
         raise InputError(f"{describe_path(path)} cannot be read: {exc.strerror}.") from exc
     if not data and path == STDIN:
@@ -89,23 +93,23 @@ def read_bytes(path: str, most: int | None = None, repair: str = "") -> bytes:
         )
     if not data:
         raise InputError(f"{describe_path(path)} is empty.", WRITE_AGAIN)
-    if most is not None and len(data) > most:
+    if max_bytes is not None and len(data) > max_bytes:
         raise InputError(
-            f"{describe_path(path)} is longer than {most >> 20} MiB, which is the most that is read of its"
-            " kind.",
-            repair,
+            f"{describe_path(path)} is longer than {max_bytes >> 20} MiB, which is the most that is"
+            " read of its kind.",
+            hint,
         )
     return data
 
 
 def describe_path(path: str) -> str:
-    """What to call a file in an error."""
+    """Return the subject of an error about a file."""
     return "What came from standard input" if path == STDIN else f"The file {path!r}"
 
 
 @contextmanager
 def decoding_errors(path: str, what: str) -> Iterator[None]:
-    """Turn whatever a decoder raises into one sentence: the file is damaged, or no ``what``."""
+    """Turn any error of a decoder into an InputError: the file is damaged, or is not ``what``."""
     try:
         yield
     except HookscopeError:
@@ -114,7 +118,7 @@ def decoding_errors(path: str, what: str) -> Iterator[None]:
         raise InputError(
             f"{describe_path(path)} says that it needs more memory than there is.", WRITE_AGAIN
         ) from exc
-    except Exception as exc:  # on damaged files decoders raise nearly anything
+    except Exception as exc:  # decoders raise nearly any type for a damaged file
         kind = describe_file(path)[0]
         looks = "" if kind in (UNKNOWN, what) else f"; it looks like {kind}"
         why = end_sentence(cause(exc).partition("\n")[0])
@@ -124,87 +128,84 @@ def decoding_errors(path: str, what: str) -> Iterator[None]:
 
 
 def sha256(data: bytes) -> str:
-    """Return the hash of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
-def tensor_entry(tensor: Tensor, word: str, digest: str | None) -> dict[str, Any]:
-    """Return what is recorded of a tensor that was read; see ``Batch``."""
+def tensor_entry(tensor: Tensor, spec: str, digest: str | None) -> dict[str, Any]:
+    """Return the metadata entry of a tensor that was read; see ``Batch.sources``."""
     return {
         "shape": "x".join(map(str, tensor.shape)),
         "dtype": str(tensor.dtype).removeprefix("torch."),
-        "word": word,
+        "word": spec,
         "sha256": digest,
     }
 
 
-def tensor_entries(value: Any, word: str, digest: str | None) -> tuple[dict[str, Any], ...]:
-    """Return what is recorded of each tensor in ``value``; several bear the ``part`` they are.
+def tensor_entries(value: Any, spec: str, digest: str | None) -> tuple[dict[str, Any], ...]:
+    """Return the metadata entry of each tensor in ``value``; one of several has its ``part``.
 
     Args:
-        value: what a word became.
-        word: that word.
-        digest: of its file; where there is none, each tensor's values are hashed.
+        value: the value that was read for a spec.
+        spec: that spec.
+        digest: hash of its file; if None, the values of each tensor are hashed.
     """
-    found = list(walk(value))
-    made = tuple(tensor_entry(t, word, digest or tensor_sha256(t)) for _, t in found)
-    if not made:
-        return ({"shape": "", "dtype": "", "word": word, "sha256": digest},)
-    if len(made) == 1:
-        return made
+    tensors = list(walk(value))
+    entries = tuple(tensor_entry(t, spec, digest or tensor_sha256(t)) for _, t in tensors)
+    if not entries:
+        return ({"shape": "", "dtype": "", "word": spec, "sha256": digest},)
+    if len(entries) == 1:
+        return entries
     return tuple(
-        entry | {"part": ".".join(path)} for entry, (path, _) in zip(made, found, strict=True)
+        entry | {"part": ".".join(path)} for entry, (path, _) in zip(entries, tensors, strict=True)
     )
 
 
 def tensor_sha256(tensor: Tensor) -> str | None:
-    """Hash of a tensor's bytes; None for one that has no plain ones (sparse, on meta)."""
+    """Return the hash of a tensor's bytes; None for a sparse, quantized or meta tensor."""
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
         return None
     return sha256(bits_of(tensor.cpu()).numpy().tobytes())
 
 
 def format_shapes(sources: Sequence[dict[str, Any]]) -> str:
-    """Return the shapes in words: ``1x3x8x8 and 2``."""
+    """Return the shapes as text: ``1x3x8x8 and 2``."""
     return " and ".join(source["shape"] or "one number" for source in sources)
 
 
-OpenTensor = Callable[[ReadContext, InputSpec], tuple[Any, str | None]]
-
-
 def read_joined(
-    asked: ReadContext, words: Sequence[InputSpec], open_one: Callable[..., OpenTensor]
+    context: ReadContext, specs: Sequence[InputSpec], reader_of: Callable[[str], OpenTensor]
 ) -> ReadResult:
-    """Read words that hold tensors; several for one place are joined along the first dimension.
+    """Read specs of tensors for one argument; several are joined along the first dimension.
 
     Args:
-        asked: the model and the choices.
-        words: all for one place.
-        read_python: takes a word's kind, gives the function that reads a word to its value and hash.
+        context: the model and the options.
+        specs: the specs for one argument.
+        reader_of: takes the kind of a spec, returns its reader.
 
     Raises:
-        InputError: several words, of which one is no lone tensor, or of shapes that do not join.
+        InputError: there are several specs, and one is not a single tensor or the shapes differ.
     """
     values: list[Any] = []
     sources: list[dict[str, Any]] = []
-    told = []
-    for word in words:
-        value, digest = open_one(word.kind)(asked, word)
-        made = tensor_entries(value, word.word, digest)
+    notes = []
+    for spec in specs:
+        value, digest = reader_of(spec.kind)(context, spec)
+        entries = tensor_entries(value, spec.word, digest)
         values.append(value)
-        sources += made
-        kinds = [f"{s['shape'] or 'one number'} {s['dtype']}" for s in made if s["dtype"]]
-        told.append(f"{word.word} ({', '.join(kinds) or 'no tensor'})")
-    value = values[0] if len(values) == 1 else _together(values, words)
-    return ReadResult(value, tuple(sources), ", ".join(told))
+        sources += entries
+        types = [f"{e['shape'] or 'one number'} {e['dtype']}" for e in entries if e["dtype"]]
+        notes.append(f"{spec.word} ({', '.join(types) or 'no tensor'})")
+    value = values[0] if len(values) == 1 else _concatenate(values, specs)
+    return ReadResult(value, tuple(sources), ", ".join(notes))
 
 
-def _together(values: list[Any], words: Sequence[InputSpec]) -> Tensor:
-    names = ", ".join(word.word for word in words)
-    for value, word in zip(values, words, strict=True):
+def _concatenate(values: list[Any], specs: Sequence[InputSpec]) -> Tensor:
+    names = ", ".join(spec.word for spec in specs)
+    for value, spec in zip(values, specs, strict=True):
         if not isinstance(value, Tensor) or not value.ndim:
             raise InputError(
-                f"{word.word} holds no lone tensor with a first dimension, so that {names} cannot"
+                f"{spec.word} holds no lone tensor with a first dimension, so that {names} cannot"
                 " be joined to a batch.",
                 "Say which argument each is for: --input NAME=FILE.",
             )
@@ -223,6 +224,6 @@ def _together(values: list[Any], words: Sequence[InputSpec]) -> Tensor:
 
 
 def single_argument(value: Any) -> Any:
-    """The one argument of a call value, for words that name the place of one; None if several."""
+    """Return the only argument of a call value; None if it has several."""
     args, kwargs = as_call(value)
     return args[0] if len(args) == 1 and not kwargs else None

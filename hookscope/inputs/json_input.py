@@ -1,4 +1,4 @@
-"""Nested arguments in JSON: an object holds arguments by name, a list by position."""
+"""Nested arguments in a JSON file: an object has arguments by name, a list by position."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from hookscope.errors import InputError
 from hookscope.inputs.input_reader import (
+    OpenTensor,
     ReadContext,
     decoding_errors,
     describe_path,
@@ -22,41 +23,42 @@ from hookscope.specs.model_spec import end_sentence
 
 _FORMS = 'A tensor is {"file": "a.npy"} or {"tensor": [[1, 2]]}; other values stay as they are.'
 _IN_FILES = 'Put numbers into files of their own: {"file": "a.npy"}.'
-_DEPTH = 100
-_MOST = 16 << 20  # bytes; as Python's objects JSON may take 30 times as much
-_VALUES = 100_000  # besides those in tensors
+_MAX_DEPTH = 100
+_MAX_BYTES = 16 << 20  # as Python objects, JSON may take 30 times the memory
+_MAX_VALUES = 100_000  # outside of tensors
 
 
 def read_json_input(
-    asked: ReadContext, word: InputSpec, open_kind: Callable[[str], Any]
+    context: ReadContext, spec: InputSpec, reader_of: Callable[[str], OpenTensor]
 ) -> tuple[Any, str | None]:
-    """Return what a JSON file says, with the tensors that it names.
+    """Return the value of a JSON file, with the tensors that it names.
 
-    Where it names other files its own hash would say nothing of the tensors, and there is none.
+    The hash is None if it names other files: the hash of the JSON file would not identify them.
 
     Args:
-        asked: the model and the choices.
-        word: the file.
-        open_kind: gives the reader of a kind of tensors.
+        context: the model and the options.
+        spec: the file.
+        reader_of: takes a kind of tensor file, returns its reader.
 
     Raises:
-        InputError: it is no JSON, or a tensor in it cannot be made.
+        InputError: the file is not JSON, or a tensor in it cannot be made.
     """
-    data = read_bytes(word.path, _MOST, _IN_FILES)
-    with decoding_errors(word.path, "JSON"):
-        told = json.loads(data.decode("utf-8-sig"))
-    folder = os.path.dirname(word.path)
-    named: list[str] = []
+    data = read_bytes(spec.path, _MAX_BYTES, _IN_FILES)
+    with decoding_errors(spec.path, "JSON"):
+        content = json.loads(data.decode("utf-8-sig"))
+    folder = os.path.dirname(spec.path)
+    files: list[str] = []
     values = 0
 
     def build(value: Any, depth: int) -> Any:
         nonlocal values
-        if depth > _DEPTH:
-            raise InputError(f"{describe_path(word.path)} is nested too deep.", _FORMS)
+        if depth > _MAX_DEPTH:
+            raise InputError(f"{describe_path(spec.path)} is nested too deep.", _FORMS)
         values += 1
-        if values > _VALUES:
+        if values > _MAX_VALUES:
             raise InputError(
-                f"{describe_path(word.path)} holds more than {_VALUES:,} values besides tensors.",
+                f"{describe_path(spec.path)} holds more than {_MAX_VALUES:,} values besides"
+                " tensors.",
                 _FORMS,
             )
         if isinstance(value, list):
@@ -64,39 +66,40 @@ def read_json_input(
         if not isinstance(value, dict):
             return value
         if set(value) == {"file"}:
-            return _from_file(value["file"])
+            return read_file(value["file"])
         if set(value) == {"tensor"}:
-            return _inline(value["tensor"], word)
+            return _inline(value["tensor"], spec)
         return {key: build(item, depth + 1) for key, item in value.items()}
 
-    def _from_file(name: Any) -> Any:
+    def read_file(name: Any) -> Any:
         try:
             if not isinstance(name, str):
                 raise InputError(f"{name!r} names no file.", _FORMS)
             near = os.path.join(folder, name)
-            one, *more = parse_inputs([near if os.path.exists(near.partition(":")[0]) else name])
+            inner, *more = parse_inputs([near if os.path.exists(near.partition(":")[0]) else name])
             if more:
                 raise InputError(f"{name!r} is several files, and one is wanted.", _FORMS)
-            if one.kind not in TENSORS or one.kind == JSON:
-                raise InputError(f"{name!r} is {one.kind}, and no file of tensors.", _FORMS)
-            named.append(name)
-            return open_kind(one.kind)(asked, one)[0]
+            if inner.kind not in TENSORS or inner.kind == JSON:
+                raise InputError(f"{name!r} is {inner.kind}, and no file of tensors.", _FORMS)
+            files.append(name)
+            return reader_of(inner.kind)(context, inner)[0]
         except (InputError, ValueError) as exc:
             raise InputError(
-                f"{describe_path(word.path)}: {end_sentence(getattr(exc, 'message', str(exc)))}",
+                f"{describe_path(spec.path)}: {end_sentence(getattr(exc, 'message', str(exc)))}",
                 getattr(exc, "hint", ""),
             ) from exc
 
-    made = build(told, 0)
-    made = tuple(made) if isinstance(made, list) and word.place is None else made
-    return made, None if named else sha256(data)
+    value = build(content, 0)
+    value = tuple(value) if isinstance(value, list) and spec.place is None else value
+    return value, None if files else sha256(data)
 
 
-def _inline(value: Any, word: InputSpec) -> torch.Tensor:
+def _inline(value: Any, spec: InputSpec) -> torch.Tensor:
     try:
         return torch.tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as exc:
         raise InputError(
-            f"{describe_path(word.path)} holds a tensor that cannot be made: {end_sentence(str(exc))}",
+            f"{describe_path(spec.path)} holds a tensor that cannot be made:"
+            f" {end_sentence(str(exc))}",
             _FORMS,
         ) from exc

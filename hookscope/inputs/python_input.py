@@ -1,4 +1,4 @@
-"""Batches that Python code offers: a function, a generator, a Dataset or a DataLoader."""
+"""Batches from Python code: a function, a generator, a Dataset or a DataLoader."""
 
 from __future__ import annotations
 
@@ -29,150 +29,155 @@ from hookscope.tensors.seeding import seeded_throughout
 
 log = logging.getLogger("hookscope")
 
+# Calls a function, and names the user's file and line in the error if it raises.
 Run = Callable[[Callable[[], Any]], Any]
 
-_WANTED = "Name a function or generator that gives batches, a Dataset, a DataLoader, or a tensor."
+_OFFER = "Name a function or generator that gives batches, a Dataset, a DataLoader, or a tensor."
+_MAX_CALLS = 3  # of functions that return functions
 
-_CALLS = 3  # a function that returns a function that returns a loader: no deeper
 
+def read_python(context: ReadContext, spec: InputSpec) -> tuple[Any, None]:
+    """Return the first batch that an object in a Python file or module gives, as a call value.
 
-def read_python(asked: ReadContext, word: InputSpec) -> tuple[Any, None]:
-    """Return the first batch that a name in a Python file or module gives, as a call value.
-
-    Of a Dataset that is its first sample, made a batch of one. Of pairs that a Dataset or a
-    DataLoader gives, the second is taken for a label and left out if the model needs one argument.
+    The first sample of a Dataset becomes a batch of one. If a Dataset or a DataLoader gives pairs
+    and the model needs one argument, the second element is taken for a label and left out.
 
     Raises:
-        ModelError: the code raised; names file and line.
-        InputError: there is no such name, or it gives nothing that holds a tensor.
+        ModelError: the code raised; the message has its file and line.
+        InputError: there is no such name, or what it gives has no tensor.
     """
-    with seeded_throughout(asked.seed):
-        found, run = find_object(word.rest)
-        value = _Finder(asked, word.rest, run).batch(found)
+    with seeded_throughout(context.seed):
+        source, run = find_object(spec.rest)
+        value = _FirstBatch(context, spec.rest, run).of(source)
     if not any(True for _ in walk(value)):
         kind = type(value).__name__
-        raise InputError(f"{word.rest} gives no tensor but {kind}.", _WANTED)
+        raise InputError(f"{spec.rest} gives no tensor but {kind}.", _OFFER)
     return value, None
 
 
-def find_object(word: str) -> tuple[Any, Run]:
-    """Return what a name in a file or module stands for, and what runs code from there.
+def find_object(spec: str) -> tuple[Any, Run]:
+    """Return the object of a function spec, and a function that calls code of its file.
 
-    Functions are called, for they are there to return it.
+    If the object is a function, it is called, and the object is what it returns.
 
     Raises:
-        ModelError: the code raised; names file and line.
+        ModelError: the code raised; the message has its file and line.
         InputError: there is no such name, or a function of that name needs arguments.
     """
-    function = parse_function(word)
-    home = load_user_module(function)
-    if function.name not in vars(home):
-        near = did_you_mean(function.name, [n for n in vars(home) if not n.startswith("_")])
-        raise InputError(f"{function.home} has no {function.name!r}.", near or _WANTED)
+    function = parse_function(spec)
+    module = load_user_module(function)
+    if function.name not in vars(module):
+        near = did_you_mean(function.name, [n for n in vars(module) if not n.startswith("_")])
+        raise InputError(f"{function.home} has no {function.name!r}.", near or _OFFER)
     run = partial(run_user_code, function.home)
-    found = vars(home)[function.name]
-    for _ in range(_CALLS):
-        if is_dataset(found) or isinstance(found, Iterator | torch.nn.Module):
+    value = vars(module)[function.name]
+    for _ in range(_MAX_CALLS):
+        if is_dataset(value) or isinstance(value, Iterator | torch.nn.Module):
             break
-        if callable(found):
-            _check_no_arguments(word, found)
-            found = run(found)
-    return found, run
+        if callable(value):
+            _check_no_arguments(spec, value)
+            value = run(value)
+    return value, run
 
 
-def _check_no_arguments(word: str, function: Callable[..., Any]) -> None:
+def _check_no_arguments(spec: str, function: Callable[..., Any]) -> None:
     try:
         inspect.signature(function).bind()
     except TypeError as exc:
         raise InputError(
-            f"{word} is called without arguments, and {exc}.",
+            f"{spec} is called without arguments, and {exc}.",
             "Give its parameters defaults, or write a function that fills them.",
         ) from exc
-    except ValueError:  # written in C, and silent about it
+    except ValueError:  # written in C, without a signature
         pass
 
 
-class _Finder:
-    """Finds the first batch in whatever a name stands for; ``run`` calls code of the user's."""
+class _FirstBatch:
+    """Takes the first batch from a Dataset, a DataLoader, an iterator or a value.
 
-    def __init__(self, asked: ReadContext, word: str, run: Run) -> None:
-        self.asked = asked
-        self.word = word
+    Args:
+        context: the model and the options.
+        spec: the spec of the object, for messages.
+        run: calls code of the user's file.
+    """
+
+    def __init__(self, context: ReadContext, spec: str, run: Run) -> None:
+        self.context = context
+        self.spec = spec
         self.run = run
 
-    def batch(self, found: Any) -> Any:
-        if isinstance(found, DataLoader):
-            told = f"the first batch of {_length(found)}"
-            return self._sample(self._first(lambda: iter(found)), told)
-        if isinstance(found, IterableDataset):
-            item = self._first(lambda: iter(found))
-            return self._sample(self._collated(item), "the first sample")
-        if is_dataset(found):
-            if not self.run(lambda: len(found)):
+    def of(self, source: Any) -> Any:
+        """Return the first batch of ``source`` as a call value."""
+        if isinstance(source, DataLoader):
+            description = f"the first batch of {_length(source)}"
+            return self._call_value(self._first(lambda: iter(source)), description)
+        if isinstance(source, IterableDataset):
+            item = self._first(lambda: iter(source))
+            return self._call_value(self._collated(item), "the first sample")
+        if is_dataset(source):
+            if not self.run(lambda: len(source)):
                 raise self._empty()
-            item = self.run(lambda: found[0])
-            return self._sample(self._collated(item), f"the first sample of {_length(found)}")
-        if isinstance(found, Iterator):
-            return plain_argument(self._first(lambda: found), self.word)
-        return plain_argument(found, self.word)
+            item = self.run(lambda: source[0])
+            description = f"the first sample of {_length(source)}"
+            return self._call_value(self._collated(item), description)
+        if isinstance(source, Iterator):
+            return plain_argument(self._first(lambda: source), self.spec)
+        return plain_argument(source, self.spec)
 
     def _first(self, start: Callable[[], Iterator[Any]]) -> Any:
-        nothing = object()
-        item = self.run(lambda: next(start(), nothing))
-        if item is nothing:
+        missing = object()
+        item = self.run(lambda: next(start(), missing))
+        if item is missing:
             raise self._empty()
         return item
 
-    def _sample(self, batch: Any, told: str) -> Any:
-        """A call value of what a Dataset or DataLoader gives; lists hold what tuples held."""
-        log.info("input: %s gives %s", self.word, told)
-        if has_label(batch, takes_one_argument(self.asked.loaded)):
+    def _call_value(self, batch: Any, description: str) -> Any:
+        """The call value of a batch that a Dataset or DataLoader gave."""
+        log.info("input: %s gives %s", self.spec, description)
+        if has_label(batch, takes_one_argument(self.context.loaded)):
             note_labels_ignored()
-            return plain_argument(batch[0], self.word)
-        return batch_arguments(batch, self.word)
+            return plain_argument(batch[0], self.spec)
+        return batch_arguments(batch, self.spec)
 
     def _collated(self, item: Any) -> Any:
         """A batch of one."""
         return self.run(lambda: default_collate([convert_images(item, self._recipe)]))
 
     def _recipe(self) -> tuple[int, Recipe]:
-        channels, recipe = image_input.resolve_recipe(self.asked)
-        log.info("input: images of %s: %s", self.word, recipe.text)
+        channels, recipe = image_input.resolve_recipe(self.context)
+        log.info("input: images of %s: %s", self.spec, recipe.text)
         return channels, recipe
 
     def _empty(self) -> InputError:
-        return InputError(f"{self.word} gives no batch: it is empty.", _WANTED)
+        return InputError(f"{self.spec} gives no batch: it is empty.", _OFFER)
 
 
-def _length(found: Dataset[Any] | DataLoader[Any] | Sized) -> str:
+def _length(source: Dataset[Any] | DataLoader[Any] | Sized) -> str:
     try:
-        return str(len(found))  # type: ignore[arg-type]
+        return str(len(source))  # type: ignore[arg-type]
     except TypeError:  # of a stream
         return "a stream"
 
 
-_items_log = logging.getLogger("hookscope")
-
-
-def is_dataset(found: Any) -> bool:
-    """Whether something is a Dataset, be it in all but name, or a DataLoader."""
-    if isinstance(found, DataLoader | IterableDataset):
+def is_dataset(value: Any) -> bool:
+    """Whether a value is a DataLoader, or a Dataset by its class or by its methods."""
+    if isinstance(value, DataLoader | IterableDataset):
         return True
-    sized = hasattr(found, "__getitem__") and hasattr(found, "__len__")
-    plain = isinstance(found, Tensor | np.ndarray | list | tuple | Mapping | str)
-    return sized and not plain and not isinstance(found, type | torch.nn.Module)
+    sized = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    plain = isinstance(value, Tensor | np.ndarray | list | tuple | Mapping | str)
+    return sized and not plain and not isinstance(value, type | torch.nn.Module)
 
 
 def convert_images(item: Any, recipe: Callable[[], tuple[int, Recipe]]) -> Any:
-    """Return an item with its images made tensors, as those in files are.
+    """Return an item with each PIL image as a tensor.
 
     Args:
-        item: what a Dataset gives.
-        recipe: gives the channels and the recipe of images; called only where there is one.
+        item: an item of a Dataset.
+        recipe: returns the channels and the recipe of images; called only if there is an image.
     """
     if isinstance(item, Image):
-        channels, found = recipe()
-        return found.run(item.convert("RGB" if channels == 3 else "L"))
+        channels, image_recipe = recipe()
+        return image_recipe.run(item.convert("RGB" if channels == 3 else "L"))
     if isinstance(item, tuple | list) and not hasattr(item, "_fields"):
         return type(item)(convert_images(part, recipe) for part in item)
     if isinstance(item, Mapping):
@@ -180,10 +185,10 @@ def convert_images(item: Any, recipe: Callable[[], tuple[int, Recipe]]) -> Any:
     return item
 
 
-def has_label(batch: Any, one: bool) -> bool:
-    """Whether something is a pair whose second half is a label, for the model needs ``one``."""
+def has_label(batch: Any, single: bool) -> bool:
+    """Whether a batch is a pair of an input and a label: the model needs a ``single`` argument."""
     return (
-        one
+        single
         and isinstance(batch, list | tuple)
         and not hasattr(batch, "_fields")
         and (len(batch) == 2)
@@ -191,19 +196,19 @@ def has_label(batch: Any, one: bool) -> bool:
 
 
 def note_labels_ignored() -> None:
-    """Say that labels are left out."""
-    _items_log.info("input: the second of each pair is taken for a label and left out")
+    """Log that labels are left out."""
+    log.info("input: the second of each pair is taken for a label and left out")
 
 
-def batch_arguments(batch: Any, word: str) -> Any:
-    """Return the call value that a batch is; lists hold what tuples held."""
+def batch_arguments(batch: Any, spec: str) -> Any:
+    """Return a batch as a call value; DataLoader makes lists of tuples."""
     if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
-        return tuple(plain_argument(item, word) for item in batch)
-    return plain_argument(batch, word)
+        return tuple(plain_argument(item, spec) for item in batch)
+    return plain_argument(batch, spec)
 
 
-def plain_argument(value: Any, word: str) -> Any:
-    """Return what a model takes for an argument."""
+def plain_argument(value: Any, spec: str) -> Any:
+    """Return a value as an argument of a model: an array as a tensor, a mapping as a dict."""
     if isinstance(value, np.ndarray):
-        return tensor_from_array(value, word)
+        return tensor_from_array(value, spec)
     return dict(value) if isinstance(value, Mapping) else value

@@ -1,4 +1,4 @@
-"""Arrays saved by numpy: ``.npy``, and ``.npz`` with one or several. Nothing is unpickled."""
+"""Tensors from numpy, safetensors and torch files, or generated. No pickled code is run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from safetensors import safe_open
 from torch import Tensor
 
 from hookscope.errors import InputError
-from hookscope.files import file_types as filekinds
 from hookscope.files.file_types import (
     ARRAY,
     ARRAYS,
+    EXPORT_ARCHIVE,
     SAFETENSORS,
+    SCRIPT_ARCHIVE,
     STORE_UNCOMPRESSED,
     TOO_LARGE,
     describe_bytes,
+    describe_file,
 )
 from hookscope.files.weight_files import sha256_of
 from hookscope.inputs.input_reader import ReadContext, decoding_errors, read_bytes, sha256
@@ -32,36 +34,60 @@ from hookscope.specs.output_path import MARK
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors.nested import walk
 
-_MAGIC = b"\x93NUMPY"
-
+_NPY_MAGIC = b"\x93NUMPY"
+_MAX_NAMES = 5  # in an error
+_MAX_EXPANDED = 1 << 30  # bytes of memory of a tensor beyond the size of its file
 _SAVE_NUMBERS = "Save numbers: numpy.save(FILE, array.astype('float32'))."
 
 
-def read_numpy(asked: ReadContext, word: InputSpec) -> tuple[Any, str]:
-    """Return the array in a file, or of several a dict by their names, as tensors.
+def pick_tensor(spec: InputSpec, names: Sequence[str]) -> str:
+    """Return the name that a spec gives after the file, or the only name in the file.
+
+    Raises:
+        InputError: there is no such name, or none is given and there are several.
+    """
+    if spec.rest in names:
+        return spec.rest
+    if not spec.rest and len(names) == 1:
+        return names[0]
+    listing = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
+    holds = f"It holds {listing}." if names else "It holds nothing."
+    if spec.rest:
+        raise InputError(
+            f"There is no {spec.rest!r} in {spec.path!r}.",
+            f"{did_you_mean(spec.rest, names)} {holds}".strip(),
+        )
+    raise InputError(
+        f"{spec.path!r} holds {len(names)} tensors: which one to take is not clear.",
+        f"{holds} Write {spec.path}:{names[0] if names else 'KEY'} for one of them.",
+    )
+
+
+def read_numpy(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
+    """Return the array of a ``.npy`` or ``.npz`` file as a tensor; several are a dict by name.
 
     Arrays that ``numpy.savez`` was given without names are a tuple, in their order.
 
     Raises:
-        InputError: the file is damaged, holds objects or text, or has no array of the name wanted.
+        InputError: the file is damaged, holds objects or text, or has no array of the given name.
     """
-    data = read_bytes(word.path)
-    with decoding_errors(word.path, ARRAY):
-        if data.startswith(_MAGIC):
-            return tensor_from_array(_array(data), word.path), sha256(data)
+    data = read_bytes(spec.path)
+    with decoding_errors(spec.path, ARRAY):
+        if data.startswith(_NPY_MAGIC):
+            return tensor_from_array(_array(data), spec.path), sha256(data)
     kind = describe_bytes(data)
     if kind in TOO_LARGE:
-        raise InputError(f"The file {word.path!r} is {kind}.", STORE_UNCOMPRESSED)
-    with decoding_errors(word.path, ARRAYS):
-        return _from_archive(data, word), sha256(data)
+        raise InputError(f"The file {spec.path!r} is {kind}.", STORE_UNCOMPRESSED)
+    with decoding_errors(spec.path, ARRAYS):
+        return _from_archive(data, spec), sha256(data)
 
 
-def _from_archive(data: bytes, word: InputSpec) -> Any:
+def _from_archive(data: bytes, spec: InputSpec) -> Any:
     with ZipFile(io.BytesIO(data)) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        wanted = [pick_tensor(word, names)] if word.rest or len(names) < 2 else names
-        found = {name: _array(archive.read(f"{name}.npy")) for name in wanted}
-    tensors = {name: tensor_from_array(array, word.path) for name, array in found.items()}
+        wanted = [pick_tensor(spec, names)] if spec.rest or len(names) < 2 else names
+        arrays = {name: _array(archive.read(f"{name}.npy")) for name in wanted}
+    tensors = {name: tensor_from_array(array, spec.path) for name, array in arrays.items()}
     if len(tensors) == 1:
         return tensors[wanted[0]]
     if all(name == f"arr_{n}" for n, name in enumerate(wanted)):
@@ -70,7 +96,7 @@ def _from_archive(data: bytes, word: InputSpec) -> Any:
 
 
 def _array(data: bytes) -> NDArray[Any]:
-    """The array in the bytes of a ``.npy`` file; numpy's own reader believes any length told."""
+    """The array in the bytes of a ``.npy`` file. numpy's reader does not check the header."""
     file = io.BytesIO(data)
     if np.lib.format.read_magic(file) == (1, 0):
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
@@ -85,10 +111,10 @@ def _array(data: bytes) -> NDArray[Any]:
 
 
 def tensor_from_array(array: Any, path: str) -> Tensor:
-    """Return a tensor with the values of an array, in the byte order of this machine.
+    """Return a tensor with the values of an array, in native byte order.
 
     Raises:
-        InputError: it holds no numbers that PyTorch has.
+        InputError: PyTorch has no such dtype.
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc":
         kind = getattr(array, "dtype", type(array).__name__)
@@ -101,103 +127,77 @@ def tensor_from_array(array: Any, path: str) -> Tensor:
         ) from exc
 
 
-def read_safetensors(asked: ReadContext, word: InputSpec) -> tuple[Any, str]:
-    """Return the tensor of a key, the only one, or of a file that is no capture a dict of all.
+def read_safetensors(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
+    """Return the tensor of the given key, or the only tensor, or a dict of all tensors.
+
+    A capture is not read as a whole: it needs a key.
 
     Raises:
         InputError: the file is damaged or has no such key, or it is a capture and no key is given.
     """
-    with decoding_errors(word.path, SAFETENSORS), safe_open(word.path, framework="pt") as file:
+    with decoding_errors(spec.path, SAFETENSORS), safe_open(spec.path, framework="pt") as file:
         names = list(file.keys())
-        recorded = MARK in (file.metadata() or {})
-        if word.rest or len(names) < 2 or recorded:
-            value: Any = file.get_tensor(pick_tensor(word, names))
+        is_capture = MARK in (file.metadata() or {})
+        if spec.rest or len(names) < 2 or is_capture:
+            value: Any = file.get_tensor(pick_tensor(spec, names))
         else:
             value = {name: file.get_tensor(name) for name in names}
-    return value, sha256_of(word.path)
+    return value, sha256_of(spec.path)
 
 
-_BEYOND = 1 << 30  # bytes that a tensor may take beyond the size of its file
-
-
-def read_torch(asked: ReadContext, word: InputSpec) -> tuple[Any, str]:
-    """Return what was saved: a tensor, or a tuple, list or dict that holds some.
+def read_torch(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
+    """Return what ``torch.save`` saved: a tensor, or a tuple, list or dict that holds tensors.
 
     Raises:
-        InputError: the file is damaged, would run code, holds no tensor, or none of the key wanted.
+        InputError: the file is damaged, would run code, or has no tensor or no such key.
     """
-    data = read_bytes(word.path)
-    kind, repair = filekinds.describe_file(word.path)
-    no_tensors = (filekinds.SCRIPT_ARCHIVE, filekinds.EXPORT_ARCHIVE)
-    if kind in (*no_tensors, *filekinds.TOO_LARGE) or "pickled Python" in kind:
-        raise InputError(f"The file {word.path!r} is {kind}, not tensors.", repair)
-    with decoding_errors(word.path, "tensors saved by torch.save"), warnings.catch_warnings():
+    data = read_bytes(spec.path)
+    kind, hint = describe_file(spec.path)
+    if kind in (SCRIPT_ARCHIVE, EXPORT_ARCHIVE, *TOO_LARGE) or "pickled Python" in kind:
+        raise InputError(f"The file {spec.path!r} is {kind}, not tensors.", hint)
+    with decoding_errors(spec.path, "tensors saved by torch.save"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    if word.rest:
+    if spec.rest:
         if not isinstance(value, Mapping):
-            raise InputError(f"{word.path!r} holds no names, so no {word.rest!r}.", "Leave it out.")
+            raise InputError(f"{spec.path!r} holds no names, so no {spec.rest!r}.", "Leave it out.")
         named = {str(name): item for name, item in value.items()}  # keys may be numbers
-        value = named[pick_tensor(word, list(named))]
+        value = named[pick_tensor(spec, list(named))]
     if isinstance(value, Mapping):
         value = dict(value)
     for _, tensor in walk(value):
-        # One number may stand for any many: expanded, a tensor is small in its file alone.
+        # An expanded tensor is small in the file, but not in memory.
         dense = tensor.layout is torch.strided and not tensor.is_meta
-        if dense and tensor.numel() * tensor.element_size() > len(data) + _BEYOND:
+        if dense and tensor.numel() * tensor.element_size() > len(data) + _MAX_EXPANDED:
             raise InputError(
-                f"The file {word.path!r} of {len(data):,} bytes holds a tensor of shape"
+                f"The file {spec.path!r} of {len(data):,} bytes holds a tensor of shape"
                 f" {tuple(tensor.shape)}, which would take more than 1 GB beyond that.",
                 "Save a smaller one, or a copy of it: tensor.clone().",
             )
     if not any(True for _ in walk(value)):
-        raise InputError(f"The file {word.path!r} holds no tensor.", "Save one by torch.save.")
+        raise InputError(f"The file {spec.path!r} holds no tensor.", "Save one by torch.save.")
     return value, sha256(data)
 
 
-_MAKERS: dict[str, Callable[[InputSpec, torch.Generator], Tensor]] = {
-    "random": lambda word, source: torch.randn(word.shape, generator=source),
-    "zeros": lambda word, source: torch.zeros(word.shape),
-    "ones": lambda word, source: torch.ones(word.shape),
-    "ints": lambda word, source: torch.randint(*word.bounds, word.shape, generator=source),
+_GENERATORS: dict[str, Callable[[InputSpec, torch.Generator], Tensor]] = {
+    "random": lambda spec, generator: torch.randn(spec.shape, generator=generator),
+    "zeros": lambda spec, generator: torch.zeros(spec.shape),
+    "ones": lambda spec, generator: torch.ones(spec.shape),
+    "ints": lambda spec, generator: torch.randint(*spec.bounds, spec.shape, generator=generator),
 }
 
 
-def generate_tensor(asked: ReadContext, word: InputSpec) -> tuple[Tensor, None]:
-    """Return the tensor of a word: float32, or int64 for ``ints``.
+def generate_tensor(context: ReadContext, spec: InputSpec) -> tuple[Tensor, None]:
+    """Return the tensor that ``random:``, ``zeros:``, ``ones:`` or ``ints:`` describes.
+
+    Its dtype is float32, or int64 for ``ints:``.
 
     Raises:
         InputError: it does not fit into memory.
     """
     try:
-        return _MAKERS[word.rest](word, asked.source), None
-    except (RuntimeError, MemoryError) as exc:  # what torch raises where memory gives out
+        return _GENERATORS[spec.rest](spec, context.generator), None
+    except (RuntimeError, MemoryError) as exc:  # torch raises either if memory is short
         raise InputError(
-            f"{word.word} cannot be made: there is no memory for it.", "Give a smaller shape."
+            f"{spec.word} cannot be made: there is no memory for it.", "Give a smaller shape."
         ) from exc
-
-
-_SHOWN = 5
-
-
-def pick_tensor(word: InputSpec, names: Sequence[str]) -> str:
-    """Return the name that a word asks for, or the only one there is.
-
-    Raises:
-        InputError: there is none of that name, or several to choose from.
-    """
-    if word.rest in names:
-        return word.rest
-    if not word.rest and len(names) == 1:
-        return names[0]
-    listing = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    holds = f"It holds {listing}." if names else "It holds nothing."
-    if word.rest:
-        raise InputError(
-            f"There is no {word.rest!r} in {word.path!r}.",
-            f"{did_you_mean(word.rest, names)} {holds}".strip(),
-        )
-    raise InputError(
-        f"{word.path!r} holds {len(names)} tensors: which one to take is not clear.",
-        f"{holds} Write {word.path}:{names[0] if names else 'KEY'} for one of them.",
-    )

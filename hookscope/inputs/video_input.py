@@ -1,4 +1,4 @@
-"""Short video files, of which as many frames are taken as the model's clips have."""
+"""Short video files, sampled to the number of frames that the model takes."""
 
 from __future__ import annotations
 
@@ -24,47 +24,46 @@ from hookscope.specs.input_spec import InputSpec
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_MOST = 10_000  # frames of a file: some minutes
-_PIXELS = 1 << 26  # of a frame: twice those of 8K, and 0.5 GB while one is converted
+_MAX_FRAMES = 10_000  # of a file: some minutes
+_MAX_PIXELS = 1 << 26  # of a frame: twice those of 8K; converting one takes 0.5 GB
 
 
-def read_video(asked: ReadContext, words: Sequence[InputSpec]) -> ReadResult:
-    """Read videos to clips (N, C, T, H, W), each frame made a tensor as an image would be.
+def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
+    """Read videos to clips (N, C, T, H, W); each frame becomes a tensor as an image does.
 
-    Taken are T frames: of T equal parts of the video the frame in the middle of each.
+    The video is divided into T equal parts, and the middle frame of each part is taken.
 
     Raises:
         EnvironmentFault: PyAV is not installed.
-        InputError: the model takes no clips, or a file is damaged, too long or without pictures.
+        InputError: the model takes no clips, or a file is damaged, too long or has no frames.
     """
-    layout = _layout(asked)
+    layout = _layout(context)
     assert layout.frames is not None
-    channels, recipe = image_input.resolve_recipe(asked)
+    channels, recipe = image_input.resolve_recipe(context)
     tensors, entries, notes = [], [], []
-    for word in words:
-        data = read_bytes(word.path)
+    for spec in specs:
+        data = read_bytes(spec.path)
         mode = "RGB" if channels == 3 else "L"
-        count = _count(data, word.path)
-        frames = _sampled(data, word.path, layout.frames, count)
-        made = [recipe.run(frame.convert(mode)) for frame in frames]
-        tensors += made
-        shown = layout.arrange(made)[0]
-        entries.append(tensor_entry(shown, word.word, sha256(data)))
-        notes.append(f"{layout.frames} of {count} frames of {word.word}")
+        count = _count(data, spec.path)
+        frames = _sample(data, spec.path, layout.frames, count)
+        clip = [recipe.run(frame.convert(mode)) for frame in frames]
+        tensors += clip
+        entries.append(tensor_entry(layout.arrange(clip)[0], spec.word, sha256(data)))
+        notes.append(f"{layout.frames} of {count} frames of {spec.word}")
     note = f"{', '.join(notes)}; {recipe.text}"
     return ReadResult(layout.arrange(tensors), tuple(entries), note, recipe)
 
 
-def _layout(asked: ReadContext) -> Layout:
-    """The clips that the model takes: as it says, or as its own example is shaped."""
-    layout = asked.loaded.layout
+def _layout(context: ReadContext) -> Layout:
+    """The layout of the model's clips: its own, or one with the frames of its example."""
+    layout = context.loaded.layout
     if layout.frames is not None:
         return layout
-    expected = image_input.expected_shape(asked.loaded)
+    expected = image_input.expected_shape(context.loaded)
     if expected is not None and len(expected) == 5:
         return clip_layout(expected[2])
     raise InputError(
-        f"{asked.loaded.word} takes no video clips (N, C, T, H, W).",
+        f"{context.loaded.word} takes no video clips (N, C, T, H, W).",
         "Take out a frame and give it as an image; or offer example_input() of a clip's shape in"
         " the model's file.",
     )
@@ -79,13 +78,13 @@ def _count(data: bytes, path: str) -> int:
     return count
 
 
-def _sampled(data: bytes, path: str, wanted: int, count: int) -> Iterator[Image]:
-    """Yield ``wanted`` of ``count`` frames, evenly spread, one in memory at a time."""
-    places = [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)]
-    for place, frame in enumerate(_frames(data, path)):
-        if place in places:
+def _sample(data: bytes, path: str, wanted: int, count: int) -> Iterator[Image]:
+    """Yield ``wanted`` of ``count`` frames at equal distances, with one frame in memory."""
+    wanted_indices = [(2 * n + 1) * count // (2 * wanted) for n in range(wanted)]
+    for index, frame in enumerate(_frames(data, path)):
+        if index in wanted_indices:
             image = frame.to_image()
-            yield from [image] * places.count(place)
+            yield from [image] * wanted_indices.count(index)
 
 
 def _frames(data: bytes, path: str) -> Iterator[Any]:
@@ -102,9 +101,9 @@ def _frames(data: bytes, path: str) -> Iterator[Any]:
         codec = file.streams.video[0].codec_context
         _check_frame(path, codec.width, codec.height)
         for count, frame in enumerate(file.decode(video=0)):
-            if count >= _MOST:
+            if count >= _MAX_FRAMES:
                 raise InputError(
-                    f"{describe_path(path)} has more than {_MOST:,} frames.",
+                    f"{describe_path(path)} has more than {_MAX_FRAMES:,} frames.",
                     "Cut out the part that the model is to see.",
                 )
             _check_frame(path, frame.width, frame.height)
@@ -112,8 +111,9 @@ def _frames(data: bytes, path: str) -> Iterator[Any]:
 
 
 def _check_frame(path: str, width: int, height: int) -> None:
-    if width * height > _PIXELS:
+    if width * height > _MAX_PIXELS:
         raise InputError(
-            f"{describe_path(path)} has frames of {width}x{height}, more than {_PIXELS:,} pixels.",
+            f"{describe_path(path)} has frames of {width}x{height}, more than {_MAX_PIXELS:,}"
+            " pixels.",
             "Scale it down first.",
         )

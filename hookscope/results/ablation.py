@@ -1,4 +1,4 @@
-"""What came of knocking out layers in turn, as data, and the file that it goes on from."""
+"""The result of ablating layers one after another, as data, and its file, which can be resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
-from hookscope.files.strict_json import fields_type_error
 from hookscope.results.records import Coverage
 from hookscope.specs.output_path import MARK, check_ending, is_hookscope_file
 from hookscope.version import __version__
@@ -23,18 +22,18 @@ AblatedPart = tuple[str, int | None]
 
 @dataclass(frozen=True)
 class LayerAblation:
-    """One layer, or one channel of it, knocked out in all of its calls. None: not defined.
+    """The effect of ablating one layer, or one channel of it, in all calls. None: not defined.
 
     Attributes:
         layer: dotted name of the module.
         type: class name of the module.
-        channel: its index along the channels, from 0; None for the whole layer.
+        channel: index of the channel, from 0; None for the whole layer.
         score: change of the target's logit, mean over the batch: after minus before.
         loss: change of the loss: after minus before.
-        output: Euclidean norm of the difference of the model's outputs over that of the clean one;
-            None if their shapes differ.
-        flipped: for how many decisions the likeliest class changed.
-        failed: why there are no figures: what the model said that could not go on.
+        output: Euclidean norm of the difference of the model's outputs, over that of the output
+            without ablation; None if their shapes differ.
+        flipped: number of decisions whose most likely class changed.
+        failed: the model's error, if it could not run with the ablation.
     """
 
     layer: str
@@ -48,14 +47,14 @@ class LayerAblation:
 
     @property
     def place(self) -> AblatedPart:
-        """What was knocked out: the layer's name and the channel."""
+        """What was ablated: the layer's name and the channel."""
         return self.layer, self.channel
 
     def edit(self, operation: str) -> str:
-        """Return the word for ``--edit`` that does the same.
+        """Return the value of ``--edit`` that does the same.
 
         Example:
-            >>> Knockout("conv1", "Conv2d", 3).edit("zero")
+            >>> LayerAblation("conv1", "Conv2d", 3).edit("zero")
             'conv1[3]=zero'
         """
         return f"{self.layer}{'' if self.channel is None else f'[{self.channel}]'}={operation}"
@@ -63,7 +62,7 @@ class LayerAblation:
 
 @dataclass(frozen=True)
 class SkippedLayer:
-    """A layer that ran and was not knocked out, or not in every channel, and why."""
+    """A layer that ran and was not ablated, or not in every channel, and the reason."""
 
     layer: str
     type: str
@@ -72,14 +71,14 @@ class SkippedLayer:
 
 @dataclass(frozen=True)
 class BaselineMetrics:
-    """The run with nothing knocked out, whose figures the others are changes of.
+    """The run without ablation, with which the others are compared.
 
     Attributes:
-        target: the class of the score and the loss, in words; empty where there is none.
+        target: the class of the score and the loss, as text; empty if there is none.
         score: the target's logit, mean over the batch.
         loss: value of the loss.
-        loss_name: its word; empty where there is no loss.
-        decisions: for how many images, or positions in them, there is a likeliest class.
+        loss_name: name of the loss; empty if there is none.
+        decisions: number of images, or positions in them, that have a most likely class.
     """
 
     target: str = ""
@@ -91,20 +90,20 @@ class BaselineMetrics:
 
 @dataclass(frozen=True)
 class Ablation:
-    """All knock-outs of a model, the one that moves the most first.
+    """All ablations of a model, the one with the largest effect first.
 
     Attributes:
         by: ``zero``, ``mean`` or ``noise``.
-        edit: the operation of ``--edit`` that this is.
-        rank: the figure that the knock-outs are sorted by.
-        total: how many knock-outs were to be made.
-        clean: the run that they are compared with.
-        knockouts: by the size of the figure, NaN before everything; equal ones in the order in
-            which the layers ran.
-        left_out: layers that ran and could not be knocked out.
-        coverage: which of the chosen layers ran.
+        edit: the equivalent operation of ``--edit``.
+        rank: the metric by which the ablations are sorted.
+        total: number of ablations to make.
+        clean: the run without ablation.
+        knockouts: the ablations, sorted by the size of the metric, NaN first; equal ones in the
+            order in which the layers ran.
+        left_out: layers that ran and could not be ablated.
+        coverage: which of the selected layers ran.
         metadata: model, inputs, seed, versions, and a fingerprint of weights, input and output.
-        resumed: how many of the knock-outs came from an unfinished file.
+        resumed: number of ablations that were read from an unfinished file.
     """
 
     by: str
@@ -126,7 +125,7 @@ class Ablation:
             "clean": asdict(self.clean),
             "total": self.total,
             "finished": len(self.knockouts) == self.total,
-            "knockouts": [asdict(knockout) for knockout in self.knockouts],
+            "knockouts": [asdict(ablation) for ablation in self.knockouts],
             "left_out": [asdict(layer) for layer in self.left_out],
             "coverage": {
                 "matched": self.coverage.matched,
@@ -136,60 +135,60 @@ class Ablation:
         }
 
     def save(self, path: str | os.PathLike[str]) -> int:
-        """Write ``to_json()`` to a file, whole or not at all; return its size in bytes.
+        """Write ``to_json()`` to a file atomically; return its size in bytes.
 
         Raises:
             RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier one is then as it was.
+            StoreError: the file cannot be written. An earlier file is not changed.
         """
         check_ending(Path(path), ".json")
         return write_text(path, strict_json.dumps(self._document()))
 
     def unfinished(self, path: str | os.PathLike[str]) -> list[LayerAblation]:
-        """Return what a file holds of this very ablation, if it was interrupted; else nothing."""
+        """Return the ablations in a file of the same run, if it was interrupted; else none."""
         if not is_hookscope_file(Path(path), ".json"):
             return []
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            wanted = json.loads(strict_json.dumps(self._document()))
-            made = [LayerAblation(**_numbers(entry)) for entry in found["knockouts"]]
-            unsound = any(fields_type_error(vars(one), LayerAblation) for one in made)
-            same = [_without_results(one) for one in (found, wanted)]
-            known = wanted.get("fingerprint", "") is not None  # some values are out of reach
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            expected = json.loads(strict_json.dumps(self._document()))
+            made = [LayerAblation(**_parse_numbers(entry)) for entry in document["knockouts"]]
+            invalid = any(strict_json.fields_type_error(vars(row), LayerAblation) for row in made)
+            same = _without_results(document) == _without_results(expected)
+            known = expected.get("fingerprint", "") is not None  # None for offloaded weights
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return []
-        own = known and same[0] == same[1] and len(made) < self.total and not unsound
-        return made if own else []
+        return made if known and same and not invalid and len(made) < self.total else []
 
     def _document(self) -> dict[str, Any]:
         return {MARK: __version__, "schema": SCHEMA, **self.to_json()}
 
 
-def rank_ablations(knockouts: Iterable[LayerAblation], figure: str) -> tuple[LayerAblation, ...]:
-    """Return the knock-outs by the size of a figure: NaN first, then the largest, undefined last.
+def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[LayerAblation, ...]:
+    """Return the ablations sorted by the size of a metric: NaN, then the largest, undefined last.
 
-    Equal ones stay in the order given.
+    Equal ones keep their order.
 
     Example:
-        >>> made = [Knockout(name, "ReLU", None, score=s) for name, s in [("a", 1.0), ("b", -2.0)]]
-        >>> [knockout.layer for knockout in ranked(made, "score")]
+        >>> a = LayerAblation("a", "ReLU", None, score=1.0)
+        >>> b = LayerAblation("b", "ReLU", None, score=-2.0)
+        >>> [ablation.layer for ablation in rank_ablations([a, b], "score")]
         ['b', 'a']
     """
 
-    def weight(knockout: LayerAblation) -> tuple[int, float]:
-        value: float | None = getattr(knockout, figure)
+    def sort_key(ablation: LayerAblation) -> tuple[int, float]:
+        value: float | None = getattr(ablation, metric)
         if value is None:
             return 2, 0.0
         return (0, 0.0) if math.isnan(value) else (1, -abs(value))
 
-    return tuple(sorted(knockouts, key=weight))
+    return tuple(sorted(ablations, key=sort_key))
 
 
 def _without_results(document: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in document.items() if k not in ("knockouts", "finished")}
 
 
-def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a file with its NaN and infinities read back."""
-    figures = ("score", "loss", "output")
-    return {k: strict_json.parse_number(v) if k in figures else v for k, v in entry.items()}
+def _parse_numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a file, with NaN and infinities parsed."""
+    metrics = ("score", "loss", "output")
+    return {k: strict_json.parse_number(v) if k in metrics else v for k, v in entry.items()}

@@ -1,4 +1,4 @@
-"""Tensors of a recording's file written to another one, some megabytes at a time, without torch."""
+"""Export of a capture's tensors to another file, some megabytes at a time, without torch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ _BLOCK = 1 << 24  # bytes that are copied at a time
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """A tensor of a file, or a slice of one.
+    """A tensor of a file, or a slice of it.
 
-    ``key`` has the slice behind it; ``source`` is the tensor's own key. ``dtype`` is that in the
-    new file: in a safetensors file the recorded one.
+    Attributes:
+        key: the tensor's key, followed by the slice.
+        dtype: in the new file; in a safetensors file the recorded dtype.
+        shape: in the new file.
+        source: the tensor's key.
+        index: the slice.
     """
 
     key: str
@@ -36,20 +40,23 @@ class TensorSlice:
 
 
 def choose_slices(
-    capture: CaptureFile, words: Sequence[str], ending: str
+    capture: CaptureFile, selectors: Sequence[str], ending: str
 ) -> tuple[TensorSlice, ...]:
-    """Return what ``words`` mean in a file, in its order of keys where they mean all of it.
+    """Return the selected tensors and slices of a file.
 
     Args:
         capture: the file.
-        words: layers, keys or globs of either, each with a slice behind it or none; empty for all.
+        selectors: layers, keys or globs of either, each followed by a slice or not; empty for all.
         ending: of the file to be written.
 
     Raises:
-        RequestError: a word means nothing, or the format does not take what was chosen.
+        RequestError: a selector matches nothing, or the format does not support the selection.
     """
     keys = [record.key for record in capture.records]
-    chosen = choose_keys(words, keys, capture.path) if words else [(key, WHOLE) for key in keys]
+    if selectors:
+        chosen = choose_keys(selectors, keys, capture.path)
+    else:
+        chosen = [(key, WHOLE) for key in keys]
     if ending == TABLES[-1]:
         raise RequestError(
             f"{ending} is for the rows of a folder of features, and {capture.path} is a file.",
@@ -62,10 +69,10 @@ def choose_slices(
             "Leave out the slice, or let the output end in .npy or .npz.",
         )
     check_single([key + slice_text(index) for key, index in chosen], ending, "tensors")
-    return tuple(_part(capture, key, index, ending) for key, index in chosen)
+    return tuple(_slice(capture, key, index, ending) for key, index in chosen)
 
 
-def _part(capture: CaptureFile, key: str, index: Index, ending: str) -> TensorSlice:
+def _slice(capture: CaptureFile, key: str, index: Index, ending: str) -> TensorSlice:
     if ending == SUFFIX:
         record = capture.record(key)
         return TensorSlice(key, record.dtype, tuple(record.shape), key, index)
@@ -75,36 +82,36 @@ def _part(capture: CaptureFile, key: str, index: Index, ending: str) -> TensorSl
 
 def write_slices(
     capture: CaptureFile,
-    parts: Sequence[TensorSlice],
+    slices: Sequence[TensorSlice],
     path: Path,
     ending: str,
     progress: Callable[[int, int], None],
 ) -> None:
-    """Write what was chosen to ``path``."""
+    """Write the selected tensors to ``path``."""
     if ending == SUFFIX:
-        _write_safetensors(capture, [part.source for part in parts], path)
+        _write_safetensors(capture, [item.source for item in slices], path)
         return
 
     def entries() -> Iterator[ArrayEntry]:
-        for done, part in enumerate(parts, start=1):
-            pieces = capture.blocks(part.source, part.index)
-            yield ArrayEntry(part.key, np.dtype(part.dtype), part.shape, pieces)
-            progress(done, len(parts))
+        for done, item in enumerate(slices, start=1):
+            pieces = capture.blocks(item.source, item.index)
+            yield ArrayEntry(item.key, np.dtype(item.dtype), item.shape, pieces)
+            progress(done, len(slices))
 
     write_arrays(path, ending, entries())
 
 
 def _write_safetensors(capture: CaptureFile, keys: Sequence[str], path: Path) -> None:
-    """Copy tensors as they are stored, with what is known of them and of the run."""
+    """Copy tensors as they are stored, with their records and the metadata of the run."""
     table, start = header_of(capture.path)
     info = json.loads(table["__metadata__"][MARK])
-    wanted = set(keys)
-    info["records"] = [record for record in info["records"] if record["key"] in wanted]
+    selected = set(keys)
+    info["records"] = [record for record in info["records"] if record["key"] in selected]
     if "stored_as" in info:
-        info["stored_as"] = {k: note for k, note in info["stored_as"].items() if k in wanted}
+        info["stored_as"] = {k: note for k, note in info["stored_as"].items() if k in selected}
     new: dict[str, Any] = {"__metadata__": {MARK: strict_json.dumps(info, sort_keys=True)}}
-    # In the order of the file, which keeps each tensor at a multiple of the size of its values.
-    ordered = sorted(wanted, key=lambda key: table[key]["data_offsets"])
+    # In the order of the file, so that each tensor begins at a multiple of its item size.
+    ordered = sorted(selected, key=lambda key: table[key]["data_offsets"])
     end = 0
     for key in ordered:
         first, last = table[key]["data_offsets"]

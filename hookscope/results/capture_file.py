@@ -1,4 +1,7 @@
-"""The beginning of a file of results: what it tells, and where each tensor lies. Without torch."""
+"""Reading a capture's file without torch: its header at once, values when they are requested.
+
+Opening a file reads only the header, so a file of many gigabytes opens as fast as a small one.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,13 @@ from hookscope.specs.suggestions import did_you_mean
 from hookscope.specs.tensor_key import WHOLE, Index
 
 SCHEMA = 1
-
-_OF_FEATURES = {"rows", "keys"}  # what shards and what is fitted to them tell
-
-PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, in a last dimension of two
+PAIRS = "pairs of reals"  # how complex32 and complex128 are stored, with a last dimension of two
+_FEATURES_KEYS = {"rows", "keys"}  # keys of the metadata of shards and of fitted components
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies in the file: its dtype as the format names it, and its first byte."""
+    """Where a tensor is stored: the format's name of its dtype, its shape, and its first byte."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,16 +42,16 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file begins with.
+    """The header of a capture's file.
 
     Attributes:
-        info: what hookscope wrote beside the tensors, without what the next two came from.
-        places: where each tensor lies, by key.
+        info: records and metadata, as ``Recording.to_info`` returns them.
+        tensors: where each tensor is stored, by key.
         pairs: keys of complex tensors that are stored as pairs of reals.
     """
 
     info: dict[str, Any]
-    places: dict[str, StoredTensor]
+    tensors: dict[str, StoredTensor]
     pairs: frozenset[str]
 
 
@@ -58,11 +59,11 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """Return the header of a file that hookscope wrote, whatever the size of its tensors.
 
     Raises:
-        ResultsFileError: there is no such file, it is no safetensors file or not all of one,
-            hookscope did not write it, its metadata is damaged, or it is part of a folder.
+        ResultsFileError: the file is missing, not a complete safetensors file, not written by
+            hookscope, or part of a folder of features, or its metadata is damaged.
     """
     try:
-        # It holds the header against itself and against the file's length before it lets go.
+        # safe_open checks that the header is consistent and fits the file's length.
         with safetensors.safe_open(path, framework="numpy"):
             pass
         table, start = header_of(path)
@@ -74,22 +75,22 @@ def read_header(path: str | os.PathLike[str]) -> Header:
             f"{path} holds tensors, but hookscope did not write it.",
             "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
         )
-    info = _info(path, text)
-    if "records" not in info and _OF_FEATURES & set(info):
+    info = _parse_info(path, text)
+    if "records" not in info and _FEATURES_KEYS & set(info):
         raise _part_of_features(path)
-    places = {
-        key: StoredTensor(told["dtype"], tuple(told["shape"]), start + told["data_offsets"][0])
-        for key, told in table.items()
+    tensors = {
+        key: StoredTensor(entry["dtype"], tuple(entry["shape"]), start + entry["data_offsets"][0])
+        for key, entry in table.items()
     }
     notes = info.pop("stored_as", {})
     pairs = frozenset(key for key, note in notes.items() if str(note).startswith(PAIRS))
-    if not all(key in places and _holds_pairs(places[key]) for key in pairs):
+    if not all(key in tensors and _can_be_pairs(tensors[key]) for key in pairs):
         raise _damaged(path)
-    return Header(info, places, pairs)
+    return Header(info, tensors, pairs)
 
 
-def _holds_pairs(place: StoredTensor) -> bool:
-    return place.dtype in ("F16", "F32", "F64") and place.shape[-1:] == (2,)
+def _can_be_pairs(stored: StoredTensor) -> bool:
+    return stored.dtype in ("F16", "F32", "F64") and stored.shape[-1:] == (2,)
 
 
 def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
@@ -106,7 +107,7 @@ def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
 
 
 def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileError:
-    """Return the error for a file that is missing, or that safetensors cannot make sense of."""
+    """Return the error for a file that is missing or not a valid safetensors file."""
     if holds_features(path):
         return ResultsFileError(
             f"Cannot read {path}: it is a folder of features, and a file is wanted.",
@@ -124,7 +125,7 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
     )
 
 
-def _info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
+def _parse_info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
     try:
         info = json.loads(text)
     except (ValueError, RecursionError):
@@ -141,10 +142,10 @@ def _info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
 
 
 class CaptureFile(Recording):
-    """A capture whose tensors stay in the file until they are asked for.
+    """A capture whose tensors stay in the file until they are requested.
 
     Attributes:
-        records, absent, coverage, metadata: as those of ``hookscope.load(path)``.
+        records, absent, coverage, metadata: the same as of ``hookscope.load(path)``.
         path: the file.
     """
 
@@ -152,15 +153,15 @@ class CaptureFile(Recording):
         super().__init__()
         self.path = path
         header = read_header(path)
-        self._places = header.places
+        self._tensors = header.tensors
         self._pairs = header.pairs
-        self.take_info(header.info, {key: self._shape_of(key) for key in header.places}, path)
+        self.load_info(header.info, {key: self._shape_of(key) for key in header.tensors}, path)
 
     def record(self, key: str) -> Record:
         """Return the record of a tensor.
 
         Raises:
-            RequestError: the file holds nothing of that name.
+            RequestError: the file has no tensor of that name.
         """
         if key not in self._records:
             near = did_you_mean(key, self._records)
@@ -170,19 +171,19 @@ class CaptureFile(Recording):
         return self._records[key]
 
     def tensor(self, key: str, index: Index = WHOLE) -> NDArray[Any]:
-        """Return the values of a tensor, or of a part of it; no other part is read.
+        """Return the values of a tensor, or of a part of it; only that part is read.
 
         Args:
             key: its name in the file.
-            index: integers, slices and at most one ``...``, as numpy takes them.
+            index: integers, slices and at most one ``...``, as in numpy.
 
         Returns:
-            An array of the stored dtype. bfloat16 and the float8s, which numpy has not, become
-            float32, and complex32 becomes complex64, each without a change of value.
+            An array of the stored dtype. Dtypes that numpy does not have are widened without a
+            change of value: bfloat16 and float8 to float32, complex32 to complex64.
 
         Raises:
-            RequestError: there is no such key, or the index lies outside.
-            ResultsFileError: the file is gone, or the dtype is one that cannot be shown.
+            RequestError: there is no such key, or the index is out of bounds.
+            ResultsFileError: the file was removed, or its dtype cannot be read.
 
         Example:
             >>> import hookscope, torch
@@ -199,61 +200,62 @@ class CaptureFile(Recording):
     def blocks(self, key: str, index: Index = WHOLE) -> Iterator[NDArray[Any]]:
         """Yield the same values in row-major order, in blocks of one dimension.
 
-        A block is only good until the next one: what is held at a time is one block.
+        A block is valid until the next one is yielded, which may reuse its memory.
         """
         view, dtype = self._view(key, index)
         return (widen(block, dtype) for block in blocks(view))
 
     def dtype(self, key: str) -> np.dtype[Any]:
-        """Return the dtype of what ``tensor`` would return."""
+        """Return the dtype of the array that ``tensor`` returns."""
         view, dtype = self._view(key, WHOLE)
         return np.asarray(widen(view.reshape(-1)[:0], dtype)).dtype
 
     def shape(self, key: str, index: Index = WHOLE) -> tuple[int, ...]:
-        """Return the shape of what ``tensor`` would return."""
+        """Return the shape of the array that ``tensor`` returns."""
         return self._view(key, index)[0].shape
 
     def _shape_of(self, key: str) -> tuple[int, ...]:
-        """The shape as torch has it."""
-        place = self._places[key]
+        """The shape of the tensor in torch."""
+        stored = self._tensors[key]
         if key in self._pairs:
-            return place.shape[:-1]
-        # of values of four bits torch counts two as one
-        return (*place.shape[:-1], place.shape[-1] // 2) if place.dtype == "F4" else place.shape
+            return stored.shape[:-1]
+        if stored.dtype == "F4":  # an element in torch is two values of four bits
+            return (*stored.shape[:-1], stored.shape[-1] // 2)
+        return stored.shape
 
     def _view(self, key: str, index: Index) -> tuple[NDArray[Any], str]:
-        """The values as they lie in the file, and what the format calls their dtype."""
-        record, place = self.record(key), self._places[key]
-        if place.dtype not in RAW:
+        """The values as they are stored, and the format's name of their dtype."""
+        record, stored = self.record(key), self._tensors[key]
+        if stored.dtype not in RAW:
             raise ResultsFileError(
                 f"{key} is of dtype {record.dtype}, which cannot be shown.",
                 "Open the file with hookscope.load, and convert the tensor.",
             )
-        raw, shape = np.dtype(RAW[place.dtype]), self._shape_of(key)
-        if key in self._pairs:  # real and imaginary part lie side by side, as numpy has them
+        raw, shape = np.dtype(RAW[stored.dtype]), self._shape_of(key)
+        if key in self._pairs:  # real and imaginary part are adjacent, as in numpy
             raw = np.dtype([("re", raw), ("im", raw)])
         try:
             whole = (
-                np.memmap(self.path, raw, "r", place.start, shape)
+                np.memmap(self.path, raw, "r", stored.start, shape)
                 if np.prod(shape, dtype=object)
                 else np.empty(shape, raw)
             )
         except (OSError, ValueError) as error:
             raise read_error(self.path, error) from error
         try:
-            return np.asarray(whole[index]), place.dtype
+            return np.asarray(whole[index]), stored.dtype
         except IndexError as error:
-            looks = "x".join(map(str, shape)) or "a single number"
+            shape_text = "x".join(map(str, shape)) or "a single number"
             raise RequestError(
-                f"{key} is {looks}, and the slice does not fit: {error}.",
+                f"{key} is {shape_text}, and the slice does not fit: {error}.",
                 "Count from 0, and give at most one entry for each dimension.",
             ) from error
 
 
 def open_capture(path: str | os.PathLike[str]) -> CaptureFile:
-    """Open a file that a recording was saved to, by its header alone.
+    """Open the file of a capture; only its header is read.
 
     Raises:
-        ResultsFileError: the file is missing, damaged, or not hookscope's.
+        ResultsFileError: the file is missing, damaged, or not written by hookscope.
     """
     return CaptureFile(path)

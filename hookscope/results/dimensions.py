@@ -1,8 +1,8 @@
-"""What the dimensions of a layer's tensor are: from its shape, its layer's class, and the input.
+"""The meaning of a tensor's dimensions, inferred from its shape, its layer's class and the input.
 
-The class of a layer decides where it can: ``Conv2d`` has channels second, ``Linear`` last. For all
-others four dimensions are ``(N, C, H, W)``, unless only the first two of these three can be the
-sides of a map.
+The class of a layer decides if possible: ``Conv2d`` has channels second, ``Linear`` last. For all
+other classes four dimensions are ``(N, C, H, W)``, unless only dimensions 1 and 2 have the aspect
+ratio of the input image.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
 
 ImageSize = tuple[int, int]  # height and width
 
-# These work along the last dimension, whatever stands before it.
+# These layers work along the last dimension, whatever the others are.
 _ALONG_THE_LAST = {"Linear", "NonDynamicallyQuantizableLinear", "Bilinear", "Embedding"}
 
 
 def channel_dim(type: str, ndim: int) -> int:
-    """Return the dimension along which the channels lie, as far as the layer's class tells it.
+    """Return the dimension of the channels, by the layer's class.
 
-    That is the last one at layers that work along it, such as ``Linear``, of tokens ``(N, L, C)``
-    and of a vector ``(C,)``; for three dimensions at a module whose class name ends in ``1d``
-    (``Conv1d``, ``BatchNorm1d``) they are ``(N, C, L)``, and it is 1; where it ends in ``2d`` they
-    are ``(C, H, W)``, and it is 0. Else it is 1, as for ``(N, C)`` and images ``(N, C, H, W)``.
+    It is the last dimension for layers such as ``Linear``, for tokens ``(N, L, C)`` and for a
+    vector ``(C,)``. Three dimensions are ``(N, C, L)`` if the class name ends in ``1d``
+    (``Conv1d``, ``BatchNorm1d``), and ``(C, H, W)`` if it ends in ``2d``. In all other cases it is
+    1, as in ``(N, C)`` and ``(N, C, H, W)``.
 
     Args:
         type: class name of the module.
-        ndim: how many dimensions the tensor has.
+        ndim: number of dimensions of the tensor.
 
     Example:
         >>> channel_dim("Conv2d", 4), channel_dim("LayerNorm", 3), channel_dim("Linear", 4)
@@ -39,23 +39,23 @@ def channel_dim(type: str, ndim: int) -> int:
 
 
 def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageSize | None) -> int:
-    """Return the dimension along which the channels of a recorded tensor lie.
+    """Return the dimension of the channels of a recorded tensor.
 
-    It is ``channel_dim``, but the last one where a shape tells so and no class name says otherwise:
-    see ``channels_last``.
+    It is ``channel_dim``, or the last dimension if the shape is ``channels_last`` and the class
+    name does not contradict.
 
     Args:
         type: class name of the module.
         kind: of the record.
         shape: of the tensor.
-        image: of the images that went into the model, None where none did.
+        image: height and width of the model's input images; None without images.
 
     Example:
         >>> find_channel_dim("SwinTransformerBlock", "output", (1, 7, 7, 768), (224, 224))
         3
     """
-    settled = type.endswith(("1d", "2d", "3d")) or kind in (ATTENTION, PARAM_GRAD, PARAM_UPDATE)
-    if not settled and image and channels_last(shape, image):
+    known = type.endswith(("1d", "2d", "3d")) or kind in (ATTENTION, PARAM_GRAD, PARAM_UPDATE)
+    if not known and image and channels_last(shape, image):
         return len(shape) - 1
     return channel_dim(type, len(shape))
 
@@ -63,8 +63,8 @@ def find_channel_dim(type: str, kind: str, shape: tuple[int, ...], image: ImageS
 def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
     """Whether maps are ``(N, H, W, C)``, or ``(N, D, H, W, C)``.
 
-    They are where the two dimensions before the last have the aspect of the image, and the last two
-    have not. Where both might be, they are as PyTorch's own layers have them.
+    They are if the two dimensions before the last have the image's aspect ratio, and the last two
+    have not. If both have it, the layout is that of PyTorch's layers, channels first.
 
     Example:
         >>> channels_last((1, 7, 7, 768), (224, 224)), channels_last((1, 8, 8, 8), (224, 224))
@@ -76,7 +76,7 @@ def channels_last(shape: tuple[int, ...], image: ImageSize) -> bool:
 
 
 def has_aspect(sides: tuple[int, ...], image: ImageSize, exact: bool = False) -> bool:
-    """Whether a map has the image's aspect, up to about one row or column of rounding."""
+    """Whether a map has the image's aspect ratio, up to about one row or column of rounding."""
     (height, width), slack = sides, 0 if exact else max(image)
     return (
         height <= image[0]
@@ -88,8 +88,9 @@ def has_aspect(sides: tuple[int, ...], image: ImageSize, exact: bool = False) ->
 def layout(type: str, kind: str, shape: tuple[int, ...], image: ImageSize | None) -> str:
     """Return a letter for each dimension of a tensor that is drawn as maps.
 
-    ``C`` is the channels, a map each, ``S`` a side of the maps; of the dimensions ``0`` and ``M``
-    the first and the middle entry is drawn. Empty where a tensor makes no maps.
+    ``C`` is the dimension of the channels, with a map for each, ``S`` a side of the maps. ``0`` is
+    a dimension of which the first entry is drawn, ``M`` the middle entry. Empty if there are no
+    maps.
 
     Args:
         type, kind, shape, image: see ``find_channel_dim``.

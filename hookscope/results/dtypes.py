@@ -1,9 +1,9 @@
-"""Dtypes of the file format in numpy: those it has, and those it has not, widened value by value.
+"""Dtypes of the file format in numpy. Those that numpy does not have are widened.
 
-bfloat16 is the upper half of a float32. The float8s are looked up in tables, which are written out
-from the definitions of each: E4M3FN and E5M2 from Micikevicius et al., "FP8 Formats for Deep
-Learning" (2022), the FNUZ kinds from Noune et al., "8-bit Numerical Formats for Deep Neural
-Networks" (2022), E8M0 from the OCP Microscaling Formats specification (2023).
+bfloat16 is the upper half of a float32. The float8 dtypes use tables of their 256 values, computed
+from the definitions: E4M3FN and E5M2 from Micikevicius et al., "FP8 Formats for Deep Learning"
+(2022), the FNUZ dtypes from Noune et al., "8-bit Numerical Formats for Deep Neural Networks"
+(2022), E8M0 from the OCP Microscaling Formats specification (2023).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# As the format names them: what numpy reads. Little-endian, whatever the machine is.
+# The numpy dtype with which to read each dtype of the format. Little-endian on every machine.
 RAW = {
     "BOOL": "?",
     **{f"I{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
@@ -27,13 +27,12 @@ RAW = {
 
 
 def widen(array: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return the values that ``array`` holds the bits of; ``dtype`` as the format names it."""
+    """Return the values of the bits in ``array``; ``dtype`` is the format's name."""
     if array.dtype.names:
-        # Side by side in memory, so that no arithmetic touches a part: 1j * inf has a NaN.
+        # A view instead of arithmetic, which would change values: 1j * inf has a NaN.
         width = np.dtype("f8") if array.dtype["re"].itemsize == 8 else np.dtype("f4")
         parts = np.stack([array["re"], array["im"]], axis=-1).astype(width)
-        whole = parts.view(np.result_type(width, np.complex64))
-        return np.asarray(whole[..., 0])
+        return np.asarray(parts.view(np.result_type(width, np.complex64))[..., 0])
     if dtype == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)
     if dtype.startswith("F8"):
@@ -54,7 +53,7 @@ def _value(dtype: str, byte: int) -> float:
     bias = 7 if bits == 3 else 15
     magnitude = byte & 0x7F
     sign = -1.0 if byte & 0x80 else 1.0
-    if dtype.endswith("FNUZ"):  # finite, and the place of minus zero means NaN
+    if dtype.endswith("FNUZ"):  # no infinities, and minus zero means NaN
         bias += 1
         if byte == 0x80:
             return np.nan

@@ -1,4 +1,4 @@
-"""A failed forward pass as plain data, which nothing needs torch to read."""
+"""A failed forward pass, as plain data."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a layer: ``call`` counts from 1. ``arguments`` is the module's ``extra_repr()``.
+    """One call of a layer.
 
-    A call that did not return has no ``outputs``.
+    ``call`` counts from 1, ``arguments`` is the module's ``extra_repr()``. A call that did not
+    return has no ``outputs``.
     """
 
     layer: str
@@ -40,24 +41,24 @@ class LayerCall:
 
     @property
     def name(self) -> str:
-        """The layer's name, with the number of the call from the second one on."""
+        """The layer's name, with the call number from the second call on."""
         return self.layer if self.call < 2 else f"{self.layer}:{self.call}"
 
 
 @dataclass(frozen=True)
 class ForwardFailure:
-    """What is known of a forward pass that failed.
+    """A forward pass that failed.
 
     Attributes:
-        failed: the innermost call that was running; its number is 0 if it is not known.
+        failed: the innermost call that was running; its number is 0 if unknown.
         ran: the calls that had returned, in that order.
-        complete: whether ``ran`` has the calls of all layers, and not only of the chosen ones.
+        complete: whether ``ran`` has the calls of all layers, not only of the selected ones.
         variables: the tensors that the failing line names.
-        expected: what the layer takes, and in what its input differs; empty where not known.
-        fixes: changes that would help, the first one first. Each says what was checked.
-        file: the user's file that makes the failing call; empty where there is none.
-        line: its line there, from 1.
-        function: the function that the line is in.
+        expected: what the layer expects, and how its input differs; empty if unknown.
+        fixes: changes that would help, the best first. Each says what was checked.
+        file: the user's file with the failing call; empty if there is none.
+        line: line number in the file, from 1.
+        function: the function that contains the line.
         source: the text of the line.
     """
 
@@ -74,18 +75,18 @@ class ForwardFailure:
 
     @property
     def where(self) -> str:
-        """The name of what failed, for a sentence."""
+        """The name of the failed layer, for a sentence."""
         return "the model itself" if self.failed.layer == ROOT else self.failed.name
 
     def explanation(self) -> list[str]:
-        """Return what came in, what was expected, where, and what would help: a line for each."""
+        """Return a line each for the failing line, the inputs, what was expected and the fixes."""
         lines = []
         if self.file:
             brief = re.split(r"(?:site|dist)-packages[/\\\\]", self.file)[-1]
             lines.append(f"Line: {brief}:{self.line}, in {self.function}: {self.source}")
         if self.failed.inputs:
             lines.append(f"Input of {self.where}: {_list(self.failed.inputs)}.")
-        inputs = {(one.shape, one.dtype, one.device) for one in self.failed.inputs}
+        inputs = {(v.shape, v.dtype, v.device) for v in self.failed.inputs}
         if others := [v for v in self.variables if (v.shape, v.dtype, v.device) not in inputs]:
             lines.append(f"In that line: {_list(others)}.")
         if self.expected:
@@ -94,12 +95,12 @@ class ForwardFailure:
         return lines
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as a plain dict."""
+        """Return the failure as a plain dict."""
         return asdict(self)
 
 
 def _list(tensors: list[TensorInfo] | tuple[TensorInfo, ...]) -> str:
-    # On one device there is nothing to tell apart.
+    # The device is shown only if the tensors are on several devices.
     several = len({tensor.device for tensor in tensors}) > 1
     texts = []
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""What came of holding a backward against numerical gradients, as data."""
+"""The result of comparing a backward pass with numerical gradients, as data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Derivative:
-    """One derivative: of the output at ``output_index`` by the input at ``input_index``."""
+    """The derivative of the output at ``output_index`` by the input at ``input_index``."""
 
     input_index: tuple[int, ...]
     output_index: tuple[int, ...]
@@ -22,14 +22,14 @@ class GradientComparison:
     """The derivatives of one output by one input.
 
     Attributes:
-        input: ``input.0``, or with a name for a keyword argument; for a parameter its name.
-        output: ``output``, or with the path to a nested one.
-        input_shape: its lengths.
-        output_shape: its lengths.
-        compared: how many derivatives there are.
-        wrong: how many of them part by more than the tolerance.
-        farthest: the entry of the largest difference; where some part, the largest five that do.
-        note: what else is to be known, such as that backward gave no gradient at all.
+        input: ``input.0``, or ``input.NAME`` for a keyword argument, or the name of a parameter.
+        output: ``output``, or with the path to a nested tensor.
+        input_shape: shape of the input.
+        output_shape: shape of the output.
+        compared: number of derivatives.
+        wrong: number of derivatives that differ by more than the tolerance.
+        farthest: the derivative with the largest difference; if some are wrong, the worst five.
+        note: a remark, such as that backward returned no gradient at all.
     """
 
     input: str
@@ -44,7 +44,7 @@ class GradientComparison:
 
 @dataclass(frozen=True)
 class GradCheck:
-    """What came of checking a model's backward.
+    """The result of checking a model's backward pass.
 
     Attributes:
         comparisons: one for each pair of an input and an output.
@@ -52,7 +52,7 @@ class GradCheck:
         atol: absolute tolerance.
         rtol: relative tolerance.
         metadata: model, inputs, seed and versions.
-        unvaried: what was not varied and so not checked, in words; empty if nothing.
+        unvaried: description of what was not varied and so not checked; empty if nothing.
     """
 
     comparisons: tuple[GradientComparison, ...]
@@ -69,6 +69,12 @@ class GradCheck:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
-        told = {"ok": self.ok, "eps": self.eps, "atol": self.atol, "rtol": self.rtol}
-        comparisons = [asdict(comparison) for comparison in self.comparisons]
-        return {**self.metadata, **told, "unvaried": self.unvaried, "comparisons": comparisons}
+        return {
+            **self.metadata,
+            "ok": self.ok,
+            "eps": self.eps,
+            "atol": self.atol,
+            "rtol": self.rtol,
+            "unvaried": self.unvaried,
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+        }

@@ -1,8 +1,8 @@
-"""Which gradients stand out: vanishing and exploding ones. One rule for every verb.
+"""Detection of vanishing and exploding gradients, with one rule for all commands.
 
-A gradient is compared with the one of its own kind that arrived first, which is the nearest to the
-loss: the scale of all gradients depends on the loss, so no fixed number could tell, and in a net
-whose gradients have vanished even the median layer has none left to compare with.
+A gradient is compared with the first gradient of its kind, which is the nearest to the loss. A
+fixed number would not do, because the scale of all gradients depends on the loss. Nor would the
+median, because in a network whose gradients vanish most layers have none.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hookscope.specs.record_kinds import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
 VANISHING, EXPLODING = "vanishing", "exploding"
 
-# Measured on randomly initialised networks of sound design (VGG, ResNet, DenseNet, RegNet, Swin):
-# at outputs the norms stay within 1/6,000 of the first, at parameters, whose gradients also scale
-# with the activations and with their own size, within 1/100,000.
+# Measured on randomly initialized networks without such faults (VGG, ResNet, DenseNet, RegNet,
+# Swin): norms at outputs stay above 1/6,000 of the first one, norms at parameters, which also scale
+# with the activations and with the size of the parameter, above 1/100,000.
 SPREAD = {OUTPUT_GRAD: 1.0, INPUT_GRAD: 1.0, PARAM_GRAD: 100.0}
 
 
 @dataclass(frozen=True)
 class GradientLimits:
-    """From where on a gradient stands out.
+    """The limits beyond which a gradient vanishes or explodes.
 
     Attributes:
-        vanishing: its norm over the first of its kind; for parameters 1/100 of this.
-        exploding: the same upwards; for parameters 100 times this.
-        floor: its norm, whatever the first was. Adam's default epsilon: below it, not even a step
-            that divides by the gradient's size follows it.
-        ceiling: its largest entry. The largest float16: past it lies infinity in half precision.
+        vanishing: smallest norm, relative to the first of its kind; for parameters 1/100 of this.
+        exploding: largest norm, relative to the first of its kind; for parameters 100 times this.
+        floor: smallest norm, whatever the first is. Adam's default epsilon: below it, even a step
+            that divides by the size of the gradient ignores it.
+        ceiling: largest entry. The largest float16: beyond it half precision overflows.
     """
 
     vanishing: float = 1e-4
@@ -46,20 +46,20 @@ DEFAULT_LIMITS = GradientLimits()
 def gradient_marks(
     records: Sequence[Record], limits: GradientLimits = DEFAULT_LIMITS
 ) -> dict[str, str]:
-    """Return the word for each record (by key) whose gradient stands out.
+    """Return ``vanishing`` or ``exploding`` by key, for each record beyond a limit.
 
     Args:
-        records: gradients in the order of their arrival, the nearest to the loss first. Those
-            without a single finite entry get no word: there is no norm to judge.
-        limits: from where on.
+        records: gradients in the order of their computation, the nearest to the loss first. A
+            gradient without a finite entry has no norm and is never beyond a limit.
+        limits: the limits.
     """
     first = first_norms(records)
-    words = {r.key: _judge(r.stats, first.get(r.kind, 0.0), r.kind, limits) for r in records}
-    return {key: word for key, word in words.items() if word}
+    marks = {r.key: _mark(r.stats, first.get(r.kind, 0.0), r.kind, limits) for r in records}
+    return {key: mark for key, mark in marks.items() if mark}
 
 
 def first_norms(records: Sequence[Record]) -> dict[str, float]:
-    """Return for each kind the norm that the others are compared with."""
+    """Return for each kind the first norm, with which the others are compared."""
     first: dict[str, float] = {}
     for record in records:
         if record.stats.norm:
@@ -67,7 +67,7 @@ def first_norms(records: Sequence[Record]) -> dict[str, float]:
     return first
 
 
-def _judge(stats: Stats, first: float, kind: str, limits: GradientLimits) -> str:
+def _mark(stats: Stats, first: float, kind: str, limits: GradientLimits) -> str:
     if stats.absmax is None or stats.norm is None or kind not in SPREAD:
         return ""
     if stats.norm < max(limits.floor, first * limits.vanishing / SPREAD[kind]):

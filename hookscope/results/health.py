@@ -1,4 +1,4 @@
-"""What came of checking a model, as data."""
+"""The result of checking a model, as data."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hookscope.specs.health_checks import NOTE
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One finding of a check.
 
     Attributes:
         check: name of the check.
         level: ``error``, ``warning`` or ``note``.
         layer: dotted name of the module, ``.`` for the model itself.
         message: one sentence, without the layer's name.
-        measured: the number that it is judged by.
-        threshold: the number that it was held against; None where there is nothing to set.
+        measured: the measured number.
+        threshold: the number it was compared with; None if the check has no threshold.
         hint: what to do about it; may be empty.
-        others: further layers of the same finding, in order.
+        others: other layers with the same finding, in order.
     """
 
     check: str
@@ -35,12 +35,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Health:
-    """What came of checking a model.
+    """The result of checking a model.
 
     Attributes:
-        findings: errors first, then warnings, then notes; each in the order of the table of checks.
+        findings: errors, then warnings, then notes; each in the order of the table of checks.
         checks: the checks that were made.
-        unmade: the checks that could not be made, and why.
+        unmade: the checks that could not be made, each with the reason.
         thresholds: by the name of the option.
         metadata: model, inputs, seed, versions, loss.
     """

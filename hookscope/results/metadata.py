@@ -1,6 +1,6 @@
-"""What a file of results tells beside its records, as types: its readers rely on no more than this.
+"""The types of a capture's metadata. Its readers rely only on these.
 
-Every key may be missing, as a file may come of ``hookscope.record`` or of a later version.
+Every key may be missing, because a file may come from ``hookscope.record`` or a later version.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 from hookscope.files.strict_json import Number, type_error
 
 
-class Model(TypedDict, total=False):
-    """The model: its word, where it came from, and its weights."""
+class ModelMetadata(TypedDict, total=False):
+    """The model: its spec, its source and its weights."""
 
     word: str
     source: str
@@ -20,8 +20,8 @@ class Model(TypedDict, total=False):
     blake3: str | None
 
 
-class Input(TypedDict, total=False):
-    """One entry for each input; those from files have a hash, images may have their two ends."""
+class InputMetadata(TypedDict, total=False):
+    """One input; files have a hash, images may have the values of black and white."""
 
     word: str
     shape: str
@@ -32,7 +32,7 @@ class Input(TypedDict, total=False):
     white: list[float]
 
 
-class Argument(TypedDict, total=False):
+class ArgumentMetadata(TypedDict, total=False):
     """One tensor that the model was called with."""
 
     name: str
@@ -40,95 +40,95 @@ class Argument(TypedDict, total=False):
     dtype: str
 
 
-class Likely(TypedDict):
-    """One of a classifier's likeliest classes."""
+class ClassProbability(TypedDict):
+    """One of a classifier's most likely classes."""
 
     index: int
     label: str | None
     probability: Number | None
 
 
-class _Attention(TypedDict):
+class _AttentionKey(TypedDict):
     key: str
 
 
-class Attention(_Attention, total=False):
-    """How the weights of one attention were come by; the last two where they were recomputed."""
+class AttentionMetadata(_AttentionKey, total=False):
+    """The weights of one attention call; the numbers are present if they were recomputed."""
 
     difference: float
     tolerance: float
 
 
-class EditMade(TypedDict):
+class AppliedEdit(TypedDict):
     """An edit, and the keys of the tensors that it changed."""
 
     edit: str
     changed: list[str]
 
 
-class _Moved(TypedDict):
+class _Change(TypedDict):
     largest: Number | None
     relative: Number | None
 
 
-class OutputMoved(_Moved):
-    """How far a tensor of the model's output moved."""
+class OutputChange(_Change):
+    """The change of a tensor of the model's output."""
 
     name: str
 
 
-class RecordMoved(_Moved):
-    """How far a recorded tensor moved."""
+class RecordChange(_Change):
+    """The change of a recorded tensor."""
 
     key: str
 
 
-class TopMoved(TypedDict):
-    """The likeliest classes of each image, without edits and with them."""
+class TopClasses(TypedDict):
+    """The most likely classes of each image, without edits and with them."""
 
-    unedited: list[list[Likely]]
-    edited: list[list[Likely]]
-
-
-class Effect(TypedDict, total=False):
-    """What the edits did; see ``execution/edit_effect.py``."""
-
-    output: list[OutputMoved]
-    drift: list[RecordMoved]
-    top: TopMoved
+    unedited: list[list[ClassProbability]]
+    edited: list[list[ClassProbability]]
 
 
-class _Computed(TypedDict):
+class EditEffect(TypedDict, total=False):
+    """The effect of the edits; see ``execution/edit_effect.py``."""
+
+    output: list[OutputChange]
+    drift: list[RecordChange]
+    top: TopClasses
+
+
+class _Value(TypedDict):
     name: str
     formula: str
     value: Number
 
 
-class Loss(_Computed, total=False):
-    """The loss that the gradients are of."""
+class LossMetadata(_Value, total=False):
+    """The loss whose gradients were computed."""
 
     reduction: str | None
     target: str | None
 
 
-class Penalty(_Computed):
-    """The penalty in the loss's place, and the norms that it is made of."""
+class PenaltyMetadata(_Value):
+    """The penalty that replaced the loss, and the norms in it."""
 
     norms: list[Number]
 
 
-# The optimizer of a step, and what it was made with. In a body, ``class`` is a word of Python's.
-Optimizer = TypedDict("Optimizer", {"class": str, "arguments": dict[str, Any]})
+# The optimizer of a step, and its arguments. In a class body ``class`` would be a syntax error.
+OptimizerMetadata = TypedDict("OptimizerMetadata", {"class": str, "arguments": dict[str, Any]})
 
 
 class Metadata(TypedDict, total=False):
-    """All that a file tells of a run."""
+    """The metadata of a run."""
 
     command: str
     options: dict[str, Any]
-    model: Model
-    inputs: list[Input]
-    arguments: list[Argument]
+    model: ModelMetadata
+    inputs: list[InputMetadata]
+    arguments: list[ArgumentMetadata]
     seed: int | None
     device: str | None
     dtype: str | None
@@ -136,36 +136,37 @@ class Metadata(TypedDict, total=False):
     versions: dict[str, str]
     verified: bool
     failed: str
-    top: list[list[Likely]]
-    attention: list[Attention]
-    edits: list[EditMade]
-    grad_edits: list[EditMade]
-    effect: Effect
-    loss: Loss
-    penalty: Penalty
-    optimizer: Optimizer
+    top: list[list[ClassProbability]]
+    attention: list[AttentionMetadata]
+    edits: list[AppliedEdit]
+    grad_edits: list[AppliedEdit]
+    effect: EditEffect
+    loss: LossMetadata
+    penalty: PenaltyMetadata
+    optimizer: OptimizerMetadata
 
 
-def find_damage(told: dict[str, Any], keys: Container[str]) -> str:
-    """Return what is wrong with a file's metadata: a type, or parts that belong to no other part.
+def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
+    """Return what is wrong with a file's metadata: a type, or a key that does not exist.
 
     Args:
-        told: the metadata.
-        keys: those of the recorded tensors.
+        metadata: the metadata.
+        keys: of the recorded tensors.
 
     Returns:
-        The first thing found; empty if there is none.
+        The first problem; empty if there is none.
     """
-    if wrong := type_error(told, Metadata, "metadata"):
+    if wrong := type_error(metadata, Metadata, "metadata"):
         return wrong
     if any(
-        "difference" in entry and not entry.get("tolerance") for entry in told.get("attention", ())
+        "difference" in entry and not entry.get("tolerance")
+        for entry in metadata.get("attention", ())
     ):
         return "metadata.attention has a difference without tolerance"
-    effect = told.get("effect", {})
-    gone = [entry["key"] for entry in effect.get("drift", ()) if entry["key"] not in keys]
-    if gone:
-        return f"metadata.effect.drift has {gone[0]!r}, which is not recorded"
+    effect = metadata.get("effect", {})
+    unknown = [entry["key"] for entry in effect.get("drift", ()) if entry["key"] not in keys]
+    if unknown:
+        return f"metadata.effect.drift has {unknown[0]!r}, which is not recorded"
     top = effect.get("top", {"unedited": [], "edited": []})
     before, after = ([len(image) for image in top[name]] for name in ("unedited", "edited"))
     return "" if before == after else "metadata.effect.top has classes without partners"

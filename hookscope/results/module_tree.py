@@ -1,4 +1,4 @@
-"""The named-module tree of a model as data, which nothing needs torch to read."""
+"""The tree of a model's named modules, as data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ROOT = "."  # the name of the model itself
 
 @dataclass(frozen=True)
 class LayerRun:
-    """What one forward pass showed of a module.
+    """Calls, output shapes and FLOPs of a module in one forward pass.
 
-    ``outputs`` holds one text per output tensor of the first call (``1x64x112x112``); ``flops``
-    counts all calls and everything inside the module. A module that did not run has 0 calls.
+    ``outputs`` has one text per output tensor of the first call (``1x64x112x112``). ``flops``
+    includes all calls and all modules inside the module. A module that did not run has 0 calls.
     """
 
     calls: int
@@ -24,11 +24,11 @@ class LayerRun:
 class ModuleNode:
     """One module of the tree.
 
-    ``own_parameters`` counts the entries of the parameters that the module itself holds,
-    ``parameters`` those of its whole subtree, each shared parameter once; ``trainable`` is the part
-    of ``parameters`` that requires grad. ``bytes`` is the subtree's parameters and buffers.
-    ``arguments`` is the module's own ``extra_repr()``. ``source`` is the file and line of its
-    ``forward``; of a scripted module that of the code it was made from, as its file tells it.
+    ``own_parameters`` is the number of elements of the module's own parameters, ``parameters`` that
+    of its whole subtree, with each shared parameter counted once. ``trainable`` is the part of
+    ``parameters`` that requires grad. ``bytes`` is the size of the subtree's parameters and
+    buffers. ``arguments`` is the module's ``extra_repr()``. ``source`` is the file and line of its
+    ``forward``; for a scripted module, of the code it was made from, if its file has that.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ModuleNode:
 class ModuleTree:
     """The modules of ``model`` in definition order, the model itself first.
 
-    ``nodes`` may be narrowed to some of the modules; ``total`` always describes the whole model.
+    ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
     """
 
     model: str

@@ -1,8 +1,8 @@
-"""Arrays in numpy's own files: ``.npy`` holds one array, ``.npz`` several by their names.
+"""Writing numpy's files: ``.npy`` has one array, ``.npz`` several arrays by name.
 
-Values come in pieces, so that memory does not grow with them. Equal arrays give equal bytes: numpy
-itself writes the time into a ``.npz`` file. Nothing about a recording stands in either; a comment
-at the end of a ``.npz`` file says that hookscope wrote it. Without torch.
+Values are written in blocks, so that memory does not grow with them. Equal arrays give equal bytes,
+unlike ``numpy.savez``, which writes the time. Neither format has metadata; a comment at the end of
+a ``.npz`` file marks it as written by hookscope.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import MARK, NPY, NPZ, SUFFIX
 
-_LONGEST = 60_000  # bytes of a name; a zip archive has room for 65,535
+_LONGEST_NAME = 60_000  # bytes; a zip archive allows 65,535
 _SHOWN = 8  # names that an error lists
 
 
 class ArrayEntry(NamedTuple):
-    """One array to be written: its values in row-major order, in pieces of any shape."""
+    """An array to be written: its values in row-major order, in blocks of any shape."""
 
     key: str
     dtype: np.dtype[Any]
@@ -32,10 +32,10 @@ class ArrayEntry(NamedTuple):
 
 
 def write_arrays(path: Path, ending: str, entries: Iterable[ArrayEntry]) -> None:
-    """Write ``entries`` as ``.npy``, which takes just one, or ``.npz``.
+    """Write ``entries`` as ``.npy``, which has exactly one array, or as ``.npz``.
 
     Raises:
-        ValueError: two names are the same in an archive, or one is too long for it.
+        ValueError: two names in an archive are the same, or one is too long.
     """
     if ending == NPY:
         [entry] = entries
@@ -49,7 +49,7 @@ def write_arrays(path: Path, ending: str, entries: Iterable[ArrayEntry]) -> None
 
 
 def check_single(keys: Iterable[str], ending: str, what: str) -> None:
-    """Make sure that a ``.npy`` file is to hold one array.
+    """Check that there is exactly one array if the file is a ``.npy`` file.
 
     Args:
         keys: of the arrays.
@@ -57,7 +57,7 @@ def check_single(keys: Iterable[str], ending: str, what: str) -> None:
         what: what the arrays are, in the plural.
 
     Raises:
-        RequestError: there are several, or none.
+        RequestError: there are several arrays, or none.
     """
     names = list(keys)
     if ending != NPY or len(names) == 1:
@@ -65,20 +65,20 @@ def check_single(keys: Iterable[str], ending: str, what: str) -> None:
     listed = ", ".join(names[:_SHOWN]) + (
         f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     )
-    found = f"{len(names)} {what}: {listed}" if names else f"no {what}"
+    count = f"{len(names)} {what}: {listed}" if names else f"no {what}"
     raise RequestError(
-        f"A {NPY} file holds one array, and there are {found}.",
+        f"A {NPY} file holds one array, and there are {count}.",
         f"Choose one with --layer, or write a {NPZ} or {SUFFIX} file.",
     )
 
 
 def _write_array_to(archive: zipfile.ZipFile, entry: ArrayEntry) -> None:
-    name = entry.key.replace("\0", r"\x00") + NPY  # a zip archive ends a name at a zero
+    name = entry.key.replace("\0", r"\x00") + NPY  # zero would end the name in a zip archive
     if name in archive.NameToInfo:
         raise ValueError(f"two arrays would be called {entry.key!r}")
-    if len(name.encode()) > _LONGEST:
+    if len(name.encode()) > _LONGEST_NAME:
         raise ValueError(f"the name {entry.key[:40]!r}... is too long for an archive")
-    # The date of a ZipInfo of its own is always the same.
+    # A new ZipInfo always has the same date.
     with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file:
         _write_array(file, entry)
 

@@ -1,4 +1,4 @@
-"""Statistics of one of numpy's arrays, as ``tensors/tensor_stats.py`` gives those of torch's tensors."""
+"""Statistics of a numpy array, as ``tensors/tensor_stats.py`` computes those of a tensor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_i
 
 
 def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
-    """Return the statistics of an array that is given in pieces: see ``blocks``.
+    """Return the statistics of an array, given in blocks.
 
     Args:
-        pieces: arrays of one dimension and of one dtype: bool, integer, floating-point or complex.
+        pieces: arrays of one dimension and one dtype: bool, integer, floating-point or complex.
 
     Example:
         >>> s = summarize(blocks(np.array([0.0, 1.0, 2.0, np.nan])))
@@ -25,32 +25,32 @@ def summarize(pieces: Iterable[NDArray[Any]]) -> Stats:
     """
     moments = Moments()
     numel, exact = 0, False
-    for piece in pieces:
-        exact = piece.dtype.kind in "biu"
-        wide = magnitude(piece).astype(np.float64)
+    for block in pieces:
+        exact = block.dtype.kind in "biu"
+        wide = magnitude(block).astype(np.float64)
         numel += wide.size
         moments.zeros += wide.size - int(np.count_nonzero(wide))
-        kept = wide[np.isfinite(wide)]
-        nan_here = int(np.isnan(wide).sum())
-        moments.nan += nan_here
-        moments.inf += wide.size - kept.size - nan_here
-        if not kept.size:
+        finite = wide[np.isfinite(wide)]
+        nan_count = int(np.isnan(wide).sum())
+        moments.nan += nan_count
+        moments.inf += wide.size - finite.size - nan_count
+        if not finite.size:
             continue
-        bounds = piece if exact else kept
+        bounds = block if exact else finite
         low, high = bounds.min().item(), bounds.max().item()
-        sums, exponent = _sums(kept), 0
+        sums, exponent = _sums(finite), 0
         if not square_in_range(sums[-1]) and (low or high):
             exponent = exponent_of(max(abs(low), abs(high)))
-            sums = _sums(scale(kept, -exponent))
-        moments.merge(kept.size, *sums, low, high, exponent)
+            sums = _sums(scale(finite, -exponent))
+        moments.merge(finite.size, *sums, low, high, exponent)
     return moments.stats(numel, exact)
 
 
-def _sums(kept: NDArray[np.float64]) -> tuple[float, float, float]:
+def _sums(finite: NDArray[np.float64]) -> tuple[float, float, float]:
     """The mean, the sum of squared distances from it, and the sum of squares."""
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # see ``squares.py``
-        mean = float(kept.mean())
-        return mean, float(np.sum((kept - mean) ** 2)), float(np.dot(kept, kept))
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):  # see ``square_in_range``
+        mean = float(finite.mean())
+        return mean, float(np.sum((finite - mean) ** 2)), float(np.dot(finite, finite))
 
 
 def sum_of_squares(values: NDArray[Any]) -> tuple[float, int]:
@@ -60,7 +60,7 @@ def sum_of_squares(values: NDArray[Any]) -> tuple[float, int]:
         values: float64 or complex128.
 
     Example:
-        >>> squares(np.array([3.0, 4.0]))
+        >>> sum_of_squares(np.array([3.0, 4.0]))
         (25.0, 0)
     """
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
@@ -76,7 +76,8 @@ def squared_distance(
 ) -> tuple[float, int]:
     """Return the sum of the squares of ``gap``, which is |a - b|, as ``value * 2**exponent``.
 
-    ``a`` and ``b`` are finite; where their distance is beyond the largest float, it is taken anew.
+    ``a`` and ``b`` are finite. If a distance is beyond the largest float, it is computed again from
+    smaller numbers.
     """
     value, exponent = sum_of_squares(gap)
     if math.isfinite(value):
@@ -93,14 +94,14 @@ def scale(values: NDArray[Any], exponent: int) -> NDArray[Any]:
 
 
 def _parts(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Real and imaginary parts side by side; real numbers as they are."""
+    """Real and imaginary parts in alternation; real numbers as they are."""
     return np.ascontiguousarray(values).view(np.float64)
 
 
 def blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yield the entries of ``array`` in row-major order, in blocks of one dimension.
 
-    A block is only good until the next one: its memory may be used again.
+    A block is valid until the next one is yielded, which may reuse its memory.
     """
     if not array.size:
         return

@@ -1,9 +1,7 @@
-"""What is told of a recording: records in execution order, and where they came from.
+"""The records of a recording in execution order, and where they came from, without the tensors.
 
-Nothing here holds a tensor, so nothing here needs torch.
-
-One tensor, one key: ``<module>[:call]/<what>``, such as ``layer3.0.relu:2/output``. The first call
-of a module bears no number, so a key stays the same when a later call appears.
+Each tensor has one key: ``<module>[:call]/<what>``, such as ``layer3.0.relu:2/output``. The key of
+a module's first call has no number, so that it does not change if there is a second call.
 """
 
 from __future__ import annotations
@@ -16,13 +14,12 @@ from typing import Any
 from hookscope.errors import ResultsFileError, cause
 from hookscope.files import strict_json
 from hookscope.files.escapes import encodable
-from hookscope.files.strict_json import fields_type_error
 from hookscope.results.metadata import find_damage
 from hookscope.results.stats import Stats
 
 
 def key_of(module: str, call: int, what: str) -> str:
-    """Return the key of a tensor that has none before it of the same name.
+    """Return the key of the first tensor of this name.
 
     >>> key_of("layer3.0.relu", 1, "output"), key_of("layer3.0.relu", 2, "output")
     ('layer3.0.relu/output', 'layer3.0.relu:2/output')
@@ -39,17 +36,18 @@ class Record:
         key: its name in the capture and in the file, ``<module>[:call]/<what>``.
         module: dotted name of the module, ``.`` for the model itself.
         type: class name of the module.
-        call: which call of the module it was, from 1. For a parameter's gradient: which backward.
-        what: the part of the key behind the slash: ``output``, ``output.1.0``, ``input.mask``,
+        call: number of the module's call, from 1; for a parameter's gradient, of the backward pass.
+        what: the part of the key after the slash: ``output``, ``output.1.0``, ``input.mask``,
             ``output.grad``, ``weight.grad``.
         kind: ``output``, ``input``, ``output.grad``, ``input.grad``, ``param.grad``, ``op``,
-            ``op.grad``, ``attention``, ``cam``, ``attribution`` or ``emitted``; with ``.unedited``
-            behind it for a tensor as it was before an edit.
-        shape: lengths of the dimensions.
+            ``op.grad``, ``attention``, ``cam``, ``attribution`` or ``emitted``; followed by
+            ``.unedited`` for a tensor as it was before an edit.
+        shape: of the tensor.
         dtype: name of the tensor's dtype as recorded, ``float32``.
         device: where it was computed.
-        aliases: further names of the module, or of the parameter.
+        aliases: other names of the module, or of the parameter.
         weight_norm: for a parameter's gradient, the Euclidean norm of the parameter.
+        summary: computes the statistics.
     """
 
     key: str
@@ -67,7 +65,7 @@ class Record:
 
     @cached_property
     def stats(self) -> Stats:
-        """Statistics of the tensor as it is when they are first asked for."""
+        """Statistics of the tensor, computed when they are first used."""
         return self.summary()
 
     @property
@@ -90,21 +88,19 @@ class Record:
         known.update(weight_norm=strict_json.parse_number(data["weight_norm"]))
         return cls(**known, summary=partial(Stats, **stats))
 
-    def misfit(self) -> str:
-        """Return which field is not of its type, as one of a damaged file; empty if all are."""
+    def type_error(self) -> str:
+        """Return which field has a wrong type, as in a damaged file; empty if all are valid."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "summary"}
-        stats = self.stats
-        wrong = fields_type_error(plain, Record, self.key) or fields_type_error(
-            vars(stats), Stats, self.key
-        )
-        if not wrong and not stats.are_possible():
+        error = strict_json.fields_type_error
+        wrong = error(plain, Record, self.key) or error(vars(self.stats), Stats, self.key)
+        if not wrong and not self.stats.are_possible():
             wrong = f"the statistics of {self.key} are no tensor's"
         return wrong
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Something asked for that does not exist, and why in plain words: never a made-up zero."""
+    """A requested tensor that does not exist, and the reason. It is never replaced by zeros."""
 
     module: str
     type: str
@@ -116,7 +112,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class ExecutedModule:
-    """A matched module that ran, and how often."""
+    """A matched module that ran, and its number of calls."""
 
     module: str
     type: str
@@ -125,7 +121,7 @@ class ExecutedModule:
 
 @dataclass(frozen=True)
 class UnexecutedModule:
-    """A matched module that never ran, and the likely cause."""
+    """A matched module that did not run, and the likely reason."""
 
     module: str
     type: str
@@ -134,25 +130,25 @@ class UnexecutedModule:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which of the matched modules ran (in order of their first call) and which did not."""
+    """Which matched modules were executed, in order of their first call, and which were not."""
 
     executed: tuple[ExecutedModule, ...] = ()
     not_executed: tuple[UnexecutedModule, ...] = ()
 
     @property
     def matched(self) -> int:
-        """How many modules the patterns chose."""
+        """The number of modules that the patterns matched."""
         return len(self.executed) + len(self.not_executed)
 
 
 class Recording:
-    """Records and what goes with them, without the tensors.
+    """The records and metadata of a recording, without the tensors.
 
     Attributes:
         records: one ``Record`` for each key, in execution order.
-        absent: what was asked for and does not exist.
+        absent: requested tensors that do not exist.
         coverage: which modules ran.
-        metadata: where all this came from: model, weights, inputs, seed, versions.
+        metadata: where the tensors came from: model, weights, inputs, seed, versions.
     """
 
     def __init__(self) -> None:
@@ -168,16 +164,16 @@ class Recording:
 
     @property
     def image(self) -> tuple[int, int] | None:
-        """Height and width of the images (or videos) that went in; None where none did."""
+        """Height and width of the input images or videos; None without images."""
         for argument in self.metadata.get("arguments") or ():
             shape: list[int] = argument.get("shape") or []
-            # Anything else that has four dimensions is unlikely to have so few channels.
+            # Other inputs of four dimensions are unlikely to have so few channels.
             if len(shape) in (4, 5) and 1 <= shape[1] <= 4:
                 return shape[-2], shape[-1]
         return None
 
     def to_info(self) -> dict[str, Any]:
-        """Return all of it as a plain dict, the metadata's keys beside the others."""
+        """Return records and metadata as one plain dict."""
         return {
             **self.metadata,
             "records": [r.to_json() for r in self.records],
@@ -186,28 +182,28 @@ class Recording:
             "silent": [vars(s) for s in self.coverage.not_executed],
         }
 
-    def take_info(
+    def load_info(
         self, info: dict[str, Any], shapes: Mapping[str, Sequence[int]], path: object
     ) -> None:
-        """Become what ``to_info`` described.
+        """Load the records and the metadata that ``to_info`` returned.
 
         Args:
-            info: what the file ``path`` tells.
-            shapes: those of the tensors that are in it, by key.
-            path: for the error's sentence.
+            info: from the file ``path``.
+            shapes: of the tensors in the file, by key.
+            path: for the error message.
 
         Raises:
-            ResultsFileError: the description is damaged, or tells of a tensor that is not there.
+            ResultsFileError: ``info`` is damaged, or describes a tensor that is not in the file.
         """
-        told = dict(info)
+        metadata = dict(info)
         try:
-            self._records = {r.key: r for r in map(Record.from_json, told.pop("records"))}
-            self.absent = tuple(Absent(**data) for data in told.pop("absent"))
-            executed = tuple(ExecutedModule(**data) for data in told.pop("fired"))
+            self._records = {r.key: r for r in map(Record.from_json, metadata.pop("records"))}
+            self.absent = tuple(Absent(**entry) for entry in metadata.pop("absent"))
             self.coverage = Coverage(
-                executed, tuple(UnexecutedModule(**d) for d in told.pop("silent"))
+                tuple(ExecutedModule(**entry) for entry in metadata.pop("fired")),
+                tuple(UnexecutedModule(**entry) for entry in metadata.pop("silent")),
             )
-            wrong = self._misfit(shapes) or find_damage(told, self._records)
+            wrong = self._type_error(shapes) or find_damage(metadata, self._records)
         except KeyError as error:
             wrong = f"there is no {error.args[0]!r}"
         except (TypeError, ValueError, AttributeError) as error:
@@ -217,17 +213,17 @@ class Recording:
                 f"Cannot read {path}: its metadata is damaged ({' '.join(wrong.split())}).",
                 "Record the file again.",
             )
-        self.metadata = told
+        self.metadata = metadata
 
-    def _misfit(self, shapes: Mapping[str, Sequence[int]]) -> str:
-        """What is wrong with the records: a type, or that a tensor is another than described."""
-        every: tuple[Absent | ExecutedModule | UnexecutedModule, ...]
-        every = (*self.absent, *self.coverage.executed, *self.coverage.not_executed)
-        for entry in every:
-            if wrong := fields_type_error(vars(entry), type(entry), entry.module):
+    def _type_error(self, shapes: Mapping[str, Sequence[int]]) -> str:
+        """What is wrong with the records: a type, or the shape of a tensor; empty if nothing."""
+        entries: tuple[Absent | ExecutedModule | UnexecutedModule, ...]
+        entries = (*self.absent, *self.coverage.executed, *self.coverage.not_executed)
+        for entry in entries:
+            if wrong := strict_json.fields_type_error(vars(entry), type(entry), entry.module):
                 return wrong
         for key, record in self._records.items():
-            if wrong := record.misfit():
+            if wrong := record.type_error():
                 return wrong
             if record.shape != tuple(shapes[key]):
                 return f"{key} is of another shape"

@@ -1,10 +1,14 @@
-"""Statistics of one tensor as data, and how those of its blocks become those of the whole.
+"""Statistics of one tensor as data, and how the statistics of its blocks are merged.
 
-A tensor is read once, in blocks that fit a processor's cache. Every block is widened to float64 and
-merged into running moments, so half precision neither overflows nor loses its mean, and a tensor of
-any size needs only one block of extra memory. ``tensors/tensor_stats.py`` reads torch's tensors so,
-``numpy_stats.py`` numpy's. Squares of the largest and smallest floats are taken as ``squares.py``
-says.
+A tensor is read once, in blocks that fit into a processor's cache. Every block is widened to
+float64 and merged into running moments, so half precision neither overflows nor loses its mean, and
+a tensor of any size needs only one block of extra memory. ``tensors/tensor_stats.py`` reads
+tensors in this way, ``numpy_stats.py`` arrays.
+
+Sums of squares cover the whole range of float64, in which 1e200 squared is infinite and 1e-200
+squared is 0. Numbers are squared as they are. If the sum shows that squares may have left the
+range, the numbers are divided by a power of two first, which changes no digit, and the sum carries
+that power.
 """
 
 from __future__ import annotations
@@ -18,14 +22,13 @@ BLOCK = 1 << 17  # elements widened at a time: 1 MiB of float64
 
 @dataclass(frozen=True)
 class Stats:
-    """What one tensor holds, over its finite entries.
+    """Statistics of the finite entries of one tensor.
 
-    ``mean``, ``std`` (population: divided by n), ``min``, ``max`` and ``norm`` (Euclidean) leave
-    NaN and infinite entries out, and those are counted in ``nan`` and ``inf``: one NaN then does
-    not hide what the rest looks like. All five are None when no entry is finite (an empty tensor,
-    say): a zero that nothing was added up to would look like a result. Complex tensors are
-    described by their magnitude. ``min`` and ``max`` of integers and bools are exact integers.
-    A norm, or a magnitude, beyond the largest float64 is infinite.
+    ``mean``, ``std`` (population: divided by n), ``min``, ``max`` and ``norm`` (Euclidean) ignore
+    NaN and infinite entries, which are counted in ``nan`` and ``inf``, so that one NaN does not
+    hide the rest. All five are None if no entry is finite (such as in an empty tensor). Complex
+    tensors are described by their magnitude. ``min`` and ``max`` of integers and bools are exact
+    integers. A norm or magnitude beyond the largest float64 is infinite.
     """
 
     numel: int
@@ -51,7 +54,7 @@ class Stats:
         return max(abs(self.min), abs(self.max))
 
     def are_possible(self) -> bool:
-        """Whether a tensor could have them: entries are counted, and ``min`` to ``max`` finite."""
+        """Whether a tensor can have them: counts are not negative, ``min`` and ``max`` finite."""
         if min(self.numel, self.zeros, self.nan, self.inf) < 0:
             return False
         if self.min is None or self.max is None:
@@ -59,12 +62,12 @@ class Stats:
         return -math.inf < self.min <= self.max < math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as a plain dict; ``Stats(**d)`` is the way back."""
+        """Return the fields as a plain dict; ``Stats(**d)`` is the inverse."""
         return asdict(self)
 
 
 class Moments:
-    """Running statistics of blocks; ``zeros``, ``nan`` and ``inf`` are counted from outside."""
+    """Running statistics of blocks; the caller counts ``zeros``, ``nan`` and ``inf``."""
 
     def __init__(self) -> None:
         self.zeros = self.nan = self.inf = 0
@@ -85,17 +88,17 @@ class Moments:
     ) -> None:
         """Add a block's finite entries.
 
-        The update is that of Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm
-        for computing sample variances" (1979).
+        The update follows Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+        computing sample variances" (1979).
 
         Args:
-            n: how many there are, at least 1.
+            n: number of entries, at least 1.
             mean: their mean.
             spread: sum of their squared distances from ``mean``.
             square: sum of their squares.
-            low: the smallest.
-            high: the largest.
-            exponent: ``mean``, ``spread`` and ``square`` are those of the entries divided by
+            low: the smallest entry.
+            high: the largest entry.
+            exponent: ``mean``, ``spread`` and ``square`` belong to the entries divided by
                 2**exponent; ``low`` and ``high`` are not divided.
         """
         self._low, self._high = min(self._low, low), max(self._high, high)
@@ -105,7 +108,7 @@ class Moments:
         if self._count:
             self._spread.add(*_between(mean, self._mean, self._count, n))
         step = delta * n / total
-        if not math.isfinite(step):  # of two means that are nearly the largest float
+        if not math.isfinite(step):  # two means of nearly the largest float
             step = mean * (n / total) - self._mean * (n / total)
         self._mean = self._bounded(self._mean + step)
         self._square.add(square, 2 * exponent)
@@ -117,17 +120,20 @@ class Moments:
             return Stats(numel, None, None, None, None, None, self.zeros, self.nan, self.inf)
         low, high = (int(self._low), int(self._high)) if exact else (self._low, self._high)
         std, norm = self._spread.sqrt(self._count), self._square.sqrt()
-        if math.isinf(std):  # rounded past the largest float; it is at most half the range
+        if math.isinf(std):  # rounded up beyond the largest float; at most half the range
             std = high / 2 - low / 2
         return Stats(numel, self._mean, std, low, high, norm, self.zeros, self.nan, self.inf)
 
     def _bounded(self, mean: float) -> float:
-        """A mean that was rounded past the largest float, brought back to the bounds."""
+        """The mean, clamped to the bounds if it was rounded beyond the largest float."""
         return mean if math.isfinite(mean) else float(self._high if mean > 0 else self._low)
 
 
 def _between(mean: float, other: float, n: int, m: int) -> tuple[float, int]:
-    """What the distance of the means of ``n`` and of ``m`` entries adds to the spread of both."""
+    """The part of the spread of ``n`` and ``m`` entries together that their means cause.
+
+    Returned as ``value, exponent`` for ``value * 2**exponent``.
+    """
     delta = mean - other
     plain = delta * delta * n * m / (n + m)
     if square_in_range(plain) or not delta:
@@ -143,16 +149,16 @@ _LEAST, _MOST = 2.0**-800, 2.0**1000
 
 
 def square_in_range(square: float) -> bool:
-    """Whether a plain sum of squares is exact up to rounding: no square that counts was lost.
+    """Whether a plain sum of squares is exact up to rounding: no significant square was lost.
 
-    >>> fits(25.0), fits(1e-300), fits(float("inf"))
+    >>> square_in_range(25.0), square_in_range(1e-300), square_in_range(float("inf"))
     (True, False, False)
     """
     return _LEAST < square < _MOST
 
 
 def exponent_of(largest: float) -> int:
-    """Return ``e`` such that numbers up to ``largest`` are below 1 once divided by 2**e.
+    """Return ``e`` such that numbers up to ``largest`` are below 1 when divided by 2**e.
 
     >>> exponent_of(6.0), exponent_of(0.0)
     (3, 0)
@@ -161,9 +167,9 @@ def exponent_of(largest: float) -> int:
 
 
 def ldexp(value: float, exponent: int) -> float:
-    """Return ``value * 2**exponent``; infinite where that is beyond float64.
+    """Return ``value * 2**exponent``; infinite if that is beyond float64.
 
-    >>> scaled(0.75, 3), scaled(1.0, 1024)
+    >>> ldexp(0.75, 3), ldexp(1.0, 1024)
     (6.0, inf)
     """
     try:
@@ -173,9 +179,9 @@ def ldexp(value: float, exponent: int) -> float:
 
 
 class ScaledSum:
-    """A sum of numbers of any size, kept as ``value * 2**exponent``.
+    """A sum of numbers of any size, stored as ``value * 2**exponent``.
 
-    As long as only numbers with the exponent 0 are added, ``value`` is their plain sum.
+    If only numbers with exponent 0 are added, ``value`` is their plain sum.
 
     Example:
         >>> total = ScaledSum()
@@ -196,24 +202,25 @@ class ScaledSum:
             self.value, self.exponent = value, exponent
             return
         high = max(exponent, self.exponent)
-        # What this rounds to zero is smaller than the rounding of the sum.
+        # A number that becomes zero here is smaller than the rounding error of the sum.
         self.value = ldexp(self.value, self.exponent - high) + ldexp(value, exponent - high)
         self.exponent = high
 
     def sqrt(self, count: int = 1) -> float:
         """Return the square root of the sum divided by ``count``."""
-        odd = self.exponent % 2
-        root = math.sqrt(ldexp(self.value, odd) / count)
-        return ldexp(root, (self.exponent - odd) // 2)
+        parity = self.exponent % 2
+        root = math.sqrt(ldexp(self.value, parity) / count)
+        return ldexp(root, (self.exponent - parity) // 2)
 
     def log10(self) -> float:
         """Return the decimal logarithm of a positive sum."""
         return math.log10(self.value) + self.exponent * math.log10(2)
 
     def root_of_share(self, whole: ScaledSum) -> float:
-        """Return the square root of this sum over ``whole``, both of them positive."""
+        """Return the square root of this sum over ``whole``; both are positive."""
         mantissa, exponent = math.frexp(self.value)
-        other, less = math.frexp(whole.value)
+        whole_mantissa, whole_exponent = math.frexp(whole.value)
         share = ScaledSum()
-        share.add(mantissa / other, exponent + self.exponent - less - whole.exponent)
+        exponent += self.exponent - whole_exponent - whole.exponent
+        share.add(mantissa / whole_mantissa, exponent)
         return share.sqrt()

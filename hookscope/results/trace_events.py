@@ -1,4 +1,4 @@
-"""What fired while a model ran, as data: one event for each call of a module, each way."""
+"""The calls of modules in a run, as data: one event per call and direction."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class TraceEvent:
         direction: ``forward`` or ``backward``.
         module: dotted name of the module, ``.`` for the model itself.
         type: class name of the module.
-        call: which call of the module it was, from 1; going back, the call that is undone.
-        depth: how many of the listed modules it ran within.
-        inputs: shapes of the tensors that went in; going back, of the gradients that left there.
-        outputs: shapes of the tensors that came out; going back, of the gradients that arrived.
+        call: number of the module's call, from 1; for backward, of the call it belongs to.
+        depth: number of listed modules inside which it ran.
+        inputs: shapes of the inputs; for backward, of their gradients.
+        outputs: shapes of the outputs; for backward, of their gradients.
         bytes: size of ``outputs``.
         start: milliseconds since the run began.
-        time: milliseconds from beginning to end.
-        own: ``time`` less that of the listed modules that ran within it.
+        time: duration in milliseconds.
+        own: ``time`` minus that of the listed modules inside it.
     """
 
     direction: str
@@ -50,12 +50,12 @@ class TraceEvent:
 
 @dataclass(frozen=True)
 class Trace:
-    """What fired, in order: all of the forward pass, then all of the backward pass.
+    """All events of a run: those of the forward pass, then those of the backward pass.
 
     Attributes:
         events: in the order in which they began.
-        coverage: which of the chosen modules ran.
-        metadata: where this came from: model, inputs, seed, versions, loss.
+        coverage: which of the selected modules ran.
+        metadata: where they came from: model, inputs, seed, versions, loss.
         output: what the model returned.
     """
 
@@ -65,21 +65,21 @@ class Trace:
     output: Any = field(default=None, repr=False, compare=False)
 
     def total(self, direction: str) -> float:
-        """Milliseconds of one direction: of the events that lie within no other."""
+        """Milliseconds of one direction: the sum over its outermost events."""
         return sum(e.time for e in self.events if e.direction == direction and not e.depth)
 
     def to_chrome(self) -> dict[str, Any]:
-        """Return a trace of Chrome's format, as https://ui.perfetto.dev opens it.
+        """Return a trace in Chrome's format, for https://ui.perfetto.dev.
 
-        Each direction is a thread of its own; each event a pair of ``B`` and ``E`` whose ``ts`` are
-        microseconds, nested as the modules were.
+        Each direction is a thread. Each event is a pair of ``B`` and ``E`` with ``ts`` in
+        microseconds, nested like the modules.
         """
         model = self.metadata.get("model", {}).get("word", "")
-        named = [("process_name", 0, f"hookscope {model}".strip())]
-        named += [("thread_name", i, name) for i, name in enumerate((FORWARD, BACKWARD), start=1)]
+        names = [("process_name", 0, f"hookscope {model}".strip())]
+        names += [("thread_name", i, name) for i, name in enumerate((FORWARD, BACKWARD), start=1)]
         events = [
             {"name": what, "ph": "M", "pid": 1, "tid": tid, "args": {"name": name}}
-            for what, tid, name in named
+            for what, tid, name in names
         ]
         for tid, direction in enumerate((FORWARD, BACKWARD), start=1):
             events += _pairs([e for e in self.events if e.direction == direction], tid)
@@ -95,14 +95,14 @@ class Trace:
 
         Raises:
             RequestError: the name ends neither in ``.json`` nor in nothing.
-            StoreError: the file cannot be written. An earlier one is then as it was.
+            StoreError: the file cannot be written. An earlier file is not changed.
         """
         check_ending(Path(path), ".json")
         return write_text(path, strict_json.dumps(self.to_chrome()))
 
 
 def _pairs(events: list[TraceEvent], tid: int) -> Iterator[dict[str, Any]]:
-    """The beginnings and ends of ``events`` as they followed upon each other."""
+    """The beginnings and ends of ``events`` in the order of time."""
     running: list[TraceEvent] = []
     for event in [*events, None]:
         while running and (event is None or running[-1].depth >= event.depth):

@@ -1,8 +1,8 @@
-"""The tensors in files of weights, each read when it is used. Nothing is ever unpickled into code.
+"""Checkpoint files: their tensors, each read when it is used, and a check of zip archives.
 
-A file of weights may be as large as memory allows, and the model it is for takes as much again. So
-what is handed out knows its name, shape and dtype alone, and is read once something is computed
-with it: once its values are copied into the model, that is.
+A checkpoint may be as large as memory allows, and the model takes as much again. A tensor that is
+returned here has a name, a shape and a dtype. Its values are read when an operation needs them,
+which is when they are copied into the model. No pickled code is run.
 """
 
 from __future__ import annotations
@@ -20,39 +20,34 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hookscope.errors import ModelError, WeightsFileError
-from hookscope.files import file_types as filekinds
-from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files import file_types
 from hookscope.files.pickle_scan import DAMAGED_ZIP
 from hookscope.files.weight_files import WeightFiles
 from hookscope.specs.model_spec import end_sentence
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
-
 _SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
-
 _KINDS = "Weights are read from a .safetensors, .pth, .pt or .bin file."
-
-# What the first bytes tell to be no weights, and what to do about it.
+# Types of files that are not weights, with a hint.
 _NO_WEIGHTS = {
-    filekinds.EMPTY: filekinds.WRITE_AGAIN,
-    filekinds.TRUNCATED_ZIP: filekinds.WRITE_AGAIN,
-    filekinds.TRUNCATED_PICKLE: filekinds.WRITE_AGAIN,
-    filekinds.TRUNCATED_SAFETENSORS: filekinds.WRITE_AGAIN,
-    **dict.fromkeys(filekinds.TOO_LARGE, _SAVE_THUS),
-    filekinds.IMAGE: "Give it as the input: --input {0}",
-    filekinds.SCRIPT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
-    filekinds.EXPORT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
-    filekinds.ONNX: f"This version does not read weights out of one. {_KINDS}",
+    file_types.EMPTY: file_types.WRITE_AGAIN,
+    file_types.TRUNCATED_ZIP: file_types.WRITE_AGAIN,
+    file_types.TRUNCATED_PICKLE: file_types.WRITE_AGAIN,
+    file_types.TRUNCATED_SAFETENSORS: file_types.WRITE_AGAIN,
+    **dict.fromkeys(file_types.TOO_LARGE, _SAVE_THUS),
+    file_types.IMAGE: "Give it as the input: --input {0}",
+    file_types.SCRIPT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
+    file_types.EXPORT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
+    file_types.ONNX: f"This version does not read weights out of one. {_KINDS}",
 }
-
-# A file is mapped into memory, and what was read of it counts as the program's until it is let go.
-_LET_GO = 1 << 26
+# Bytes read before a file is mapped anew: pages that were read count as memory in use.
+_MAX_MAPPED = 1 << 26
 
 Read = Callable[[str], Tensor]
 
 
 class FileTensor(Tensor):
-    """A tensor without values, which stands for one in a file and is read wherever it is used."""
+    """A tensor on meta that stands for one in a file. Operations on it use the tensor it reads."""
 
     read: Callable[[], Tensor]
 
@@ -64,22 +59,23 @@ class FileTensor(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Answer what the shape and the dtype tell; for all else put the values in its place."""
+        """Answer queries of shape and dtype; run any other function on the values."""
         kwargs = dict(kwargs or {})
-        if func not in _TOLD:
-            args, kwargs = _filled(args), {name: _filled(value) for name, value in kwargs.items()}
+        if func not in _METADATA_QUERIES:
+            args = _with_values(args)
+            kwargs = {name: _with_values(value) for name, value in kwargs.items()}
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
 
-def _filled(value: Any) -> Any:
-    """An argument with the values in it; what was read lives no longer than the call."""
+def _with_values(value: Any) -> Any:
+    """An argument with file tensors replaced by their values, which live as long as the call."""
     if isinstance(value, FileTensor):
         return value.read()
-    return type(value)(map(_filled, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(_with_values, value)) if type(value) in (list, tuple) else value
 
 
-_TOLD = frozenset(
+_METADATA_QUERIES = frozenset(
     {
         Tensor.size,
         Tensor.dim,
@@ -93,34 +89,34 @@ _TOLD = frozenset(
 
 
 class _Reader:
-    """Reads tensors of one file after another, and lets go of the file now and then."""
+    """Reads tensors of one file after another, and maps a file anew after 64 MiB."""
 
     def __init__(self) -> None:
         self._path = ""
-        self._of: Read | None = None
-        self._taken = 0
+        self._read_tensor: Read | None = None
+        self._bytes_read = 0
 
     def __call__(self, path: str, name: str) -> Tensor:
         """Return a tensor of a file that has been read before."""
-        if self._of is None or path != self._path or self._taken > _LET_GO:
-            self._of = None  # the one mapping goes before the next one comes
-            _, self._of, _ = _open_file(path)
-            self._path, self._taken = path, 0
-        tensor = self._of(name)
-        self._taken += tensor.numel() * tensor.element_size()
+        if self._read_tensor is None or path != self._path or self._bytes_read > _MAX_MAPPED:
+            self._read_tensor = None  # frees the mapping before the next one is made
+            _, self._read_tensor, _ = _open_file(path)
+            self._path, self._bytes_read = path, 0
+        tensor = self._read_tensor(name)
+        self._bytes_read += tensor.numel() * tensor.element_size()
         return tensor
 
 
 def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
-    """Return the tensors of a set of weights by name, to be read as they are used.
+    """Return the tensors of a checkpoint by name; those of a mapped file are read when used.
 
-    Of a set, those that its index names.
+    Of a sharded set, only the tensors in its index are returned.
 
     Raises:
-        WeightsFileError: a file cannot be read or holds no weights, or lacks what the index names.
+        WeightsFileError: a file cannot be read, has no weights, or lacks a tensor of the index.
     """
     reader = _Reader()
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path, listed in files.holders.items():
         names, read, mapped = _open_file(path)
         lacking = sorted(set(listed) - names.keys())
@@ -132,27 +128,27 @@ def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
         for name in listed or names:
             try:
                 tensor = read(name)
-            except SafetensorError as error:  # of a dtype that this torch does not have
-                raise _unsound(path, error) from error
+            except SafetensorError as error:  # a dtype that this torch does not have
+                raise _damaged_safetensors(path, error) from error
             if mapped and tensor.layout is torch.strided and not tensor.is_quantized:
                 tensor = torch.empty_like(tensor, device="meta").as_subclass(FileTensor)
                 tensor.read = partial(reader, path, name)
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
-    """The names of the tensors in a file, what returns one, and whether that is mapped from it."""
-    kind, _ = filekinds.describe_file(path)
+    """The names of the tensors in a file, a function that reads one, and whether it is mapped."""
+    kind, _ = file_types.describe_file(path)
     if kind in _NO_WEIGHTS:
         raise WeightsFileError(
             f"The file {path!r} is {kind}, not weights.", _NO_WEIGHTS[kind].format(path)
         )
-    if kind == filekinds.SAFETENSORS:
+    if kind == file_types.SAFETENSORS:
         try:
             file = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
-            raise _unsound(path, error) from error
+            raise _damaged_safetensors(path, error) from error
         return dict.fromkeys(file.keys()), file.get_tensor, True  # type: ignore[no-untyped-call]
     mapped = _can_be_mapped(path)
     held = _tensors_of(_unpickled(path, mapped))
@@ -162,29 +158,28 @@ def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
 
 
 def _can_be_mapped(path: str) -> bool:
-    """Whether the tensors lie in the file as they are in memory.
+    """Whether the tensors in the file are stored as they are in memory.
 
-    They do not in the format that torch.save had before, nor where records are compressed: PyTorch
-    would take the compressed bytes for numbers.
+    They are not in the old format of torch.save. PyTorch does not check for compressed records.
     """
     if not zipfile.is_zipfile(path):
         return False
     try:
         with zipfile.ZipFile(path) as archive:
-            return all(one.compress_type == zipfile.ZIP_STORED for one in archive.infolist())
-    except DAMAGED_ZIP:  # PyTorch's reader says what is wrong
+            return all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+    except DAMAGED_ZIP:  # PyTorch's reader raises a better error
         return False
 
 
-def _unsound(path: str, error: Exception) -> WeightsFileError:
+def _damaged_safetensors(path: str, error: Exception) -> WeightsFileError:
     return WeightsFileError(
         f"The file {path!r} is no sound safetensors file: {end_sentence(str(error))}",
-        filekinds.WRITE_AGAIN,
+        file_types.WRITE_AGAIN,
     )
 
 
 def _tensors_of(content: Any) -> dict[str, Tensor]:
-    """The tensors by name in a checkpoint, which may keep them under a key of their own."""
+    """The tensors by name in a checkpoint, which may be under a key such as ``state_dict``."""
     while isinstance(content, Mapping):
         tensors = {str(key): v for key, v in content.items() if isinstance(v, Tensor)}
         inner = [content[key] for key in _WRAPPED_UNDER if isinstance(content.get(key), Mapping)]
@@ -195,35 +190,37 @@ def _tensors_of(content: Any) -> dict[str, Tensor]:
 
 
 def _unpickled(path: str, mapped: bool) -> Any:
-    """What PyTorch's own reader makes of it, which builds tensors and plain values alone."""
+    """The content of a file by PyTorch's reader, which builds only tensors and plain values."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks about how the file was pickled
+            warnings.simplefilter("ignore")  # about how the file was pickled
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as exc:
-        found = re.search(r"GLOBAL ([\w.]+)", str(exc))
-        holds = f"Python objects ({found[1]})" if found else "more than tensors"
+        match = re.search(r"GLOBAL ([\w.]+)", str(exc))
+        holds = f"Python objects ({match[1]})" if match else "more than tensors"
         message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
         raise WeightsFileError(message, _SAVE_THUS) from exc
-    except Exception as exc:  # of a damaged file the reader raises nearly anything
-        kind, _ = filekinds.describe_file(path)
+    except Exception as exc:  # the reader raises nearly any type for a damaged file
+        kind, _ = file_types.describe_file(path)
         raise WeightsFileError(
             f"The weights in {path!r} cannot be read: the file looks like {kind}.",
-            f"{filekinds.WRITE_AGAIN} {_KINDS}",
+            f"{file_types.WRITE_AGAIN} {_KINDS}",
         ) from exc
 
 
 def check_archive_intact(path: str) -> None:
-    """Raise ModelError if the zip archive at ``path`` or a record of it is damaged.
+    """Raise ModelError if the zip archive at ``path`` or a record in it is damaged.
 
-    PyTorch's own reader is written in C++, and what it makes of changed bytes nobody can foresee.
+    PyTorch's reader is written in C++ and does not check records.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except (EOFError, *DAMAGED_ZIP) as exc:
-        raise ModelError(f"{path!r} is a damaged or cut-off archive: {exc}.", WRITE_AGAIN) from exc
+        raise ModelError(
+            f"{path!r} is a damaged or cut-off archive: {exc}.", file_types.WRITE_AGAIN
+        ) from exc
     if damaged:
         raise ModelError(
-            f"{path!r} is damaged: {damaged} in it is not as it was saved.", WRITE_AGAIN
+            f"{path!r} is damaged: {damaged} in it is not as it was saved.", file_types.WRITE_AGAIN
         )

@@ -1,4 +1,4 @@
-"""Files of a repository on the Hugging Face hub: from its cache, or fetched where asked for."""
+"""Files of a repository on the Hugging Face Hub, from its cache or downloaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from huggingface_hub.utils.tqdm import (
 )
 
 from hookscope.errors import WeightsError
-from hookscope.sources.network import describe_network_error
+from hookscope.sources.downloads import describe_network_error
 from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
@@ -24,24 +24,24 @@ _BY_HAND = "Fetch it elsewhere (hf download {0}) and copy the cache, whose place
 
 
 def cached_file(repository: str, names: Sequence[str]) -> str | None:
-    """Return the path of the first of the files ``names`` that the cache has of a repository."""
+    """Return the path of the first of the files ``names`` of a repository in the cache."""
     for name in names:
-        found = try_to_load_from_cache(repository, name)
-        if isinstance(found, str):
-            return found
+        path = try_to_load_from_cache(repository, name)
+        if isinstance(path, str):
+            return path
     return None
 
 
 def fetch_file(repository: str, names: Sequence[str]) -> str:
-    """Return the path of the first of the files ``names`` that there is in a repository.
+    """Return the path of the first of the files ``names`` that exists in a repository.
 
     Raises:
-        WeightsError: none is cached, and none can be fetched.
+        WeightsError: none is cached, and none can be downloaded.
     """
-    found = cached_file(repository, names)
-    if found:
-        return found
-    with _asking(repository):
+    path = cached_file(repository, names)
+    if path:
+        return path
+    with _downloading(repository):
         for name in names:
             try:
                 return hf_hub_download(repository, name)
@@ -56,22 +56,22 @@ def fetch_folder(repository: str, patterns: Sequence[str]) -> str:
     """Return a folder with the files of a repository whose names match ``patterns``.
 
     Raises:
-        WeightsError: they cannot be fetched.
+        WeightsError: they cannot be downloaded.
     """
-    with _asking(repository):
+    with _downloading(repository):
         return snapshot_download(repository, allow_patterns=list(patterns))
 
 
 @contextmanager
-def _asking(repository: str) -> Iterator[None]:
-    """Say what is fetched, or at once why nothing can be; keep bars off a stream that is a file."""
+def _downloading(repository: str) -> Iterator[None]:
+    """Log the download, without progress bars, or raise at once if the hub cannot be reached."""
     address = f"{constants.ENDPOINT}/{repository}"
     repair = f"{_BY_HAND.format(repository)}, give --weights FILE, or random. Address: {address}"
-    here = f"{repository} is not in the cache ({constants.HF_HUB_CACHE})"
+    not_cached = f"{repository} is not in the cache ({constants.HF_HUB_CACHE})"
     offline = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else ""
-    trouble = offline or describe_network_error(address)
-    if trouble:
-        raise WeightsError(f"{here}, and {trouble}.", repair)
+    problem = offline or describe_network_error(address)
+    if problem:
+        raise WeightsError(f"{not_cached}, and {problem}.", repair)
     log.info("weights: downloading from %s to %s", address, constants.HF_HUB_CACHE)
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
@@ -81,7 +81,8 @@ def _asking(repository: str) -> Iterator[None]:
         raise
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as exc:
         why = str(exc).strip().partition("\n")[0]
-        raise WeightsError(f"{here}, and cannot be fetched: {end_sentence(why)}", repair) from exc
+        message = f"{not_cached}, and cannot be fetched: {end_sentence(why)}"
+        raise WeightsError(message, repair) from exc
     finally:
         if shown:
             enable_progress_bars()

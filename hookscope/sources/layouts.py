@@ -1,4 +1,4 @@
-"""How image tensors are put together to a model's input: batch, list, pair of frames, clip."""
+"""How image tensors are arranged to a model's input: batch, list, pair of frames, clip."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger("hookscope")
 
 @dataclass(frozen=True)
 class Layout:
-    """A way to make one call value out of tensors.
+    """A way to arrange tensors to one call value.
 
     Attributes:
-        name: the word for it.
+        name: its name.
         arrange: takes image tensors (each C, H, W), returns a call value; raises InputError.
         noise: takes the shape of one tensor and a seed, returns a call value.
-        frames: how many images make a clip; None where they make none.
-        distribution: the noise in words, to be followed by its shape: ``... of 1x3x8x8``.
+        frames: the number of images in a clip; None for other layouts.
+        distribution: a description of the noise, for a note such as ``... of 1x3x8x8``.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Layout:
 
 
 def seeded_generator(seed: int) -> torch.Generator:
-    """Return a random source of its own, so that the global one stays untouched."""
+    """Return a new generator with this seed; the global one is not used."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -67,7 +67,7 @@ def _normal(shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
-    """Images as detectors take them, 0 to 1; a shape of four lengths makes several."""
+    """Images for detectors, from 0 to 1; a shape of four lengths gives several."""
     if len(shape) not in (3, 4):
         raise InputError(
             f"A detector takes images, and {len(shape)} lengths make none.",
@@ -78,7 +78,7 @@ def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
 
 
 def _pair(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """First and second frames; a lone image is both, and so shows no motion."""
+    """First and second frames; a single image is used for both, without motion."""
     if len(images) == 1:
         log.info("input: one image stands for both frames, so there is no motion in it")
         images = list(images) * 2
@@ -91,13 +91,13 @@ def _pair(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _pair_noise(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
-    source = seeded_generator(seed)
-    first, second = (torch.rand(shape, generator=source) * 2 - 1 for _ in range(2))
+    generator = seeded_generator(seed)
+    first, second = (torch.rand(shape, generator=generator) * 2 - 1 for _ in range(2))
     return first, second
 
 
 def _clip(images: Sequence[Tensor], frames: int) -> Tensor:
-    """Clips N, C, T, H, W of ``frames`` images each; a lone image is held for a whole clip."""
+    """Clips N, C, T, H, W of ``frames`` images each; a single image is repeated."""
     if len(images) == 1:
         log.info("input: one image is held for all %d frames, so there is no motion", frames)
         images = list(images) * frames

@@ -1,7 +1,7 @@
-"""What every source of models hands on: the module with all that is known about its input.
+"""What every source of models returns: the module, with what is known about its input.
 
-An input travels as a *call value*: a tuple holds positional arguments, a dict keyword arguments, a
-pair ``(tuple, dict)`` both, and anything else is the one positional argument.
+An input is a *call value*: a tuple has positional arguments, a dict keyword arguments, a pair
+``(tuple, dict)`` both, and any other value is the only positional argument.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Size = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an image becomes what the model wants.
+    """The preprocessing of images.
 
     Attributes:
         run: takes a PIL image, returns a float32 tensor of shape C, H, W.
-        text: what ``run`` does, for people.
-        tuned: takes ``(size, mean, std)``, each possibly None, and returns the recipe changed that
-            way; None where a recipe cannot be changed.
+        text: a description of ``run`` for users.
+        tuned: takes ``(size, mean, std)``, each of which may be None, and returns the recipe with
+            these values; None if the recipe cannot be changed.
     """
 
     run: Callable[[Image], Tensor]
@@ -40,11 +40,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TextRecipe:
-    """How texts become what the model wants.
+    """The preprocessing of texts.
 
     Attributes:
         run: takes a list of texts, returns the call value of that batch.
-        text: what ``run`` does, for people.
+        text: a description of ``run`` for users.
     """
 
     run: Callable[[Sequence[str]], Any]
@@ -53,13 +53,13 @@ class TextRecipe:
 
 @dataclass(frozen=True)
 class SoundRecipe:
-    """How sound becomes what the model wants.
+    """The preprocessing of audio.
 
     Attributes:
         run: takes a list of float32 waveforms of shape (samples,), mono, from -1 to 1, at ``rate``;
             returns the call value of that batch.
-        rate: samples a second that the model is made for.
-        text: what ``run`` does, for people.
+        rate: sample rate of the model in Hz.
+        text: a description of ``run`` for users.
     """
 
     run: Callable[[Sequence[Tensor]], Any]
@@ -69,16 +69,16 @@ class SoundRecipe:
 
 @dataclass(frozen=True)
 class WeightsRequest:
-    """Which weights a model is to get.
+    """The weights that a model is loaded with.
 
     Attributes:
-        word: ``random``, ``default``, the name of pretrained weights, or a file (of a sharded set
+        spec: ``random``, ``default``, the name of pretrained weights, or a file (of a sharded set
             its index or its folder).
-        rename: prefixes of names in the file, each with what stands for it in the model.
-        partial: whether to take from the file what fits and to leave the rest as built.
+        rename: prefixes of names in the file, each with its replacement in the model.
+        partial: load only the weights that fit, and keep the initial values of the others.
     """
 
-    word: str = "random"
+    spec: str = "random"
     rename: tuple[tuple[str, str], ...] = ()
     partial: bool = False
 
@@ -90,11 +90,11 @@ class WeightsInfo:
     Attributes:
         word: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
             pretrained weights, or the file.
-        blake3: BLAKE3 of the file they were read from; of a set see ``WeightFiles.blake3``; None
-            where there was none.
-        missing: parameters and buffers of the model that the file does not hold.
+        blake3: BLAKE3 of the file; for a sharded set see ``WeightFiles.blake3``; None without a
+            file.
+        missing: parameters and buffers of the model that are not in the file.
         unexpected: names in the file that the model does not have.
-        stripped: prefixes of wrappers that were taken off the names.
+        stripped: prefixes of wrappers that were removed from the names.
     """
 
     word: str
@@ -110,22 +110,22 @@ class LoadedModel:
 
     Attributes:
         module: the model, in eval mode (a live module stays in the mode it was in).
-        word: how it was named.
-        name: a short name for it that can stand in a file's name.
+        word: the model's spec.
+        name: a short name for it, valid in a file's name.
         source: ``torchvision``, ``file``, ``torchscript``, ``exported`` or ``live``.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
-            ``quantized``; empty where it is not known.
-        categories: names of the classes by index; empty where they are not known.
+            ``quantized``; empty if it is not known.
+        categories: names of the classes by index; empty if they are not known.
         weights: where the weights came from.
-        own_recipe: how an image becomes an input; None where the model does not say.
-        own_text: how texts become an input; None where the model takes none.
-        own_sound: how sound becomes an input; None where the model takes none.
-        shape: shape of one input tensor; None where it is not known.
-        layout: how tensors are put together to an input.
-        min_size: smallest height and width of an image it is made for.
-        own_example: makes an input the file itself offers; None where it offers none.
-        example_text: what ``own_example`` makes, for people.
-        example_word: what is recorded as the source of such an input.
+        own_recipe: the model's preprocessing of images; None if it is not known.
+        own_text: the model's preprocessing of texts; None if it takes no text.
+        own_sound: the model's preprocessing of audio; None if it takes no audio.
+        shape: shape of one input tensor; None if it is not known.
+        layout: how tensors are arranged to a call value.
+        min_size: smallest height and width of an image for this model.
+        own_example: makes an input that the file itself offers; None if it offers none.
+        example_text: a description of that input for users.
+        example_word: the source of that input in metadata.
     """
 
     module: nn.Module
@@ -147,7 +147,7 @@ class LoadedModel:
 
     @property
     def preprocess(self) -> Callable[[Image], Tensor] | None:
-        """Turns a PIL image into a float32 tensor C, H, W; None where the model does not say how.
+        """Makes a float32 tensor C, H, W of a PIL image; None if the preprocessing is not known.
 
         Example:
             >>> import hookscope
@@ -160,18 +160,18 @@ class LoadedModel:
 
     @property
     def recipe(self) -> str:
-        """What ``preprocess`` does, in words; empty where there is none."""
+        """A description of ``preprocess``; empty if it is None."""
         return self.own_recipe.text if self.own_recipe else ""
 
     @property
     def example_input(self) -> Any:
-        """An input the model takes (a call value), the same each time: ``example(0)``."""
+        """An input of the model as a call value, the same each time: ``example(0)``."""
         return self.example(0)
 
     def example(self, seed: int) -> Any:
-        """Return a call value the model takes: what its file offers, else noise of its shape.
+        """Return an input of the model as a call value: its file's example, or noise.
 
-        The global random state is left as it was.
+        The global random state is not changed.
 
         Raises:
             InputError: neither is known.
@@ -187,7 +187,7 @@ class LoadedModel:
         return self.layout.noise(self.shape, seed)
 
     def arrange(self, images: Sequence[Tensor]) -> Any:
-        """Put image tensors (each C, H, W) together to a call value.
+        """Arrange image tensors (each C, H, W) to a call value.
 
         Raises:
             InputError: their number or their shapes do not fit.

@@ -1,8 +1,8 @@
-"""Building a model without memory for its parameters: factories are sent to the meta device.
+"""Models on the meta device: built without memory for parameters, or copied without values.
 
-``with torch.device("meta")`` would send every new tensor there, and models that compute their own
-widths with ``torch.arange(...)`` and read them back as numbers then fail. Here only the factories
-that layers make parameters and buffers with are sent there.
+``with torch.device("meta")`` would affect every new tensor. Models that compute their widths with
+``torch.arange(...)`` and read the values would fail. Here it affects only the factory functions
+that layers use for parameters and buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from hookscope.tensors.clones import shared_storages
+from hookscope.tensors.input_clones import shared_storages
 from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_torch
@@ -38,11 +38,11 @@ _FACTORIES = frozenset(
 
 
 class ParametersOnMeta(TorchFunctionMode):
-    """While active, what makes parameters makes them on the meta device.
+    """While active, parameters are created on the meta device.
 
     Attributes:
-        drew: whether random numbers were drawn all the same; they are others than those that are
-            drawn after the values of parameters.
+        drew: whether random numbers were drawn nevertheless. They differ from those of a normal
+            build, which draws the values of parameters before.
 
     Example:
         >>> with ParametersOnMeta():
@@ -54,13 +54,13 @@ class ParametersOnMeta(TorchFunctionMode):
     drew = False
 
     def __enter__(self) -> ParametersOnMeta:
-        """Begin."""
+        """Note the random state and begin."""
         self._state = torch.default_generator.get_state()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """End, and find out whether random numbers were drawn."""
+        """End, and set ``drew``."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.drew = not torch.equal(self._state, torch.default_generator.get_state())
 
@@ -83,39 +83,39 @@ def build_model(
     seed: int,
     context: AbstractContextManager[Any] | None = None,
 ) -> nn.Module:
-    """Return the model that ``make`` makes within ``context``, in eval mode.
+    """Return the model that ``make`` returns within ``context``, in eval mode.
 
-    Its weights are drawn from ``seed``; the global random state is left as it was.
+    Random weights are drawn from ``seed``. The global random state is not changed.
     """
     with seeded_torch(seed), signal_safe(warnings.catch_warnings()):
-        warnings.simplefilter("ignore")  # remarks of a library about its own parts
+        warnings.simplefilter("ignore")  # warnings of a library about its own code
         with context or nullcontext():
             return make().eval()
 
 
 def allocate_parameters(model: nn.Module) -> None:
-    """Put a tensor with memory, and whatever values, in the place of each that is on meta."""
-    given: dict[int, Tensor] = {}
+    """Replace each tensor on meta by an uninitialised one on the CPU."""
+    allocated: dict[int, Tensor] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
             members = cast("dict[str, Tensor | None]", held)
-            for name, ghost in members.items():
-                if ghost is None or not ghost.is_meta:
+            for name, placeholder in members.items():
+                if placeholder is None or not placeholder.is_meta:
                     continue
-                if id(ghost) not in given:  # one that is under two names stays one
-                    tensor = torch.empty_like(ghost, device="cpu")
-                    given[id(ghost)] = (
-                        nn.Parameter(tensor, ghost.requires_grad)
-                        if isinstance(ghost, nn.Parameter)
+                if id(placeholder) not in allocated:  # a shared tensor stays shared
+                    tensor = torch.empty_like(placeholder, device="cpu")
+                    allocated[id(placeholder)] = (
+                        nn.Parameter(tensor, placeholder.requires_grad)
+                        if isinstance(placeholder, nn.Parameter)
                         else tensor
                     )
-                members[name] = given[id(ghost)]
+                members[name] = allocated[id(placeholder)]
 
 
 def has_other_meta_tensors(model: nn.Module) -> bool:
-    """Whether tensors on meta are to be found in a model beside its parameters and buffers.
+    """Whether ``allocate_parameters`` would leave out tensors on meta, or separate shared memory.
 
-    Those that share memory count too: they would be given some each for itself.
+    These are tensors in other attributes of modules, and parameters that share a storage.
     """
     own = [t for t in chain(model.parameters(), model.buffers()) if t.is_meta]
     known = {id(held) for m in model.modules() for held in (m._parameters, m._buffers, m._modules)}
@@ -126,21 +126,21 @@ def has_other_meta_tensors(model: nn.Module) -> bool:
 
 
 def meta_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of ``model`` on the meta device: shapes without values, and no memory for them.
+    """Return a copy of ``model`` on the meta device, which has shapes but no values.
 
-    Everything else is copied deeply, so that a pass through the copy leaves nothing in the model.
-    Accelerate's hooks are left out: they would copy the weights they hold, and then bring them.
+    Everything else is copied deeply, so a forward pass of the copy does not change the model. Hooks
+    of accelerate are left out: they would load the offloaded weights.
     """
-    ghosts: dict[int, object] = {}
+    memo: dict[int, object] = {}
     for tensor in chain(model.parameters(), model.buffers()):
-        ghost = torch.empty_like(tensor, device="meta")
+        placeholder = torch.empty_like(tensor, device="meta")
         if isinstance(tensor, nn.Parameter):
-            ghost = nn.Parameter(ghost, requires_grad=tensor.requires_grad)
-        ghosts[id(tensor)] = ghost
+            placeholder = nn.Parameter(placeholder, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = placeholder
     for module in model.modules():
         if hook := getattr(module, "_hf_hook", None):
-            ghosts[id(hook)] = hook
-    copied = copy.deepcopy(model, ghosts)
+            memo[id(hook)] = hook
+    copied = copy.deepcopy(model, memo)
     for module in copied.modules():
         members = vars(module)
         if members.pop("_hf_hook", None) is not None:

@@ -1,4 +1,4 @@
-"""The recipes that torchvision's weights carry, run by torchvision's own code."""
+"""The preprocessing presets of torchvision's weights as image recipes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Numbers = Sequence[float] | None
-_FLOW_STEP, _FLOW_LEAST = 8, 128  # what RAFT's pyramid can be built from
+_FLOW_STEP, _FLOW_MIN = 8, 128  # the sides that RAFT's pyramid supports
 
 
 def preset_recipe(
     entry: Any, size: Size | None = None, mean: Numbers = None, std: Numbers = None
 ) -> Recipe:
-    """Return the recipe of the weights ``entry``, with what is given in place of its own values.
+    """Return the recipe of the weights ``entry``; the other arguments override its own values.
 
-    ``size`` is the height and width that the model is to see. A recipe that crops goes on cropping,
-    from an image resized in proportion; any other resizes to exactly ``size``.
+    ``size`` is the height and width of the model's input. A recipe that crops still crops, from an
+    image resized in proportion; any other resizes to exactly ``size``.
     """
     preset = entry.transforms()
-    kind = type(preset).__name__
-    build = _BUILDERS.get(kind)
+    name = type(preset).__name__
+    build = _BUILDERS.get(name)
     if build is None:
-        return Recipe(preset, f"{entry!r}: {kind}", None)
+        return Recipe(preset, f"{entry!r}: {name}", None)
     run, text = build(preset, _pair(size), mean, std)
-    return Recipe(run, f"{entry!r}: {text}", lambda *changed: preset_recipe(entry, *changed))
+    return Recipe(run, f"{entry!r}: {text}", lambda *values: preset_recipe(entry, *values))
 
 
 def _pair(size: Size | None) -> tuple[int, int] | None:
@@ -79,38 +79,38 @@ def _video(
 def _detection(
     preset: Any, size: Any, mean: Numbers, std: Numbers
 ) -> tuple[Callable[[Image], Tensor], str]:
-    _refuse(mean, std, "A detector subtracts mean and divides by std itself.")
+    _check_unchanged(mean, std, "A detector subtracts mean and divides by std itself.")
 
-    def whole(image: Image) -> Tensor:
-        made: Tensor = preset(F.resize(image, list(size), antialias=True) if size else image)
-        return made
+    def scaled(image: Image) -> Tensor:
+        tensor: Tensor = preset(F.resize(image, list(size), antialias=True) if size else image)
+        return tensor
 
-    return whole, f"{f'resized to {_by(size)}' if size else 'own size'}, values 0 to 1"
+    return scaled, f"{f'resized to {_by(size)}' if size else 'own size'}, values 0 to 1"
 
 
 def _flow(
     preset: Any, size: Any, mean: Numbers, std: Numbers
 ) -> tuple[Callable[[Image], Tensor], str]:
-    _refuse(mean, std, "Optical flow models take values from -1 to 1.")
-    if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_LEAST):
+    _check_unchanged(mean, std, "Optical flow models take values from -1 to 1.")
+    if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_MIN):
         raise InputError(
             f"Optical flow models do not take images of {_by(size)}.",
-            f"Height and width are multiples of {_FLOW_STEP} and at least {_FLOW_LEAST}.",
+            f"Height and width are multiples of {_FLOW_STEP} and at least {_FLOW_MIN}.",
         )
 
     def frame(image: Image) -> Tensor:
-        fitting = [
-            max(_FLOW_LEAST, round(side / _FLOW_STEP) * _FLOW_STEP)
+        nearest = [
+            max(_FLOW_MIN, round(side / _FLOW_STEP) * _FLOW_STEP)
             for side in (image.height, image.width)
         ]
-        wanted = list(size or fitting)
-        if wanted != [image.height, image.width]:
-            image = F.resize(image, wanted, antialias=True)
+        sides = list(size or nearest)
+        if sides != [image.height, image.width]:
+            image = F.resize(image, sides, antialias=True)
         first, _ = preset(image, image)
         return torch.as_tensor(first)
 
-    nearest = f"the nearest multiple of {_FLOW_STEP}, at least {_FLOW_LEAST}"
-    return frame, f"resized to {_by(size) if size else nearest}, values -1 to 1"
+    nearest_text = f"the nearest multiple of {_FLOW_STEP}, at least {_FLOW_MIN}"
+    return frame, f"resized to {_by(size) if size else nearest_text}, values -1 to 1"
 
 
 _BUILDERS: dict[str, Callable[..., tuple[Callable[[Image], Tensor], str]]] = {
@@ -139,7 +139,7 @@ def _resized(preset: Any) -> str:
     return f"{how}, centre crop {_by(crop * 2 if len(crop) == 1 else crop)}" if crop else how
 
 
-def _refuse(mean: Numbers, std: Numbers, why: str) -> None:
+def _check_unchanged(mean: Numbers, std: Numbers, why: str) -> None:
     if mean is not None or std is not None:
         raise InputError("This model takes no --mean or --std.", why)
 

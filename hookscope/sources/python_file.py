@@ -1,4 +1,4 @@
-"""Models from a user's Python, a file or a module: a class, a factory, an instance, a function."""
+"""Models from a Python file or module: a class, a factory, an instance, an autograd function."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hookscope")
 
 _CLASS, _INSTANCE, _FACTORY, _AUTOGRAD = "class", "instance", "function", "autograd function"
-
-# Functions of a file that build no model.
-_OFFERS = ("example_input", "preprocess", "tokenize", "main")
+# Functions of a file that do not build a model.
+_OTHER_FUNCTIONS = ("example_input", "preprocess", "tokenize", "main")
 
 
 def load(
@@ -47,25 +46,25 @@ def load(
 ) -> LoadedModel:
     """Build the model that ``spec`` names in a file or a module to import.
 
-    See ``hookscope.sources.model_loader.load``. ``meta`` is not heeded: a user's code may read the
-    values of its parameters as it builds.
+    See ``hookscope.sources.model_loader.load``. ``meta`` is ignored: the user's code may read the
+    values of its parameters.
     """
     with seeded_throughout(seed):
         file = run_file(spec.path) if spec.source == FILE else import_user_module(spec.path)
-        name, found = _find(file, spec)
-        # Once more, so that what the file does besides does not change the weights.
+        name, value = _find(file, spec)
+        # Seeded again, so that other code of the file does not change the weights.
         with seeded_throughout(seed):
-            module = _build(spec, name, found, model_args)
-    offered = vars(file)
-    example, preprocess = offered.get("example_input"), offered.get("preprocess")
-    tokenize, rate = offered.get("tokenize"), offered.get("sample_rate")
+            module = _build(spec, name, value, model_args)
+    members = vars(file)
+    example, preprocess = members.get("example_input"), members.get("preprocess")
+    tokenize, rate = members.get("tokenize"), members.get("sample_rate")
     return LoadedModel(
         module=module.eval(),
         word=spec.word,
         name=name,
         source=spec.source,
-        categories=tuple(map(str, offered.get("categories") or ())),
-        weights=_weigh(module, spec, weights, seed),
+        categories=tuple(map(str, members.get("categories") or ())),
+        weights=_load_weights(module, spec, weights, seed),
         own_recipe=_recipe(spec, preprocess) if callable(preprocess) else None,
         own_text=_text_recipe(spec, tokenize) if callable(tokenize) else None,
         own_sound=_sound_recipe(spec, rate) if isinstance(rate, int) and rate > 0 else None,
@@ -78,7 +77,9 @@ def _find(file: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
     if spec.name and spec.name in vars(file):
         return spec.name, vars(file)[spec.name]
     public = {name: value for name, value in vars(file).items() if not name.startswith("_")}
-    offered = {name: _kind(value, file) for name, value in public.items() if name not in _OFFERS}
+    offered = {
+        name: _kind(value, file) for name, value in public.items() if name not in _OTHER_FUNCTIONS
+    }
     models = [name for name, kind in offered.items() if kind in (_CLASS, _INSTANCE)]
     listing = _listing(spec.path, models, offered)
     if spec.name:
@@ -91,87 +92,91 @@ def _find(file: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
 
 
 def _kind(value: Any, file: ModuleType) -> str:
-    """What ``value`` is for somebody who looks for a model; empty if nothing, or from elsewhere."""
+    """What kind of model ``value`` is; empty if none, or if it is defined in another module."""
     if isinstance(value, nn.Module):
         return _INSTANCE
-    home = f"{getattr(value, '__module__', '')}."
-    if not home.startswith(f"{file.__name__}."):  # a package may offer what its modules define
+    module = f"{getattr(value, '__module__', '')}."
+    if not module.startswith(f"{file.__name__}."):  # or in a module of this package
         return ""
     if isinstance(value, type) and issubclass(value, nn.Module):
         return _CLASS
-    return (
-        _FACTORY if inspect.isfunction(value) else _AUTOGRAD if is_autograd_function(value) else ""
-    )
+    if inspect.isfunction(value):
+        return _FACTORY
+    return _AUTOGRAD if is_autograd_function(value) else ""
 
 
 def _listing(path: str, models: list[str], offered: dict[str, str]) -> str:
     names = models + [name for name, kind in offered.items() if kind in (_FACTORY, _AUTOGRAD)]
-    words = [f"{path}:{name} ({offered[name]})" for name in names]
-    return f"It offers {', '.join(words)}." if words else "It defines no class or function."
+    specs = [f"{path}:{name} ({offered[name]})" for name in names]
+    return f"It offers {', '.join(specs)}." if specs else "It defines no class or function."
 
 
-def _build(spec: ModelSpec, name: str, found: Any, model_args: dict[str, Any]) -> nn.Module:
-    if isinstance(found, nn.Module):
+def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -> nn.Module:
+    if isinstance(value, nn.Module):
         if model_args:
             raise ModelError(
                 f"{name} in {spec.path!r} is built already and takes no arguments.",
                 "Name its class or a function that builds it, or leave out --model-arg.",
             )
-        if spec.source == FILE:  # which is run anew each time
-            return found
-        # An imported module stays, for other code and for the next word: diff A and B, say.
+        if spec.source == FILE:  # the file is run anew each time
+            return value
+        # An imported module is shared with other code, and with the next spec, as in diff A B.
         repair = "Name its class or a function that builds it."
-        return copy_model(found, "from the module that holds it", repair)
-    if is_autograd_function(found):
-        return function_module(found)
-    if not callable(found):
+        return copy_model(value, "from the module that holds it", repair)
+    if is_autograd_function(value):
+        return function_module(value)
+    if not callable(value):
         raise ModelError(
-            f"{name} in {spec.path!r} is of type {type(found).__name__}, not a model.",
+            f"{name} in {spec.path!r} is of type {type(value).__name__}, not a model.",
             "Name an nn.Module class, a function that returns one, or an instance.",
         )
-    given = arguments.convert_arguments(found, model_args)
-    _check_arguments(name, found, given)
-    built = run_user_code(spec.path, partial(found, **given))
-    if not isinstance(built, nn.Module):
-        kind = type(built).__name__
+    keywords = arguments.convert_arguments(value, model_args)
+    _check_arguments(name, value, keywords)
+    model = run_user_code(spec.path, partial(value, **keywords))
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
         article = "an" if kind[0].lower() in "aeiou" else "a"
         raise ModelError(
             f"{name} in {spec.path!r} gave {article} {kind}, not an nn.Module.",
             "Name an nn.Module class, a function that returns one, or an instance.",
         )
-    return built
+    return model
 
 
-def _check_arguments(name: str, target: Callable[..., Any], given: dict[str, Any]) -> None:
-    """Refuse missing and unknown arguments before the call, so that the signature can be told."""
+def _check_arguments(name: str, target: Callable[..., Any], keywords: dict[str, Any]) -> None:
+    """Raise ModelError, with the signature, if arguments are missing or unknown."""
     try:
         signature = inspect.signature(target)
     except ValueError:  # a callable written in C may have none
         return
     try:
-        signature.bind(**given)
+        signature.bind(**keywords)
     except TypeError as exc:
         raise ModelError(
-            f"{name} cannot be built with {arguments.format_arguments(given)}: {end_sentence(str(exc))}",
+            f"{name} cannot be built with {arguments.format_arguments(keywords)}:"
+            f" {end_sentence(str(exc))}",
             f"It is {name}{signature}; give --model-arg KEY=VALUE for each argument.",
         ) from None
 
 
-def _weigh(module: nn.Module, spec: ModelSpec, wanted: WeightsRequest, seed: int) -> WeightsInfo:
-    if wanted.word == "random":
+def _load_weights(
+    module: nn.Module, spec: ModelSpec, request: WeightsRequest, seed: int
+) -> WeightsInfo:
+    if request.spec == "random":
         log.info("weights: as built by %s from seed %d", spec.path, seed)
         return WeightsInfo("as built")
-    if is_weights_file(wanted.word):
-        return weights.load_file_into(module, wanted)
-    raise no_weights_by_name(wanted.word)
+    if is_weights_file(request.spec):
+        return weights.load_file_into(module, request)
+    raise no_weights_by_name(request.spec)
 
 
 def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
     def run(image: Image) -> Tensor:
-        made = run_user_code(spec.path, partial(preprocess, image))
-        if isinstance(made, Tensor) and made.ndim == 3:
-            return made
-        what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        result = run_user_code(spec.path, partial(preprocess, image))
+        if isinstance(result, Tensor) and result.ndim == 3:
+            return result
+        is_tensor = isinstance(result, Tensor)
+        what = f"shape {tuple(result.shape)}" if is_tensor else type(result).__name__
         raise ModelError(
             f"preprocess() in {spec.path!r} gave {what}.",
             "It is to return one tensor of shape C, H, W.",
@@ -182,12 +187,12 @@ def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
 
 def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextRecipe:
     def run(texts: Sequence[str]) -> Any:
-        made = run_user_code(spec.path, partial(tokenize, list(texts)))
-        made = dict(made) if isinstance(made, Mapping) else made
-        if any(True for _ in walk(made)):
-            return made
+        result = run_user_code(spec.path, partial(tokenize, list(texts)))
+        result = dict(result) if isinstance(result, Mapping) else result
+        if any(True for _ in walk(result)):
+            return result
         raise ModelError(
-            f"tokenize() in {spec.path!r} gave no tensor but {type(made).__name__}.",
+            f"tokenize() in {spec.path!r} gave no tensor but {type(result).__name__}.",
             "It is to return what the model is called with: a tensor, or a dict of arguments.",
         )
 
@@ -199,13 +204,13 @@ def _sound_recipe(spec: ModelSpec, rate: int) -> SoundRecipe:
 
 
 def function_module(function: type[torch.autograd.Function]) -> nn.Module:
-    """Return a module of the function's name that calls its ``apply``; it has no parameters.
+    """Return a module that calls ``apply`` of an autograd function, and has its name.
 
     Example:
         >>> class Twice(torch.autograd.Function):
         ...     @staticmethod
         ...     def forward(ctx, x): return 2 * x
-        >>> applied(Twice)(torch.ones(2)), applied(Twice)
+        >>> function_module(Twice)(torch.ones(2)), function_module(Twice)
         (tensor([2., 2.]), Twice())
     """
 

@@ -21,49 +21,54 @@ from hookscope.tensors.seeding import seeded_torch
 def load(
     spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Ask the source that is registered for the word's prefix; see ``hookscope.sources.model_loader``.
+    """Load a model from the source that is registered for the spec's prefix.
 
-    A file of weights is read here, so that no source needs to; it is then asked for random ones.
+    See ``hookscope.sources.model_loader.load``. A file of weights is read here. The source is then
+    asked for random weights.
     """
     entry = plugin_entry_points()[spec.path]
-    word = spec.word.partition(":")[2]
-    from_file = is_weights_file(weights.word) and not meta
-    given = arguments.convert_arguments(dict, model_args)  # nothing is known of what they are for
+    name = spec.word.partition(":")[2]
+    from_file = is_weights_file(weights.spec) and not meta
+    keywords = arguments.convert_arguments(dict, model_args)  # without annotations
     with seeded_torch(seed), redirect_stdout(sys.stderr):
         function = _function(entry)
-        asked = "random" if from_file else weights.word
+        named_weights = "random" if from_file else weights.spec
         try:
-            made = function(word, weights=asked, model_args=given, seed=seed, meta=meta)
+            loaded = function(
+                name, weights=named_weights, model_args=keywords, seed=seed, meta=meta
+            )
         except HookscopeError:
             raise
         except (Exception, SystemExit) as exc:
             raise ModelError(
-                f"{_who(entry)} could not load {word!r}: {type(exc).__name__}: {end_sentence(str(exc))}",
+                f"{_describe(entry)} could not load {name!r}: {type(exc).__name__}:"
+                f" {end_sentence(str(exc))}",
                 "HOOKSCOPE_DEBUG=1 shows the whole traceback.",
             ) from exc
-    if isinstance(made, nn.Module):
-        info = WeightsInfo("none" if meta else asked)
-        made = LoadedModel(made.eval(), spec.word, spec.name, entry.name, weights=info)
-    if not isinstance(made, LoadedModel):
+    if isinstance(loaded, nn.Module):
+        info = WeightsInfo("none" if meta else named_weights)
+        loaded = LoadedModel(loaded.eval(), spec.word, spec.name, entry.name, weights=info)
+    if not isinstance(loaded, LoadedModel):
         raise ModelError(
-            f"{_who(entry)} gave a {type(made).__name__} for {word!r}, not a model.",
+            f"{_describe(entry)} gave a {type(loaded).__name__} for {name!r}, not a model.",
             "It is to return an nn.Module or a hookscope.LoadedModel.",
         )
     if from_file:
-        return replace(made, weights=load_file_into(made.module, weights))
-    return made
+        return replace(loaded, weights=load_file_into(loaded.module, weights))
+    return loaded
 
 
 def _function(entry: EntryPoint) -> Any:
     try:
         return entry.load()
-    except Exception as exc:  # whatever a broken package raises as it is imported
+    except Exception as exc:  # any error of a broken package
         raise EnvironmentFault(
-            f"{_who(entry)} cannot be imported: {type(exc).__name__}: {end_sentence(str(exc))}",
+            f"{_describe(entry)} cannot be imported: {type(exc).__name__}:"
+            f" {end_sentence(str(exc))}",
             "Mend that package, or uninstall it.",
         ) from exc
 
 
-def _who(entry: EntryPoint) -> str:
+def _describe(entry: EntryPoint) -> str:
     package = f" by {entry.dist.name}" if entry.dist else ""
     return f"The source {entry.name!r}, registered{package} as {entry.value},"

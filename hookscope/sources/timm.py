@@ -1,4 +1,4 @@
-"""Models by their name in timm, with its own preprocessing and its pretrained weights."""
+"""Models of timm by name, with its preprocessing and its pretrained weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
 from hookscope.files.weight_files import blake3_of
-from hookscope.sources import arguments, network, weights
+from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
 from hookscope.sources.torchvision_weights import weights_only_load
@@ -32,10 +32,11 @@ except ModuleNotFoundError as exc:
     ) from exc
 
 log = logging.getLogger("hookscope")
-data: Any = timm.data  # whose functions have no types
+data: Any = timm.data  # has no type annotations
 
-_WEIGHTS = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"}
-_WEIGHTS |= {"cache_dir"}
+# Arguments about weights, which --weights replaces.
+_RESERVED = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"}
+_RESERVED |= {"cache_dir"}
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -48,11 +49,11 @@ def load(
         check_model_name(name, timm.list_models(), "hookscope models 'timm:*' lists all names.")
     elif "." in name:
         check_model_name(name, timm.list_pretrained(), "Without a tag, the default one is taken.")
-    given = arguments.convert_arguments(timm.create_model, model_args)
-    for reserved in given.keys() & _WEIGHTS:
+    keywords = arguments.convert_arguments(timm.create_model, model_args)
+    for reserved in keywords.keys() & _RESERVED:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
-    module, info = _build(name, weights, given, seed, meta)
-    config = _data_config(module, given)
+    module, info = _build(name, weights, keywords, seed, meta)
+    config = _data_config(module, keywords)
     classes = getattr(module, "num_classes", 0)
     colour = config["input_size"][0] == 3
     return LoadedModel(
@@ -69,7 +70,7 @@ def load(
 
 
 def live() -> tuple[ModelInfo, ...]:
-    """Describe every model of the installed timm as far as that goes without building it."""
+    """Describe every model of the installed timm, without building it."""
     tags: dict[str, list[str]] = {}
     for full in timm.list_pretrained():
         name, _, tag = full.partition(".")
@@ -78,71 +79,71 @@ def live() -> tuple[ModelInfo, ...]:
 
 
 def _describe(name: str, tags: list[str]) -> ModelInfo:
-    known = timm.models.get_pretrained_cfg(name)
-    shape = "x".join(map(str, (1, *known.input_size))) if known else ""
-    task = "classification" if known is None or known.num_classes else ""
+    config = timm.models.get_pretrained_cfg(name)
+    shape = "x".join(map(str, (1, *config.input_size))) if config else ""
+    task = "classification" if config is None or config.num_classes else ""
     return ModelInfo(f"{TIMM}:{name}", task, None, tuple(tags), shape)
 
 
 def _build(
-    name: str, wanted: WeightsRequest, given: dict[str, Any], seed: int, meta: bool
+    name: str, request: WeightsRequest, keywords: dict[str, Any], seed: int, meta: bool
 ) -> tuple[nn.Module, WeightsInfo]:
     if meta:
-        return _create(name, given, seed, ParametersOnMeta()).to("meta"), WeightsInfo("none")
-    if wanted.word.lower() == "default":
-        return _pretrained(name, given, seed)
-    if is_weights_file(wanted.word):
-        return weights.build_from_file(partial(_create, name, given, seed), wanted)
+        return _create(name, keywords, seed, ParametersOnMeta()).to("meta"), WeightsInfo("none")
+    if request.spec.lower() == "default":
+        return _pretrained(name, keywords, seed)
+    if is_weights_file(request.spec):
+        return weights.build_from_file(partial(_create, name, keywords, seed), request)
     log.info("weights: random from seed %d, so untrained (--weights default has the trained)", seed)
-    return _create(name, given, seed), WeightsInfo("random")
+    return _create(name, keywords, seed), WeightsInfo("random")
 
 
-def _pretrained(name: str, given: dict[str, Any], seed: int) -> tuple[nn.Module, WeightsInfo]:
-    known = timm.models.get_pretrained_cfg(name)
-    if known is None or not (known.hf_hub_id or known.url):
+def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Module, WeightsInfo]:
+    config = timm.models.get_pretrained_cfg(name)
+    if config is None or not (config.hf_hub_id or config.url):
         raise WeightsError(
             f"timm has no pretrained weights for {name}.", "Give --weights FILE, or random."
         )
-    if known.hf_hub_id:
+    if config.hf_hub_id:
         from hookscope.sources.huggingface import fetch_file
 
-        path = fetch_file(known.hf_hub_id, _FILES)
+        path = fetch_file(config.hf_hub_id, _FILES)
     else:
-        path = network.fetch(str(known.url))
-    # What is read by a model's own loader is the file at the other address.
-    custom = known.custom_load and not known.hf_hub_id
+        path = downloads.fetch(str(config.url))
+    # A model's own loader reads the file at ``url``, not the one on the hub.
+    custom = config.custom_load and not config.hf_hub_id
     with weights_only_load(path):
         overlay = {"file": path, "custom_load": custom}
-        module = _create(name, given, seed, pretrained=True, pretrained_cfg_overlay=overlay)
-    return module, WeightsInfo(known.tag or "default", blake3_of(path))
+        module = _create(name, keywords, seed, pretrained=True, pretrained_cfg_overlay=overlay)
+    return module, WeightsInfo(config.tag or "default", blake3_of(path))
 
 
 def _create(
     name: str,
-    given: Mapping[str, Any],
+    keywords: Mapping[str, Any],
     seed: int,
     context: AbstractContextManager[Any] | None = None,
-    **more: Any,
+    **options: Any,
 ) -> nn.Module:
     try:
         return build_model(
-            lambda: timm.create_model(name, **given, **more), seed=seed, context=context
+            lambda: timm.create_model(name, **keywords, **options), seed=seed, context=context
         )
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as exc:
-        if given and not more:
+        if keywords and not options:
             raise ModelError(
-                f"{name} cannot be built with {arguments.format_arguments(given)}: {exc}",
+                f"{name} cannot be built with {arguments.format_arguments(keywords)}: {exc}",
                 "Correct --model-arg.",
             ) from exc
         raise
 
 
-def _data_config(module: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What timm says of the images that ``module`` is made for, as it was built."""
+def _data_config(module: nn.Module, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The image preprocessing that timm has for ``module``, with the user's arguments."""
     config: dict[str, Any] = data.resolve_model_data_config(module)
     channels, height, width = config["input_size"]
-    size = given.get("img_size", (height, width))
-    channels = given.get("in_chans", channels)
+    size = keywords.get("img_size", (height, width))
+    channels = keywords.get("in_chans", channels)
     for name in ("mean", "std"):
         config[name] = tuple(config[name])[:channels]
     return {**config, "input_size": (channels, *_pair(size))}
@@ -158,10 +159,10 @@ def _recipe(config: Mapping[str, Any]) -> Recipe:
     how = f"{scaled} ({config['interpolation']}), centre crop {height}x{width}"
 
     def tuned(size: Size | None, mean: Any, std: Any) -> Recipe:
-        new = {"input_size": (config["input_size"][0], *_pair(size))} if size else {}
+        changes = {"input_size": (config["input_size"][0], *_pair(size))} if size else {}
         for name, values in (("mean", mean), ("std", std)):
-            new |= {name: tuple(values)} if values is not None else {}
-        return _recipe({**config, **new})
+            changes |= {name: tuple(values)} if values is not None else {}
+        return _recipe({**config, **changes})
 
     return Recipe(transform, f"timm: {how}, mean {mean}, std {std}", tuned)
 

@@ -1,4 +1,4 @@
-"""Models by their torchvision name: built here, with weights from torchvision or from a file."""
+"""Models of torchvision by name, with weights from torchvision or from a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from hookscope.errors import ModelError, RequestError
 from hookscope.files.weight_files import blake3_of
-from hookscope.sources import arguments, network, torchvision_weights, weights
+from hookscope.sources import arguments, downloads, torchvision_weights, weights
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip_layout
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
@@ -32,21 +32,21 @@ _TASKS = {
     "optical_flow": "optical flow",
     "quantization": "quantized",
 }
-# Every detector scales what it is given to a size of its own, so its noise may as well be small.
+# The side of noise images. Detectors resize every image, so theirs is small.
 _SIDES = {"detection": 320, "segmentation": 520, "optical flow": 128}
-_NO_ARGUMENTS = {"weights", "weights_backbone", "quantize", "progress"}
-_FRAMES = 16  # what the published video weights were trained on, or close to it
+_RESERVED = {"weights", "weights_backbone", "quantize", "progress"}
+_FRAMES = 16  # the video weights were trained on about as many
 
 
 def load(
     spec: ModelSpec, *, weights: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> LoadedModel:
-    """Build the torchvision model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
+    """Build a model of torchvision; see ``hookscope.sources.model_loader.load``."""
     name = spec.name
     check_model_name(name, models.list_models())
-    chosen = models.get_model_weights(name).DEFAULT
+    entry = models.get_model_weights(name).DEFAULT
     if not meta:
-        chosen = torchvision_weights.choose_weights(name, weights.word) or chosen
+        entry = torchvision_weights.choose_weights(name, weights.spec) or entry
     module, info = _build(name, weights, model_args, seed, meta)
     task = _task(name)
     if task == "quantized":
@@ -57,16 +57,16 @@ def load(
         name=name,
         source=TORCHVISION,
         task=task,
-        categories=() if "num_classes" in model_args else _categories(chosen),
+        categories=() if "num_classes" in model_args else _categories(entry),
         weights=info,
-        own_recipe=preset_recipe(chosen),
+        own_recipe=preset_recipe(entry),
         layout=_layout(task),
-        min_size=max(chosen.meta.get("min_size", (1, 1))),
+        min_size=max(entry.meta.get("min_size", (1, 1))),
     )
-    side = getattr(module, "image_size", None)  # vision transformers take images of one size only
+    side = getattr(module, "image_size", None)  # a vision transformer takes images of one size only
     if isinstance(side, int) and loaded.own_recipe and loaded.own_recipe.tuned:
         loaded = replace(loaded, own_recipe=loaded.own_recipe.tuned(side, None, None))
-    return replace(loaded, shape=_shape(task, side or _side(chosen, task)))
+    return replace(loaded, shape=_shape(task, side or _side(entry, task)))
 
 
 def live() -> tuple[ModelInfo, ...]:
@@ -93,29 +93,29 @@ def _describe(name: str) -> ModelInfo:
 
 
 def _build(
-    name: str, wanted: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
+    name: str, request: WeightsRequest, model_args: dict[str, Any], seed: int, meta: bool
 ) -> tuple[nn.Module, WeightsInfo]:
     builder = models.get_model_builder(name)
     options = _plain_options(builder, name)
-    given = arguments.convert_arguments(builder, model_args)
-    for reserved in given.keys() & _NO_ARGUMENTS:
+    keywords = arguments.convert_arguments(builder, model_args)
+    for reserved in keywords.keys() & _RESERVED:
         raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
-    create = partial(_call, name, builder, {**options, **given}, given, seed)
+    create = partial(_call, name, builder, {**options, **keywords}, keywords, seed)
     if meta:
         return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
-    entry = torchvision_weights.choose_weights(name, wanted.word)
+    entry = torchvision_weights.choose_weights(name, request.spec)
     if entry is None:
-        if wanted.word != "random":
-            return weights.build_from_file(create, wanted)
+        if request.spec != "random":
+            return weights.build_from_file(create, request)
         log.info(
             "weights: random from seed %d, so untrained (--weights default has the trained)", seed
         )
         return create(nullcontext()), WeightsInfo("random")
-    path = network.fetch(entry.url)
-    options.pop("image_size", None)  # torchvision takes it from the weights
+    path = downloads.fetch(entry.url)
+    options.pop("image_size", None)  # the weights set it
     with torchvision_weights.weights_only_load(path):
         module = _call(
-            name, builder, {**options, **given, "weights": entry}, given, seed, nullcontext()
+            name, builder, {**options, **keywords, "weights": entry}, keywords, seed, nullcontext()
         )
     return module, WeightsInfo(entry.name, blake3_of(path))
 
@@ -124,28 +124,28 @@ def _call(
     name: str,
     builder: Callable[..., nn.Module],
     options: dict[str, Any],
-    given: dict[str, Any],
+    keywords: dict[str, Any],
     seed: int,
     context: AbstractContextManager[Any],
 ) -> nn.Module:
-    """Call ``builder`` from ``seed``; what the user gave it is in ``given``, to be blamed."""
+    """Call ``builder`` from ``seed``; an error with the user's ``keywords`` is a ModelError."""
     try:
         return build_model(lambda: builder(**options), seed=seed, context=context)
     except (TypeError, ValueError, RuntimeError) as exc:
-        if given and (options["weights"] is None or not isinstance(exc, RuntimeError)):
+        if keywords and (options["weights"] is None or not isinstance(exc, RuntimeError)):
             raise ModelError(
-                f"{name} cannot be built with {arguments.format_arguments(given)}: {exc}",
+                f"{name} cannot be built with {arguments.format_arguments(keywords)}: {exc}",
                 "Correct --model-arg.",
             ) from exc
         raise
 
 
 def _plain_options(builder: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Arguments that keep a builder from downloading, and from quantizing."""
-    known = inspect.signature(builder).parameters
+    """Arguments with which a builder does not download or quantize."""
+    parameters = inspect.signature(builder).parameters
     plain = {"weights": None, "weights_backbone": None, "quantize": False}
-    options: dict[str, Any] = {key: value for key, value in plain.items() if key in known}
-    if name.startswith("vit_"):  # sized for the recipe, as torchvision sizes it for the weights
+    options: dict[str, Any] = {key: value for key, value in plain.items() if key in parameters}
+    if name.startswith("vit_"):  # the image size of the recipe
         options["image_size"] = models.get_model_weights(name).DEFAULT.meta["min_size"][0]
     return options
 

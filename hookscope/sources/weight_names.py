@@ -1,4 +1,4 @@
-"""What tensors in a file are called in the model: prefixes of names taken off and replaced."""
+"""Names of tensors in a checkpoint mapped to names in the model, by prefixes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WRAPPERS = re.compile(
     r"(?:(?<=\.)|^)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
 
-# Names of tensors that are in no other family of models, without their prefix.
+# A tensor name that occurs in one family of models only, without its prefix.
 _FAMILIES = {
     "a ResNet of torchvision or timm": r"layer4\.0\.conv1\.weight",
     "a DenseNet of torchvision": r"features\.denseblock1\..*",
@@ -27,26 +27,25 @@ _FAMILIES = {
     "Llama or a relative of transformers": r"(.*\.)?layers\.0\.self_attn\.q_proj\.weight",
 }
 
-Names = dict[str, str]  # from the name in the file to that in the model
+Names = dict[str, str]  # from the name in the file to the name in the model
 
 
 def resolve_names(
     stored: Iterable[str], own: Collection[str], rename: Iterable[tuple[str, str]], path: str
 ) -> tuple[Names, tuple[str, ...]]:
-    """Return what each name in the file is called in the model, and the wrappers' prefixes found.
+    """Return the name in the model of each name in the file, and the wrapper prefixes removed.
 
     Args:
         stored: the names in the file.
         own: the names of the model's tensors.
-        rename: prefixes and what stands for each; whole parts of names count, and for each name
-            the longest that it begins with, as it stands in the file or else as it is without the
-            prefixes of wrappers.
-        path: the file, for the errors' sentences.
+        rename: prefixes and their replacements. A prefix consists of whole parts of a name. The
+            longest prefix of a name is replaced, with wrapper prefixes or else without them.
+        path: the file, for errors.
 
     Raises:
-        WeightsFileError: no name has a prefix that is to be replaced, or two names become one.
+        WeightsFileError: no name has one of the prefixes, or two names become the same.
     """
-    plain, stripped = _unwrapped(list(stored), own)
+    plain, stripped = _strip_wrappers(list(stored), own)
     pairs = dict(sorted(rename, key=lambda pair: len(pair[0]), reverse=True))
     names: Names = {}
     owners: Names = {}
@@ -76,20 +75,20 @@ def resolve_names(
 
 
 def model_family(names: Iterable[str]) -> str:
-    """Return which family of models has tensors of these names; empty where none is known.
+    """Return the family of models that has tensors of these names; empty if not known.
 
     >>> model_family(["conv1.weight", "layer4.0.conv1.weight"]), model_family(["0.weight"])
     ('a ResNet of torchvision or timm', '')
     """
     plain = [_WRAPPERS.sub("", name).removeprefix("module.") for name in names]
     return next(
-        (family for family, one in _FAMILIES.items() if any(re.fullmatch(one, n) for n in plain)),
+        (family for family, name in _FAMILIES.items() if any(re.fullmatch(name, n) for n in plain)),
         "",
     )
 
 
 def join_first(names: Iterable[str], count: int = 3) -> str:
-    """The first few of many names, and how many more there are."""
+    """Return the first names, joined, and the number of the others."""
     names = list(names)
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more
@@ -99,16 +98,16 @@ def _begins(name: str, prefix: str) -> bool:
     return not prefix or name == prefix or name.startswith(f"{prefix}.")
 
 
-def _unwrapped(names: list[str], known: Collection[str]) -> tuple[Names, tuple[str, ...]]:
-    """The names without the prefixes of wrappers, and which those were."""
+def _strip_wrappers(names: list[str], known: Collection[str]) -> tuple[Names, tuple[str, ...]]:
+    """The names without the prefixes of wrappers, and these prefixes."""
     own = set(known)
     stripped: dict[str, None] = {}
     plain = {name: name for name in names}
     for name in names:
         if name not in own:
-            stripped.update(dict.fromkeys(f"{found}." for found in _WRAPPERS.findall(name)))
+            stripped.update(dict.fromkeys(f"{prefix}." for prefix in _WRAPPERS.findall(name)))
             plain[name] = _WRAPPERS.sub("", name)
-    # A data-parallel wrapper stands before every name; a model may have a module of that name too.
+    # A data-parallel wrapper prefixes every name. A model may have a module of that name too.
     while all(short.startswith("module.") for short in plain.values()) and own.isdisjoint(
         plain.values()
     ):

@@ -1,6 +1,6 @@
-"""Modules that stand around another one and run it, and modules that were changed in place.
+"""Wrapper modules, such as DataParallel, and modules changed in place, as by accelerate.
 
-What a wrapper holds bears the wrapper's own name: layers are called the same with and without it.
+The wrapped module has the name of its wrapper, so layers have the same names with and without it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch.nn.utils import parametrize
 
 from hookscope.errors import RequestError, cause
 
-# By name, since most of these classes lie in packages that take a second to import.
-_HOLDS = {
+# Class names: most of these classes are in packages that take a second to import.
+_INNER_NAMES = {
     "OptimizedModule": "_orig_mod",
     "DataParallel": "module",
     "DistributedDataParallel": "module",
@@ -25,42 +25,44 @@ _HOLDS = {
 
 
 def inner_name(module: nn.Module) -> str:
-    """Return under which name a wrapper holds what it wraps; empty for any other module.
+    """Return the attribute of a wrapper that holds the wrapped module; empty for other modules.
 
     >>> inner_name(nn.DataParallel(nn.Linear(2, 2))), inner_name(nn.Linear(2, 2))
     ('module', '')
     """
-    ours = (kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch."))
-    return next((_HOLDS[name] for name in ours if name in _HOLDS), "")
+    for cls in type(module).__mro__:
+        if cls.__name__ in _INNER_NAMES and cls.__module__.startswith("torch."):
+            return _INNER_NAMES[cls.__name__]
+    return ""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Return what stands inside all wrappers."""
+    """Return the module inside all wrappers."""
     while name := inner_name(module):
         module = module.get_submodule(name)
     return module
 
 
 def copy_model(module: nn.Module, purpose: str, repair: str) -> nn.Module:
-    """Return a copy of ``module`` that shares nothing with it.
+    """Return a deep copy of ``module``.
 
     Args:
-        module: a model that is not ours to change.
+        module: a model of the user, which must not be changed.
         purpose: what the copy is for, as in ``The model cannot be copied to be moved``.
-        repair: what to do where there can be none.
+        repair: the hint of the error if it cannot be copied.
 
     Raises:
         RequestError: it cannot be copied.
     """
     try:
         return copy.deepcopy(module)
-    except Exception as error:  # any class may refuse; the old weight_norm and pruning do
+    except Exception as error:  # any class may fail; the old weight_norm and pruning do
         why = cause(error).partition(". ")[0]
         raise RequestError(f"The model cannot be copied {purpose}: {why}.", repair) from error
 
 
 def type_names(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of a module's class: its own, and the one it had before it was parametrized.
+    """Return the name of a module's class, and of its class before it was parametrized.
 
     >>> type_names(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     ('ParametrizedLinear', 'Linear')
@@ -72,32 +74,34 @@ def type_names(module: nn.Module) -> tuple[str, ...]:
 
 
 def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:
-    """Return where a model of these modules takes its input if accelerate brings its weights.
+    """Return the input device of a model of these modules that accelerate has dispatched.
 
-    None for a model that holds its weights itself.
+    None for a model that accelerate has not dispatched.
     """
     for module in modules:
-        for hook in _dispatchers(getattr(module, "_hf_hook", None)):
-            place = getattr(hook, "execution_device", None)
-            if place is not None:
-                return torch.device(place)
+        for hook in _accelerate_hooks(module):
+            device = getattr(hook, "execution_device", None)
+            if device is not None:
+                return torch.device(device)
     return None
 
 
 def release_offloaded_weights(modules: Iterable[nn.Module]) -> None:
-    """Let go of the weights that accelerate brought for modules whose calls did not come to an end.
+    """Release the offloaded weights that accelerate loaded for calls that did not end.
 
-    They stay otherwise, and are taken for other weights that come to lie at the same address.
+    Otherwise they stay, and accelerate mistakes them for other weights at the same address.
     """
     for module in modules:
-        for hook in _dispatchers(getattr(module, "_hf_hook", None)):
-            inside = getattr(hook, "place_submodules", False)
-            own = module.parameters(recurse=inside)
+        for hook in _accelerate_hooks(module):
+            recurse = getattr(hook, "place_submodules", False)
+            own = module.parameters(recurse=recurse)
             if getattr(hook, "offload", False) and not all(weight.is_meta for weight in own):
                 hook.post_forward(module, None)
 
 
-def _dispatchers(hook: Any) -> Iterator[Any]:
-    yield hook
-    for part in getattr(hook, "hooks", ()):  # several in a row
-        yield from _dispatchers(part)
+def _accelerate_hooks(module: nn.Module) -> Iterator[Any]:
+    hook = vars(module).get("_hf_hook")  # getattr is slow where there is no such attribute
+    waiting = [] if hook is None else [hook]
+    while waiting:
+        yield (hook := waiting.pop(0))
+        waiting += getattr(hook, "hooks", ())  # of a SequentialHook, which may hold another one

@@ -1,4 +1,4 @@
-"""The methods of ``cam`` by name, written out, and which choices go together. Torch-free."""
+"""The methods of ``cam``: names, formulas, papers, and which options each takes. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ AT_LAYER, FROM_VALUES, AT_INPUT = (
 
 
 class CamMethod(NamedTuple):
-    """One method.
+    """A method that explains the score of a class by a map.
 
     Attributes:
-        name: the word for ``--by``.
+        name: the value of ``--by``.
         formula: the map at position p. A is the layer's output, G the gradient of the target's
             score S at it, k runs over the channels; x is the image, g the gradient of S at it, c
             runs over its channels.
-        paper: where it comes from.
-        source: what it is made of: ``AT_LAYER``, ``VALUES`` or ``AT_INPUT``.
+        paper: where it was published.
+        source: what the map is computed from: ``AT_LAYER``, ``FROM_VALUES`` or ``AT_INPUT``.
     """
 
     name: str
@@ -101,7 +101,7 @@ METHODS: dict[str, CamMethod] = {
 def check_cam_options(
     method: str, layer: Any, steps: int | None, baseline: Any, upsample: str
 ) -> None:
-    """Raise RequestError if a word is unknown, or a choice is made that the method has no use for.
+    """Raise RequestError if a choice is unknown, or the method does not use an option.
 
     Example:
         >>> check_cam_options("integrated", None, 64, "black", "bilinear")
@@ -111,14 +111,14 @@ def check_cam_options(
         known = f"The methods are {', '.join(METHODS)}."
         raise RequestError(f"There is no method called {method!r}.", f"{near} {known}".strip())
     if method != "integrated":
-        for name, given in (("steps", steps), ("baseline", baseline)):
-            if given is not None:
+        for name, value in (("steps", steps), ("baseline", baseline)):
+            if value is not None:
                 raise RequestError(
                     f"--{name} is for integrated gradients, and the method is {method}.",
                     f"Leave out --{name}, or give --by integrated.",
                 )
     if METHODS[method].source == AT_INPUT:
-        _refuse_layer(method, layer, upsample)
+        _check_no_layer(method, layer, upsample)
     if steps is not None and steps < 1:
         raise RequestError(f"{steps} steps make no integral.", "Give 1 or more.")
     if isinstance(baseline, str) and baseline not in BASELINES:
@@ -131,7 +131,7 @@ def check_cam_options(
         )
 
 
-def _refuse_layer(method: str, layer: Any, upsample: str) -> None:
+def _check_no_layer(method: str, layer: Any, upsample: str) -> None:
     if layer is not None:
         raise RequestError(
             f"{method} explains the image itself and takes no layer.",

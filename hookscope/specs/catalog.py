@@ -1,7 +1,7 @@
-"""The bundled list of torchvision's models, so that naming one needs neither torch nor torchvision.
+"""The bundled list of torchvision's models, which is read without torch and torchvision.
 
-``catalog.json`` beside this file is made by ``python -m tools.catalog``. Where another release of
-torchvision is installed, torchvision itself is asked.
+``python -m tools.catalog`` writes ``catalog.json`` in this folder. If another release of
+torchvision is installed, the list is taken from torchvision itself.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ FILE = Path(__file__).with_name("catalog.json")
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model that can be named.
+    """A model that can be given by name.
 
     Attributes:
-        name: the word for it.
+        name: its name.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``.
         parameters: how many numbers its parameters hold, as built without pretrained weights; None
             for models of timm, which would have to be built for that.
         weights: names of the pretrained weights, in the order of torchvision; of timm the tags,
-            which follow the name: ``timm:resnet18.a1_in1k``.
+            which are appended to the name: ``timm:resnet18.a1_in1k``.
         input: shape of the tensor it is given, ``1x3x224x224``; detection takes a list of
             ``3x320x320`` (of any size), optical flow two.
     """
@@ -57,15 +57,15 @@ class ModelInfo:
 
 @cache
 def bundled_models() -> tuple[ModelInfo, ...]:
-    """Return the models of the release that the list was made for, whatever is installed."""
+    """Return the models of the bundled list, whatever release is installed."""
     rows = json.loads(FILE.read_text(encoding="utf-8"))["models"]
     return tuple(ModelInfo(**{**row, "weights": tuple(row["weights"])}) for row in rows)
 
 
 @cache
 def list_is_current() -> bool:
-    """Whether the installed torchvision is of the release (0.29, say) the list was made for."""
-    from importlib import metadata  # 30 ms that completion need not wait for
+    """Whether the bundled list is for the installed release of torchvision, such as 0.29."""
+    from importlib import metadata  # takes 30 ms, which completion does not need
 
     try:
         installed = metadata.version("torchvision")
@@ -76,14 +76,14 @@ def list_is_current() -> bool:
 
 
 def known_models(source: str = TORCHVISION) -> tuple[ModelInfo, ...]:
-    """Return the models that the installed torchvision, or timm, can build, in order of name.
+    """Return the models of the installed torchvision or timm, sorted by name.
 
     Raises:
         EnvironmentFault: the package is missing or does not match torch.
     """
     if source == TORCHVISION and list_is_current():
         return bundled_models()
-    # By name, since this file is torch-free and that one is not.
+    # Imported by name: this file is torch-free and that one is not.
     live = import_module(f"hookscope.sources.{source}").live
     return cast("tuple[ModelInfo, ...]", live())
 
@@ -107,65 +107,65 @@ def models(pattern: str = "*", *, task: str | None = None) -> list[ModelInfo]:
     """
     matches = compile_pattern(pattern)
     every = known_models(TIMM if pattern.startswith(f"{TIMM}:") else TORCHVISION)
-    found = [m for m in every if matches(m.name) and task in (None, m.task)]
-    if not found:
+    matching = [m for m in every if matches(m.name) and task in (None, m.task)]
+    if not matching:
         tasks = ", ".join(sorted({m.task for m in every}))
         raise ModelError(
             f"No model matches {pattern!r}" + (f" with the task {task!r}." if task else "."),
             f"'hookscope models' lists all names. The tasks are {tasks}.",
         )
-    return found
+    return matching
 
 
-def check_model_spec(word: str) -> ModelSpec:
-    """Take a model's word apart and refuse, without torch, one that cannot be right.
+def check_model_spec(text: str) -> ModelSpec:
+    """Parse a model spec and check it without torch.
 
     Raises:
-        ModelError: the word names no file, source or model. A name is judged here only when the
-            bundled list is for the installed torchvision; otherwise loading judges it.
+        ModelError: there is no such file, source or model. A name of torchvision is checked here
+            only if the bundled list is for the installed release, and else when it is loaded.
     """
-    spec = parse_model(word)
+    spec = parse_model(text)
     if spec.source == TORCHVISION and list_is_current():
         check_model_name(spec.name, [info.name for info in bundled_models()])
     return spec
 
 
-def check_weights(spec: ModelSpec, word: str) -> None:
-    """Refuse, without torch, a weights word that cannot be right for the model ``spec``.
+def check_weights(spec: ModelSpec, weights: str) -> None:
+    """Check, without torch, the weights that are chosen for the model ``spec``.
 
     Raises:
-        RequestError: the word names no file, and no weights of the model. A name is judged here
-            only when the bundled list is for the installed torchvision.
+        RequestError: there is no such file, and the model has no weights of that name. A name is
+            checked here only if the bundled list is for the installed torchvision.
     """
-    if word == "random":
+    if weights == "random":
         return
     if spec.source != TORCHVISION:
-        if word.lower() == "default" and spec.source in (TIMM, TRANSFORMERS):
+        if weights.lower() == "default" and spec.source in (TIMM, TRANSFORMERS):
             return
-        if is_weights_file(word):
-            check_weights_file(word)
+        if is_weights_file(weights):
+            check_weights_file(weights)
         elif spec.source in (TIMM, TRANSFORMERS):
             raise RequestError(
-                f"There are no weights called {word!r}.", "Give random, default or a file."
+                f"There are no weights called {weights!r}.", "Give random, default or a file."
             )
         elif spec.source != PLUGIN:
-            raise no_weights_by_name(word)
+            raise no_weights_by_name(weights)
         return
     known = (
         next((m.weights for m in bundled_models() if m.name == spec.name), ())
         if list_is_current()
         else ()
     )
-    if word.lower() == "default" or word in known:
+    if weights.lower() == "default" or weights in known:
         return
-    if is_weights_file(word):
-        check_weights_file(word)
+    if is_weights_file(weights):
+        check_weights_file(weights)
     elif known:
-        raise no_such_weights(spec.name, word, known)
+        raise no_such_weights(spec.name, weights, known)
 
 
 def check_attn(spec: ModelSpec, kind: str | None) -> None:
-    """Refuse a kind of attention for a model that has no choice of it.
+    """Raise RequestError if ``kind`` is given for a model that has no choice of attention.
 
     Raises:
         RequestError: the model is not one of transformers.
@@ -177,20 +177,20 @@ def check_attn(spec: ModelSpec, kind: str | None) -> None:
         )
 
 
-def no_weights_by_name(word: str) -> RequestError:
+def no_weights_by_name(weights: str) -> RequestError:
     """Return the error about a named set of weights for a model from a file."""
     return RequestError(
-        f"A model from a file has no weights called {word!r}.", "Give --weights FILE."
+        f"A model from a file has no weights called {weights!r}.", "Give --weights FILE."
     )
 
 
-def no_such_weights(name: str, word: str, known: Iterable[str]) -> RequestError:
-    """Return the error about ``word``, which is none of the weights of the model ``name``."""
+def no_such_weights(name: str, weights: str, known: Iterable[str]) -> RequestError:
+    """Return the error about ``weights``, which the model ``name`` does not have."""
     choices = (
         f"{name} has {', '.join(known)}; random, default and a file do for any torchvision model."
     )
-    near = did_you_mean(word, known)
-    return RequestError(f"There are no weights called {word!r}.", f"{near} {choices}".strip())
+    near = did_you_mean(weights, known)
+    return RequestError(f"There are no weights called {weights!r}.", f"{near} {choices}".strip())
 
 
 def check_model_name(

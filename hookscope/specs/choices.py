@@ -1,6 +1,10 @@
-"""The words to choose among when a model is run, for the command line and for Python alike."""
+"""The values to choose among, for the command line and for Python."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hookscope.errors import RequestError
 
 DEFAULT_MODEL = "resnet18"
 AUTOCASTS = ("bfloat16", "float16")
@@ -10,13 +14,13 @@ DEVICES = ("cpu", "cuda", "mps", "auto")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 PENALTIES = ("gp",)
 
-# How ``ablate`` knocks something out: by the word for it, the operation of ``--edit``.
+# The values of ``ablate --by``, each with the operation of ``--edit`` that it stands for.
 ABLATION_EDITS = {"zero": "zero", "mean": "mean:channel", "noise": "noise:1std"}
-# What each knock-out is told by, and can be ranked by.
+# The metrics of an ablation, which it can be ranked by.
 ABLATION_METRICS = ("score", "loss", "output")
 
-# By the word for it, the class in torch.optim. Left out are those that need more than one gradient
-# (LBFGS), sparse ones (SparseAdam) or matrices alone (Muon).
+# The optimizers by name, each with its class in torch.optim. Not among them are those that need
+# several gradients (LBFGS), sparse gradients (SparseAdam) or only matrices (Muon).
 OPTIMIZERS = {
     "sgd": "SGD",
     "adam": "Adam",
@@ -32,8 +36,7 @@ OPTIMIZERS = {
     "rprop": "Rprop",
 }
 
-
-# When a hook of the user's own runs: in a forward pass, in a backward pass, around a step.
+# The kinds of user hooks: of a forward pass, of a backward pass, and around an optimizer's step.
 FORWARD, FORWARD_PRE = "forward", "forward_pre"
 BACKWARD, BACKWARD_PRE, ON_TENSOR = "backward", "backward_pre", "tensor"
 GRADIENT_HOOKS = (BACKWARD, BACKWARD_PRE, ON_TENSOR)
@@ -42,16 +45,24 @@ STEP_PRE, STEP_POST = "step_pre", "step_post"
 STEP_HOOKS = (STEP_PRE, STEP_POST)
 HOOK_KINDS = (*VALUE_HOOKS, *GRADIENT_HOOKS, *STEP_HOOKS)
 
-# Which of them run, by the verb.
+# The kinds that each command runs.
 HOOK_KINDS_OF = {
     "capture": VALUE_HOOKS,
     "grads": (*VALUE_HOOKS, *GRADIENT_HOOKS),
     "step": HOOK_KINDS,
 }
 
-# Which channels of a tensor are drawn, and whether their maps share one scale of colours.
+# Which channels of a tensor are drawn, and whether they share one color scale.
 CHANNEL_ORDERS = ("index", "strength", "random")
 COLOR_SCALES = ("grid", "each")
-# What a capture is drawn as, and how a picture's file may end.
+# The kinds of plots of a capture, and the suffixes of image files.
 PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention")
 PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_choice(keyword: str, value: str, known: Iterable[str]) -> None:
+    """Raise RequestError if ``value`` is not among those that ``keyword`` takes."""
+    if value not in known:
+        raise RequestError(
+            f"{value!r} is no value of {keyword}.", f"Choose among {', '.join(known)}."
+        )

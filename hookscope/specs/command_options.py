@@ -1,7 +1,7 @@
-"""What single commands can be asked for besides the parts of a request that they share.
+"""The options of single commands, besides the parts of a request that commands share.
 
-Each is checked when it is made, without torch. The fields have the names and the defaults of the
-keywords.
+They are checked when they are made, without torch. The fields have the names and the defaults of
+the keywords.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from typing import Any
 
 from hookscope.errors import RequestError
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS, check_cam_options
-from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS, AUTOCASTS, DECODINGS
+from hookscope.specs.choices import (
+    ABLATION_EDITS,
+    ABLATION_METRICS,
+    AUTOCASTS,
+    DECODINGS,
+    OPTIMIZERS,
+    check_choice,
+)
 from hookscope.specs.health_checks import DEFAULT_THRESHOLDS, Thresholds, select_checks
 from hookscope.specs.losses import check_target
 from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.reduction import StorageOptions, parse_storage
-from hookscope.specs.run_options import check_choice
+from hookscope.specs.suggestions import did_you_mean
 
 
-def _hold(options: object, name: str) -> None:
-    """Make a tuple of a field that may be a generator, which could be read only once."""
+def hold_iterable(options: object, name: str) -> None:
+    """Convert a field that may be a generator, which can be read only once, to a tuple."""
     value = getattr(options, name)
     if value is not None and not isinstance(value, str):
         object.__setattr__(options, name, tuple(value))
@@ -34,11 +41,11 @@ class CaptureOptions:
 
     Attributes:
         what: ``output``, ``input`` or both.
-        ops: record what functions return between modules.
+        ops: record the results of functions called between modules.
         attention: record the weights of attention.
         verify: run again without hooks and require a bit-identical output.
         strict: require that every matched layer ran.
-        max_bytes: stop rather than record more.
+        max_bytes: the maximum of bytes to record.
     """
 
     what: str | Iterable[str] = ("output",)
@@ -49,12 +56,12 @@ class CaptureOptions:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _hold(self, "what")
+        hold_iterable(self, "what")
         self.kinds  # noqa: B018 - computed for its checks
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of records that are asked for."""
+        """The kinds of records to make."""
         return resolve_kinds(self.what, VALUE_KINDS)
 
 
@@ -69,12 +76,12 @@ class GradsOptions:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _hold(self, "what")
+        hold_iterable(self, "what")
         self.kinds  # noqa: B018 - computed for its checks
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of records that are asked for."""
+        """The kinds of records to make."""
         return resolve_kinds(self.what, GRADIENT_KINDS)
 
 
@@ -84,10 +91,13 @@ class StepOptions:
 
     Attributes:
         optimizer: its name.
-        lr: the learning rate; None for the optimizer's own.
+        lr: the learning rate; None for the optimizer's default.
         opt_args: its other arguments.
         strict: require that every matched layer ran.
-        max_bytes: stop rather than record more.
+        max_bytes: the maximum of bytes to record.
+
+    Raises:
+        RequestError: there is no such optimizer, or the learning rate is not finite or given twice.
     """
 
     optimizer: str = "sgd"
@@ -95,6 +105,18 @@ class StepOptions:
     opt_args: Mapping[str, Any] | None = None
     strict: bool = False
     max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            near = did_you_mean(self.optimizer, OPTIMIZERS)
+            listing = f"The optimizers are {', '.join(OPTIMIZERS)}."
+            raise RequestError(
+                f"There is no optimizer called {self.optimizer!r}.", f"{near} {listing}".strip()
+            )
+        if self.lr is not None and not math.isfinite(self.lr):
+            raise RequestError(f"{self.lr} is no learning rate.", "Give a finite number as --lr.")
+        if self.lr is not None and "lr" in (self.opt_args or {}):
+            raise RequestError("The learning rate is given twice.", "Leave out --opt-arg lr.")
 
 
 @dataclass(frozen=True)
@@ -145,8 +167,8 @@ class CheckOptions:
     ceiling: float = DEFAULT_THRESHOLDS.ceiling
 
     def __post_init__(self) -> None:
-        _hold(self, "only")
-        _hold(self, "skip")
+        hold_iterable(self, "only")
+        hold_iterable(self, "skip")
         self.names, self.thresholds  # noqa: B018 - computed for their checks
 
     @property
@@ -156,7 +178,7 @@ class CheckOptions:
 
     @property
     def thresholds(self) -> Thresholds:
-        """From where on something is a finding."""
+        """The thresholds of the findings."""
         return Thresholds(
             dead=self.dead,
             saturated=self.saturated,
@@ -170,12 +192,12 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class AblateOptions:
-    """How ``ablate`` knocks layers out.
+    """How ``ablate`` ablates layers.
 
     Attributes:
         by: ``zero``, ``mean`` or ``noise``.
         channels: one channel at a time.
-        rank: what the results are sorted by: ``score``, ``loss`` or ``output``.
+        rank: the metric that the results are sorted by: ``score``, ``loss`` or ``output``.
     """
 
     by: str = "zero"
@@ -189,15 +211,15 @@ class AblateOptions:
 
 @dataclass(frozen=True)
 class CamOptions:
-    """How ``cam`` makes a map.
+    """How ``cam`` computes a map.
 
     Attributes:
         by: the method.
-        layer: whose output it is made of; None for the last with a map.
+        layer: the layer whose output is used; None for the last one with a map.
         target: the class that is explained.
-        upsample: how the map is brought to the size of the image.
-        steps: of the integral of ``integrated``.
-        baseline: where that integral begins.
+        upsample: how the map is resized to the image.
+        steps: the number of points of ``integrated``.
+        baseline: where the path of ``integrated`` begins.
     """
 
     by: str = DEFAULT_METHOD
@@ -214,24 +236,24 @@ class CamOptions:
 
 @dataclass(frozen=True)
 class ExtractOptions:
-    """How ``extract`` goes through a dataset, and what it stores of each row.
+    """How ``extract`` reads a dataset, and what it stores of each row.
 
     Attributes:
         what: ``output``, ``input`` or both.
-        batch: rows of a batch; None for what fits.
-        memory: bytes that batches under way may take.
-        workers: processes that read; None for one less than there are cores.
+        batch: the batch size; None for what fits into ``memory``.
+        memory: the memory budget for batches, in bytes.
+        workers: processes that read; None for one less than the number of cores.
         shard_size: rows of a shard.
         every: use every N-th input.
-        reduce: how each row becomes smaller.
+        reduce: the reduction of each row.
         store_dtype: the dtype that floating-point values are stored in.
-        stats_only: store statistics of the whole dataset and no row.
+        stats_only: store statistics of the whole dataset and no rows.
         decode: ``exact`` or ``fast``.
-        stop: end the forward pass after the last of the chosen layers.
-        skip_bad: go on where an input cannot be read.
-        resume: go on with a folder that an earlier run began.
+        stop: end the forward pass after the last selected layer.
+        skip_bad: skip inputs that cannot be read.
+        resume: resume an interrupted run.
         force: replace the results in the folder.
-        channels_last: run the model in that memory format.
+        channels_last: use that memory format.
         autocast: ``bfloat16`` or ``float16``.
 
     Raises:
@@ -262,12 +284,12 @@ class ExtractOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise RequestError(f"{name} is {value}, and {least} is the least that it can be.")
-        _hold(self, "what")
+        hold_iterable(self, "what")
         self.kinds, self.storing  # noqa: B018 - computed for their checks
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of records that are asked for."""
+        """The kinds of records to make."""
         return resolve_kinds(self.what, VALUE_KINDS)
 
     @property

@@ -1,6 +1,7 @@
-"""What is asked of ``diff``, settled before anything heavy is imported.
+"""The request of ``diff``, checked without torch.
 
-Two files or two models; and which of the options that a model has belong to A, which to B.
+It compares two captures or two models. An option of a model may be given once for both, or twice
+for A and B.
 """
 
 from __future__ import annotations
@@ -8,32 +9,39 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from hookscope.errors import RequestError
-from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
+from hookscope.errors import HookscopeError, RequestError
+from hookscope.specs.catalog import check_model_spec
+from hookscope.specs.command_options import hold_iterable
 from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT, is_weights_file
 from hookscope.specs.output_path import holds_features, is_hookscope_file
+from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
     ModelRequest,
     Request,
-    RunOptions,
     chosen_options,
 )
+from hookscope.specs.run_options import RunOptions
 from hookscope.specs.tolerances import check_tolerances
 
-# Options of a model that may be given once for both or twice, A's and then B's; and what one that
-# was not given is for the verbs that take a single model.
+# Options of a model that may be given once for both or twice, for A and then B; with their defaults
+# in commands that take one model.
 PAIRED_OPTIONS: dict[str, Any] = {
     **{"weights": "random", "rename": None, "model_args": None},
     **dict.fromkeys(("method", "attn", "dtype", "device")),
 }
 _INPUT = ("input", "shape", "preprocess", "size", "mean", "std")
 MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
-_HOLD_THEIR_OWN = (TORCHSCRIPT, EXPORTED)  # weights, and the arguments that they were built with
+# These files hold their own weights, and the arguments that the model was built with.
+_SELF_CONTAINED = (TORCHSCRIPT, EXPORTED)
+SIDES = ("A", "B")
 
 
 @dataclass(frozen=True)
@@ -43,18 +51,20 @@ class DiffRequest:
     Attributes:
         a: a capture's file, or a model.
         b: what it is compared with, of the same kind.
-        layers, types, depth, leaves: which layers; see ``LayerSelection``.
+        layers, types, depth, leaves: the selected layers; see ``LayerSelection``.
         what: which records; None for all.
-        map: prefixes of A's names and what stands for them in B.
+        map: prefixes of A's names, each with its replacement in B.
         atol, rtol: tolerances; None for those of the dtype.
-        equal_nan: take NaN for equal to NaN.
-        strict: demand that every record has a partner.
+        equal_nan: NaN is equal to NaN.
+        strict: require that every record has a partner.
         input, shape, preprocess, size, mean, std: what both models are called with.
         weights, rename, partial, model_args, method, attn, trust, seed, dtype, device, train: of
             both models; where two values are given, A's and then B's.
 
     Raises:
-        RequestError: a tolerance is negative or not finite.
+        RequestError: A and B are not of one kind, a tolerance is negative or not finite, or an
+            option is wrong or is for models alone.
+        ModelError, LayerError, InputError: a model, a pattern or an input cannot be used.
     """
 
     a: Any
@@ -88,41 +98,69 @@ class DiffRequest:
     train: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("layers", "types", "what"):
+            hold_iterable(self, name)
         check_tolerances(self.atol, self.rtol)
+        self.selection, self.kinds  # noqa: B018 - computed for their checks
+        if self.compares_captures:
+            check_capture_options(self.model_options)
+        else:
+            self.requests  # noqa: B018 - computed for its checks
 
-    @property
+    @cached_property
+    def compares_captures(self) -> bool:
+        """Whether A and B are captures rather than models."""
+        return are_captures(self.a, self.b)
+
+    @cached_property
     def selection(self) -> LayerSelection:
-        """The layers that are meant."""
+        """The layers that are compared."""
         return LayerSelection(self.layers, self.types, self.depth, self.leaves)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of records that are compared; empty for the default."""
+        return frozenset(resolve_kinds(self.what, VALUE_KINDS) if self.what else ())
 
     @property
     def model_options(self) -> list[str]:
-        """Names of what was chosen that only models have."""
+        """Names of the chosen options that only models have."""
         chosen = chosen_options(self) | ({} if self.input is None else {"input": True})
         return [name for name in MODEL_OPTIONS if name in chosen and getattr(self, name) != ()]
 
-    def requests(self) -> Iterator[Request]:
-        """Yield the run of A and that of B, on the input as A takes it."""
+    @cached_property
+    def requests(self) -> tuple[Request, Request]:
+        """The run of A and that of B, on the input as A takes it."""
         input = InputRequest(
             self.input, self.shape, self.preprocess, self.size, self.mean, self.std
         )
-        for model, of_model, dtype, device in self._sides():
-            yield Request(
-                "diff",
-                ModelRequest(model, trust=self.trust, **of_model),
-                input=input,
-                run=RunOptions(self.seed, dtype, device, train=self.train),
-            )
 
-    def _sides(self) -> Iterator[tuple[Any, dict[str, Any], str | None, str | None]]:
-        words = (self.a, self.b)
-        for word, side in zip(words, split_paired_options(vars(self), words), strict=True):
-            dtype, device = side.pop("dtype"), side.pop("device")
-            yield word, side, dtype, device
+        def request(side: int, model: Any, options: dict[str, Any]) -> Request:
+            dtype, device = options.pop("dtype"), options.pop("device")
+            with label_errors(side):
+                return Request(
+                    "diff",
+                    ModelRequest(model, trust=self.trust, **options),
+                    input=input,
+                    run=RunOptions(self.seed, dtype, device, train=self.train),
+                )
+
+        options_a, options_b = split_paired_options(vars(self), (self.a, self.b))
+        return request(0, self.a, options_a), request(1, self.b, options_b)
+
+
+@contextmanager
+def label_errors(side: int) -> Iterator[None]:
+    """Let an error in the block say in which of the two models it arose."""
+    try:
+        yield
+    except HookscopeError as error:
+        error.message = f"{SIDES[side]}: {error.message}"
+        raise
 
 
 def are_captures(a: Any, b: Any) -> bool:
-    """Whether both words are files that hookscope wrote; False if neither is.
+    """Whether A and B are files that hookscope wrote; False if neither is.
 
     Raises:
         RequestError: one is a capture and the other a model, or one is a folder of features.
@@ -133,38 +171,33 @@ def are_captures(a: Any, b: Any) -> bool:
                 f"{side} is a folder of features, and captures or models are compared.",
                 f"Make a file of it: hookscope export {shlex.quote(os.fspath(side))}",
             )
-    found = [_is_capture(side) for side in (a, b)]
-    if found[0] != found[1]:
-        capture, model = (a, b) if found[0] else (b, a)
-        word = "MODEL"
+    a_is_capture, b_is_capture = _is_capture(a), _is_capture(b)
+    if a_is_capture != b_is_capture:
+        capture, model = (a, b) if a_is_capture else (b, a)
+        spec = "MODEL"
         if isinstance(model, str | os.PathLike):
-            word = os.fspath(model)
-            check_model_spec(word)  # which may be a file that is not there
+            spec = os.fspath(model)
+            check_model_spec(spec)  # it may be a missing file
         raise RequestError(
-            f"{capture} is a capture and {word} is a model; two of a kind are compared.",
-            f"Capture the model first, on the same input: hookscope capture {word}",
+            f"{capture} is a capture and {spec} is a model; two of a kind are compared.",
+            f"Capture the model first, on the same input: hookscope capture {spec}",
         )
-    return found[0]
+    return a_is_capture
 
 
-def _is_capture(word: Any) -> bool:
-    from pathlib import Path
-
-    return isinstance(word, str | os.PathLike) and is_hookscope_file(Path(word))
+def _is_capture(side: Any) -> bool:
+    return isinstance(side, str | os.PathLike) and is_hookscope_file(Path(side))
 
 
-def check_capture_options(given: Iterable[str]) -> None:
-    """Refuse what only models can be given, rather than pass over it in silence.
+def check_capture_options(chosen: Iterable[str]) -> None:
+    """Raise RequestError if an option that only models have is chosen for captures.
 
     Args:
-        given: keywords that were given.
-
-    Raises:
-        RequestError: one of them is among ``MODEL_OPTIONS``.
+        chosen: the keywords that were chosen.
     """
-    idle = [name for name in MODEL_OPTIONS if name in given]
-    if idle:
-        name = "--model-arg" if idle[0] == "model_args" else f"--{idle[0]}"
+    unused = [name for name in MODEL_OPTIONS if name in chosen]
+    if unused:
+        name = "--model-arg" if unused[0] == "model_args" else f"--{unused[0]}"
         raise RequestError(
             f"{name} is for models, and two captures are compared.",
             "Leave it out; a file holds what was recorded.",
@@ -172,47 +205,39 @@ def check_capture_options(given: Iterable[str]) -> None:
 
 
 def split_paired_options(
-    values: Mapping[str, Any], words: Sequence[Any]
+    values: Mapping[str, Any], models: Sequence[Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of a model as A and as B get them, each as a verb of one model takes it.
+    """Return the options of model A and those of model B, as a command of one model takes them.
 
-    What is given once counts for both. But weights, their ``rename`` and ``partial``, and arguments
-    go only to what can take them: a scripted or exported file holds its own.
+    An option that is given once counts for both. But weights, their ``rename`` and ``partial``, and
+    model arguments go only to a model that can take them: a scripted or exported file has its own.
 
     Raises:
         RequestError: an option is given more than twice.
+        ModelError: there is no such model.
     """
     sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for name, default in PAIRED_OPTIONS.items():
-        for side, value in zip(sides, _in_two(name, values[name], default), strict=True):
+        for side, value in zip(sides, _value_for_each(name, values[name], default), strict=True):
             side[name] = value
-    holding = [_holds_its_own(word) for word in words]
+    self_contained = [_is_self_contained(model, side) for side, model in enumerate(models)]
     for name in ("weights", "model_args"):
-        if len(_several(values[name])) < 2 and holding.count(True) == 1:
-            sides[holding.index(True)][name] = PAIRED_OPTIONS[name]
+        if len(_as_list(values[name])) < 2 and self_contained.count(True) == 1:
+            sides[self_contained.index(True)][name] = PAIRED_OPTIONS[name]
     for side in sides:
         from_file = is_weights_file(os.fspath(side["weights"]))
         side["partial"] = values["partial"] and from_file
         side["rename"] = side["rename"] if from_file else None
     for name in ("rename", "partial"):
         if values[name] and not any(side[name] for side in sides):
-            sides[0][name] = values[name]  # for the loader to refuse
+            sides[0][name] = values[name]  # the loader raises the error
     return sides
-
-
-def check_models(values: Mapping[str, Any]) -> None:
-    """Refuse words that name no model, and weights that it cannot have."""
-    words = (values["a"], values["b"])
-    specs = [check_model_spec(word) for word in words]
-    for spec, side in zip(specs, split_paired_options(values, words), strict=True):
-        check_weights(spec, side["weights"])
-        check_attn(spec, side["attn"])
 
 
 def parse_pairs_for_both(
     pairs: Sequence[str], read: Callable[[Sequence[str]], dict[str, Any]]
 ) -> dict[str, Any] | tuple[dict[str, Any], dict[str, Any]]:
-    """Read ``KEY=VALUE`` words, of which a key that comes twice is A's and then B's.
+    """Parse ``KEY=VALUE`` pairs; a key that is given twice is for A and then for B.
 
     >>> from hookscope.specs.model_spec import parse_assignments
     >>> parse_pairs_for_both(["width=8", "depth=2", "width=16"], parse_assignments)
@@ -230,25 +255,25 @@ def parse_pairs_for_both(
     return (a, a | read(again)) if again else a
 
 
-def _in_two(name: str, value: Any, default: Any) -> tuple[Any, Any]:
-    found = _several(value)
-    if len(found) > 2:
+def _value_for_each(name: str, value: Any, default: Any) -> tuple[Any, Any]:
+    values = _as_list(value)
+    if len(values) > 2:
         raise RequestError(
-            f"--{name} is given {len(found)} times, and there are two models.",
+            f"--{name} is given {len(values)} times, and there are two models.",
             "Give it once for both, or twice: A's and then B's.",
         )
-    one, two = (found * 2)[:2] if found else (default, default)
-    return one, two
+    for_a, for_b = (values * 2)[:2] if values else (default, default)
+    return for_a, for_b
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _holds_its_own(word: Any) -> bool:
-    return (
-        isinstance(word, str | os.PathLike)
-        and check_model_spec(os.fspath(word)).source in _HOLD_THEIR_OWN
-    )
+def _is_self_contained(model: Any, side: int) -> bool:
+    if not isinstance(model, str | os.PathLike):
+        return False
+    with label_errors(side):
+        return check_model_spec(os.fspath(model)).source in _SELF_CONTAINED

@@ -1,6 +1,8 @@
-"""The words behind ``--edit`` and ``--grad-edit``: ``GLOB=OP:ARG`` read into plain data.
+"""Edits: the grammar of ``--edit`` and ``--grad-edit``, and the tables of their operations.
 
-Torch-free, so that a wrong word is reported before anything heavy is imported.
+``GLOB=OP:ARG`` is parsed into plain data without torch, so that a mistake is reported before torch
+is imported. In the formulas ``x`` is the activation, ``g`` its gradient, and what follows the colon
+is named.
 """
 
 from __future__ import annotations
@@ -17,26 +19,24 @@ from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.specs.suggestions import did_you_mean
 
-# What stands before the equals sign: a glob, then a call, then channels. A last bracket of nothing
-# but numbers is channels; to match one character of a set of digits, write {1,2}.
-_PLACE = re.compile(r"(.+?)(?::(\d+))?(?:\[([\d,\s-]*)\])?", re.DOTALL)
-
+# The part before the equals sign: a glob, a call, and channels. A last bracket that holds only
+# numbers means channels; to match one character of a set of digits, write {1,2}.
+_TARGET = re.compile(r"(.+?)(?::(\d+))?(?:\[([\d,\s-]*)\])?", re.DOTALL)
 _RANGE = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
-
 _MOST = 1 << 20  # channels that one range may name
 
 
 class Edit(NamedTuple):
-    """One edit as it was asked for.
+    """One parsed edit.
 
     Attributes:
-        word: the whole word as typed, ``conv1[3]=scale:0.5``.
+        word: the whole edit as typed, ``conv1[3]=scale:0.5``.
         kind: what is changed: ``output``, ``input`` or ``output.grad``.
         pattern: glob over the names of layers.
-        call: the one call of the module that is meant, from 1; None for all.
-        channels: the channels that are meant, rising; None for all.
+        call: the number of the module's call, from 1; None for all calls.
+        channels: channel numbers in ascending order; None for all.
         name: the operation.
-        argument: its argument, as its formula reads it.
+        argument: its argument, parsed by the operation.
     """
 
     word: str
@@ -53,38 +53,38 @@ class Edit(NamedTuple):
         return self.word.partition("=")[2]
 
 
-def parse_edits(words: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
-    """Read edits, in the order given; a lone word need not stand in a list.
+def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
+    """Parse edits, in the order given; a single text is accepted too.
 
     Args:
-        words: each ``[input:]GLOB[:CALL][[CHANNELS]]=OP[:ARGUMENT]``.
-        gradients: read them as edits of the gradient at a module's output.
+        specs: each ``[input:]GLOB[:CALL][[CHANNELS]]=OP[:ARGUMENT]``.
+        gradients: parse them as edits of the gradient at a module's output.
 
     Raises:
-        EditError: a word cannot be read, names no operation, or its argument is wrong.
-        LayerError: a pattern has a brace without its partner.
+        EditError: an edit cannot be parsed, its operation is unknown, or its argument is wrong.
+        LayerError: a pattern has an unbalanced brace.
 
     Example:
         >>> [edit] = parse_edits("layer3.0.relu:2[3,7,10-12]=scale:0.5")
         >>> edit.pattern, edit.call, edit.channels, edit.name, edit.argument
         ('layer3.0.relu', 2, (3, 7, 10, 11, 12), 'scale', 0.5)
     """
-    listed = [words] if isinstance(words, str) else list(words)
-    return tuple(_read(word, gradients) for word in listed)
+    listed = [specs] if isinstance(specs, str) else list(specs)
+    return tuple(_read(spec, gradients) for spec in listed)
 
 
-def files_read_by(words: Iterable[str]) -> list[str]:
-    """Return the files that edits of values read.
+def files_read_by(specs: Iterable[str]) -> list[str]:
+    """Return the files that edits of activations read.
 
-    >>> list_files(["fc=zero", "fc=scale:2"])
+    >>> files_read_by(["fc=zero", "fc=scale:2"])
     []
     """
-    read = [edit for edit in parse_edits(words) if edit.name in ("add", "patch")]
+    read = [edit for edit in parse_edits(specs) if edit.name in ("add", "patch")]
     return [edit.argument[0] if edit.name == "add" else edit.argument for edit in read]
 
 
 def check_comparison(compare: bool, *changes: object) -> None:
-    """Raise EditError if a comparison with the unchanged run is asked for and nothing changes."""
+    """Raise EditError if ``compare`` is set and the run has no edits and no hooks."""
     if compare and not any(changes):
         raise EditError(
             "--compare compares with a run without edits and hooks, and there are none.",
@@ -93,34 +93,34 @@ def check_comparison(compare: bool, *changes: object) -> None:
 
 
 def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]) -> None:
-    """Raise EditError if gradients are changed on a way that is going to be differentiated again.
+    """Raise EditError if a penalty is combined with edits or hooks of gradients.
 
-    What the second pass reads of the values that the first one saved goes past the change, so the
-    result would not be that of the same hook on the tensor itself.
+    The second backward pass reads values that the first one saved before the change, so the result
+    would differ from that of the same hook on the tensor itself.
     """
     hooked = [kind for kind in kinds if kind in GRADIENT_HOOKS]
     if penalty and (grad_edits or hooked):
-        given = "--grad-edit" if grad_edits else f"a hook of kind {hooked[0]}"
+        change = "--grad-edit" if grad_edits else f"a hook of kind {hooked[0]}"
         raise EditError(
-            f"--penalty differentiates gradients again, and {given} would change them on the way.",
+            f"--penalty differentiates gradients again, and {change} would change them on the way.",
             "Leave out one of the two.",
         )
 
 
-def _read(word: str, gradients: bool) -> Edit:
+def _read(spec: str, gradients: bool) -> Edit:
     flag = "--grad-edit" if gradients else "--edit"
-    place, equals, what = str(word).partition("=")
-    side = INPUT if place.startswith("input:") else OUTPUT
-    match = _PLACE.fullmatch(place.removeprefix("input:"))
+    target, equals, what = str(spec).partition("=")
+    side = INPUT if target.startswith("input:") else OUTPUT
+    match = _TARGET.fullmatch(target.removeprefix("input:"))
     if not equals or not what or match is None or match[1].startswith("!"):
         raise EditError(
-            f"{word!r} is no edit.",
+            f"{spec!r} is no edit.",
             f"Write {flag} 'LAYER=OPERATION', such as 'layer1.*=scale:0.5'; a pattern takes nothing"
             " away here.",
         )
     if gradients and side == INPUT:
         raise EditError(
-            f"{word!r} edits an input, and a gradient is edited at a module's output.",
+            f"{spec!r} edits an input, and a gradient is edited at a module's output.",
             "Name the layer whose output that input is.",
         )
     compile_pattern(match[1])
@@ -130,47 +130,47 @@ def _read(word: str, gradients: bool) -> Edit:
         other = VALUE_OPERATIONS if gradients else GRADIENT_OPERATIONS
         elsewhere = f"{'--edit' if gradients else '--grad-edit'} has it." if name in other else ""
         raise EditError(
-            f"{word!r}: there is no operation {name!r} for {flag}.",
+            f"{spec!r}: there is no operation {name!r} for {flag}.",
             f"{elsewhere or did_you_mean(name, known)} There are {', '.join(known)}.".strip(),
         )
     call = int(match[2]) if match[2] else None
     if call == 0:
-        raise EditError(f"{word!r} names call 0.", "Calls are counted from 1.")
-    channels = None if match[3] is None else _channels(word, match[3])
-    value = _argument(word, known[name], argument)
-    return Edit(word, OUTPUT_GRAD if gradients else side, match[1], call, channels, name, value)
+        raise EditError(f"{spec!r} names call 0.", "Calls are counted from 1.")
+    channels = None if match[3] is None else _channels(spec, match[3])
+    value = _argument(spec, known[name], argument)
+    return Edit(spec, OUTPUT_GRAD if gradients else side, match[1], call, channels, name, value)
 
 
-def _argument(word: str, formula: EditOperation, text: str) -> Any:
+def _argument(spec: str, formula: EditOperation, text: str) -> Any:
     try:
         return formula.read(text)
     except ValueError as error:
-        raise EditError(f"{word!r}: {error}.", f"Write {formula.example}.") from None
+        raise EditError(f"{spec!r}: {error}.", f"Write {formula.example}.") from None
 
 
-def _channels(word: str, text: str) -> tuple[int, ...]:
-    """The numbers of ``3,7,10-12``, each once and rising."""
-    found: set[int] = set()
+def _channels(spec: str, text: str) -> tuple[int, ...]:
+    """Parse ``3,7,10-12`` into ascending numbers without duplicates."""
+    channels: set[int] = set()
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 0 <= last - first < _MOST:
             raise EditError(
-                f"{word!r}: {part!r} names no channels.", "Write numbers and ranges: [3,7,10-12]."
+                f"{spec!r}: {part!r} names no channels.", "Write numbers and ranges: [3,7,10-12]."
             )
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        channels.update(range(first, last + 1))
+    return tuple(sorted(channels))
 
 
 class EditOperation(NamedTuple):
     """One operation by name.
 
     Attributes:
-        name: the word behind the equals sign.
-        form: the word with what its argument stands for.
-        example: the operation as one would type it.
+        name: what follows the equals sign.
+        form: the name with a placeholder for its argument.
+        example: the operation as a user types it.
         formula: what is computed.
-        read: the argument's text to its value; a ValueError says what is wrong with it.
+        read: parses the argument; its ValueError says what is wrong.
     """
 
     name: str
@@ -186,7 +186,7 @@ def _nothing(text: str) -> None:
 
 
 def _number(low: float = -math.inf, below: float = math.inf) -> Callable[[str], float]:
-    """A reader of a finite number from ``low`` on and ``below`` another."""
+    """Return a parser of finite numbers from ``low`` (inclusive) to ``below`` (exclusive)."""
 
     def read(text: str) -> float:
         try:
@@ -201,7 +201,7 @@ def _number(low: float = -math.inf, below: float = math.inf) -> Callable[[str], 
 
 
 def _noise_size(text: str) -> tuple[float, bool]:
-    """A size, and whether it counts standard deviations of what the noise is added to."""
+    """Parse a size, and whether it is a multiple of the tensor's standard deviation."""
     return _number(0)(text.removesuffix("std")), text.endswith("std")
 
 
@@ -223,10 +223,10 @@ def _bits(text: str) -> int:
     return int(text)
 
 
-def _choice(*words: str) -> Callable[[str], str]:
+def _choice(*choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"{text!r} is none of {', '.join(filter(None, words))}")
+        if text not in choices:
+            raise ValueError(f"{text!r} is none of {', '.join(filter(None, choices))}")
         return text
 
     return read

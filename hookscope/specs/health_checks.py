@@ -20,17 +20,17 @@ UNUSED, FROZEN, UNCALLED, BATCHNORM, DUPLICATED, TIED, DTYPES, DEVICES = (
     *("unused", "frozen", "uncalled", "batchnorm"),
     *("duplicated", "tied", "dtypes", "devices"),
 )
-RUN = "run"  # that the model ran to its end, without which nothing else could be told
+RUN = "run"  # that the model ran to its end, which all other checks need
 
 
 class Check(NamedTuple):
-    """One check.
+    """A check of a model.
 
     Attributes:
-        name: the word for ``--only`` and ``--skip``.
+        name: the value of ``--only`` and ``--skip``.
         finds: what it finds.
-        measure: what its findings are measured by.
-        thresholds: the names of the options that move it.
+        measure: the measure of its findings.
+        thresholds: the options that set its thresholds.
         backward: whether it needs a backward pass.
     """
 
@@ -42,8 +42,8 @@ class Check(NamedTuple):
 
 
 CHECKS: dict[str, Check] = {
-    one.name: one
-    for one in (
+    check.name: check
+    for check in (
         Check(NAN, "NaN in activations, gradients, parameters or the input", "NaN entries"),
         Check(INF, "infinities there", "infinite entries"),
         Check(
@@ -93,7 +93,7 @@ SHARES = ("dead", "saturated", "margin")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From where on something is a finding.
+    """The values beyond which a measure is a finding.
 
     Attributes:
         dead: share of dead units.
@@ -144,7 +144,7 @@ def select_checks(
         RequestError: there is no such check, or none is left.
 
     Example:
-        >>> choose("inf,nan", None), len(choose(None, ["tied"])) == len(CHECKS) - 1
+        >>> select_checks("inf,nan", None), len(select_checks(None, ["tied"])) == len(CHECKS) - 1
         (('nan', 'inf'), True)
     """
     wanted, unwanted = (

@@ -1,6 +1,6 @@
-"""The grammar of a hook's word: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``.
+"""The spec of a user hook: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``.
 
-Torch-free, so that a wrong word is refused at once.
+It is parsed without torch, so that a mistake is reported at once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _FORM = "Write FILE.py:FUNCTION or package.module:FUNCTION, with GLOB= before it
 
 @dataclass(frozen=True)
 class HookSpec:
-    """A hook's word, taken apart.
+    """A parsed spec of a user hook.
 
     Attributes:
         function: the function that it names.
-        glob: the layers that are its own; None where it goes to those that ``--layer`` chose.
+        glob: the layers that it runs at; None for those that ``--layer`` selects.
     """
 
     function: FunctionSpec
@@ -31,11 +31,11 @@ class HookSpec:
 
 
 def parse_hook(text: str) -> HookSpec:
-    """Take a hook's word apart; a file must be there.
+    """Parse the spec of a user hook; its file must exist.
 
     Raises:
-        RequestError: the word has another form, or names a missing file.
-        LayerError: its glob cannot be read.
+        RequestError: the spec has another form, or its file is missing.
+        LayerError: its glob cannot be parsed.
 
     Example:
         >>> hook = parse_hook("layer3.*=mine.hooks:halve")
@@ -43,7 +43,7 @@ def parse_hook(text: str) -> HookSpec:
         ('layer3.*', 'mine.hooks', 'halve')
     """
     before, equals, after = text.partition("=")
-    glob, word = (before, after) if equals else (None, before)
+    glob, function = (before, after) if equals else (None, before)
     if glob is not None:
         if not glob.removeprefix("!"):
             raise RequestError(f"{text!r} has an empty layer pattern.", _FORM)
@@ -53,20 +53,20 @@ def parse_hook(text: str) -> HookSpec:
                 "Take layers away with --layer '!GLOB', and give the hook without a glob.",
             )
         compile_pattern(glob)
-    return HookSpec(parse_function(word), glob)
+    return HookSpec(parse_function(function), glob)
 
 
 def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[str]:
-    """Return the kind of each of ``count`` hooks: one kind may stand for all, none is ``forward``.
+    """Return the kind of each of ``count`` hooks. One counts for all, none is ``forward``.
 
     Args:
-        kinds: what was chosen, none, one, or as many as there are hooks.
+        kinds: the chosen kinds: none, one, or one for each hook.
         count: how many hooks there are.
         verb: ``capture``, ``grads`` or ``step``.
 
     Raises:
-        RequestError: a kind is unknown or waits for what the verb does not do, or their number
-            does not fit.
+        RequestError: a kind is unknown, the command does not run hooks of that kind, or the number
+            of kinds does not match.
 
     Example:
         >>> resolve_hook_kinds(["tensor"], 2, verb="grads")

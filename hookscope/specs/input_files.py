@@ -1,6 +1,6 @@
-"""The files that a word behind ``--input`` stands for: itself, those of a folder or of a glob.
+"""The files that a value of ``--input`` stands for: a file itself, or those of a folder or a glob.
 
-Torch-free, so that a wrong word is reported before anything heavy is imported.
+Torch-free, so that a mistake is reported before torch is imported.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".ti
 
 
 def list_files(
-    word: str, hint: str = "", *, usable: bool = True, there: bool = True
+    spec: str, hint: str = "", *, usable: bool = True, there: bool = True
 ) -> Sequence[str]:
-    """Return the files of one word, each there and readable.
+    """Return the files that one spec stands for, after checking each.
 
-    A folder stands for the images in it (by their suffix, in order of name, not in its folders). A
-    word that exists is taken as it is even if it contains ``*``, ``?`` or ``[``; otherwise these
-    make it a glob, whose matches come in order of name and where ``**`` crosses folders.
+    A folder stands for the images in it (by suffix, sorted by name, without subfolders). A path
+    that exists is taken as it is even if it contains ``*``, ``?`` or ``[``; otherwise these make it
+    a glob, whose matches are sorted by name. ``**`` crosses folders.
 
     Args:
-        word: a path or a glob.
-        hint: what to say where nothing of a like name exists.
+        spec: a path or a glob.
+        hint: the hint of the error if no file has a similar name.
         usable: whether each must be readable and not empty.
-        there: whether a file that is named by itself must exist.
+        there: whether a single file must exist.
 
     Raises:
         InputError: a file is missing, or empty or unreadable and should be ``usable``, a folder
             holds no image, or a glob matches nothing.
     """
-    path = os.path.expanduser(word)
+    path = os.path.expanduser(spec)
     if os.path.isdir(path):
         return _images_in(path, usable)
     if os.path.lexists(path) or not has_magic(path):
         return [_check(path, hint, usable) if there else path]
     found = glob_files(path)
     if not found:
-        raise InputError(f"No file matches {word!r}.", "Check the folder and the pattern.")
+        raise InputError(f"No file matches {spec!r}.", "Check the folder and the pattern.")
     rest = [entry for entry in glob(path, recursive=True) if not os.path.isfile(entry)]
-    # A pattern such as **/* matches folders, too, in which it then looks.
+    # A pattern such as **/* also matches the folders that it searches.
     _tell_left_out(
-        word,
+        spec,
         [one for one in rest if not os.path.isdir(one) or one.lower().endswith(IMAGE_SUFFIXES)],
     )
     return [_check(file, hint, usable) for file in found]
 
 
 def glob_files(pattern: str) -> list[str]:
-    """Return the files that a glob matches, in order of name; nothing if it is no glob."""
+    """Return the files that a glob matches, sorted by name; an empty list if it is not a glob."""
     if not has_magic(pattern):
         return []
     return sorted(file for file in glob(pattern, recursive=True) if os.path.isfile(file))
@@ -84,15 +84,16 @@ def _images_in(folder: str, usable: bool) -> Sequence[str]:
     return [_check(file, "", usable) for file in images]
 
 
-def _tell_left_out(word: str, entries: Sequence[str]) -> None:
+def _tell_left_out(spec: str, entries: Sequence[str]) -> None:
     if entries:
-        log.info("left out of %s: %s", word, _list_left_out(entries))
+        log.info("left out of %s: %s", spec, _list_left_out(entries))
 
 
 def _list_left_out(entries: Sequence[str]) -> str:
-    """How many they are, with the first names and what each is.
+    """Describe entries that are not files: how many, the first names, and what each is.
 
-    A pipe that is named by itself is read; one that lies in a folder could be waited for in vain.
+    A pipe is read if it is given by name. In a folder it is skipped: reading it could block
+    forever.
     """
     shown = [f"{os.path.basename(entry)} ({_kind(entry)})" for entry in sorted(entries)[:_SHOWN]]
     more = ", ..." if len(entries) > _SHOWN else ""

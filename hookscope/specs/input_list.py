@@ -1,7 +1,7 @@
-"""The inputs of a dataset in order: files in folders, by globs, from a list, in tar archives.
+"""The inputs of a dataset in order: files in folders, from globs, from a list, in tar archives.
 
-Torch-free. In an archive, as WebDataset makes them, the images count, in the order in which they
-are stored; what else belongs to a sample (labels, captions) is passed over.
+Torch-free. Of an archive in the form of WebDataset the images are used, in stored order; labels,
+captions and other parts of a sample are ignored.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ log = logging.getLogger("hookscope")
 LIST = "@"
 _INSIDE = "::"
 _ARCHIVE = ".tar"
-# Bytes of one file. The largest image that is decoded takes 1.5 GB where it is not compressed.
+# Bytes of one file. The largest image that is decoded takes 1.5 GB uncompressed.
 _MOST = 2 * 10**9
 
 
-@dataclass(frozen=True, slots=True)  # of which there may be millions
+@dataclass(frozen=True, slots=True)  # there may be millions of them
 class InputEntry:
-    """One input: a file, or ``size`` bytes from ``start`` on in an archive.
+    """One input: a file, or ``size`` bytes of an archive from ``start``.
 
-    ``name`` is what the table of inputs calls it: the path, or ``ARCHIVE::MEMBER``.
+    ``name`` is its name in the table of inputs: the path, or ``ARCHIVE::MEMBER``.
     """
 
     name: str
@@ -38,14 +38,14 @@ class InputEntry:
     size: int | None = None
 
     def read(self) -> bytes:
-        """Return its bytes.
+        """Return the bytes of the file.
 
         Raises:
             InputError: it cannot be read, or not all of it.
         """
         try:
             size = os.path.getsize(self.path) if self.size is None else self.size
-            if size > _MOST:  # which may be a hole that takes no room on the disk
+            if size > _MOST:  # a sparse file may be larger than the disk
                 raise InputError(
                     f"{self.name!r} has {size:,} bytes, and an image has {_MOST:,} at most.",
                     "Scale it down, or leave it out.",
@@ -60,21 +60,20 @@ class InputEntry:
         return data
 
 
-def list_entries(words: Iterable[str], *, skip_bad: bool = False) -> list[InputEntry]:
-    """Return the inputs that ``words`` name, in order.
+def list_entries(specs: Iterable[str], *, skip_bad: bool = False) -> list[InputEntry]:
+    """Return the inputs that ``specs`` stand for, in order.
 
     Args:
-        words: files, folders, globs, lists, archives.
-        skip_bad: let a file that is missing, and that a line of a list names, be an input like
-            others, which cannot be used.
+        specs: files, folders, globs, lists, archives.
+        skip_bad: take a missing file of a list as an input that cannot be used.
 
     Raises:
         InputError: a file is missing or of another kind, or there is none.
     """
     found: list[InputEntry] = []
-    for word in words:
-        there = not (skip_bad and _is_list(word))
-        for each in _listed(word):
+    for spec in specs:
+        there = not (skip_bad and _is_list(spec))
+        for each in _listed(spec):
             if each.lower().endswith(_ARCHIVE):
                 found += _members(each)
             else:
@@ -85,24 +84,24 @@ def list_entries(words: Iterable[str], *, skip_bad: bool = False) -> list[InputE
     return found
 
 
-def is_listing(word: str) -> bool:
-    """Whether a word names inputs in a way that is for datasets alone: a list or an archive.
+def is_listing(spec: str) -> bool:
+    """Whether a spec is a list or an archive, which only datasets can have.
 
     >>> is_listing("@photos.txt"), is_listing("photos.tar"), is_listing("photos/")
     (True, True, False)
     """
-    return _is_list(word) or word.lower().endswith(_ARCHIVE)
+    return _is_list(spec) or spec.lower().endswith(_ARCHIVE)
 
 
-def _is_list(word: str) -> bool:
-    return word.startswith(LIST) and not os.path.exists(word)
+def _is_list(spec: str) -> bool:
+    return spec.startswith(LIST) and not os.path.exists(spec)
 
 
-def _listed(word: str) -> list[str]:
-    """The words in the list that ``@FILE`` names; any other word alone."""
-    if not _is_list(word):
-        return [word]
-    path = word[len(LIST) :]
+def _listed(spec: str) -> list[str]:
+    """Return the lines of the list ``@FILE``; of any other spec the spec itself."""
+    if not _is_list(spec):
+        return [spec]
+    path = spec[len(LIST) :]
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = [line.strip() for line in file]
@@ -121,12 +120,13 @@ def _listed(word: str) -> list[str]:
 
 
 def _members(path: str) -> Iterator[InputEntry]:
-    """The images in an archive: nothing is unpacked, so a name in it leads nowhere."""
+    """Yield the images in an archive. Nothing is unpacked, so names in it are harmless."""
     try:
-        with tarfile.open(path, "r:") as archive:  # without compression, so that parts can be read
+        with tarfile.open(path, "r:") as archive:  # uncompressed, so that parts can be read
             found, left_out = _images_in(archive)
             end = archive.offset
-        # tarfile ends without a word where something else follows than the end's zeros.
+        # tarfile stops silently at anything that is not a header, such as damage; zeros end an
+        # archive.
         with open(path, "rb") as file:
             file.seek(end)
             if any(file.read(tarfile.BLOCKSIZE)):
@@ -150,9 +150,9 @@ def _members(path: str) -> Iterator[InputEntry]:
 
 
 def _images_in(archive: tarfile.TarFile) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Name, first byte and size of each image, and the names of those whose bytes are not there.
+    """Return name, first byte and size of each image, and the names of images without bytes.
 
-    A hard link to an image before it, as ``tar`` stores a file that it has met, is that image.
+    A hard link to an earlier image, as ``tar`` stores a repeated file, is that image.
     """
     places: dict[str, tuple[int, int]] = {}
     found: list[tuple[str, int, int]] = []
@@ -160,7 +160,7 @@ def _images_in(archive: tarfile.TarFile) -> tuple[list[tuple[str, int, int]], li
     before = -1
     while (member := _next(archive)) is not None:
         archive.members.clear()  # type: ignore[attr-defined]  # a kilobyte each
-        # A damaged size leads back to where tarfile has been, and round and round.
+        # With a damaged size tarfile returns to an earlier position, and would loop forever.
         if member.size < 0 or member.offset <= before:
             raise tarfile.ReadError(f"it is damaged at byte {max(before, 0)}")
         before = member.offset
@@ -177,7 +177,7 @@ def _images_in(archive: tarfile.TarFile) -> tuple[list[tuple[str, int, int]], li
 
 
 def _next(archive: tarfile.TarFile) -> tarfile.TarInfo | None:
-    """The next member; a size in a header that is damaged makes tarfile raise nearly anything."""
+    """Return the next member. A damaged size makes tarfile raise many kinds of errors."""
     try:
         return archive.next()
     except (MemoryError, OverflowError, RecursionError, ValueError) as error:

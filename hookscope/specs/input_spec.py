@@ -1,6 +1,6 @@
-"""The grammar of the words behind ``--input``: where a value goes, its kind, and its file.
+"""The specs of ``--input``: which argument a value is for, its kind, and its file.
 
-Torch-free, so that a wrong word is reported before anything heavy is imported.
+Torch-free, so that a mistake is reported before torch is imported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STDIN = "-"
 NO_IMAGE = "no image is given"
 IMAGE_OPTIONS = ("preprocess", "size", "mean", "std")
 
-# The kinds of input; each has a file of its name in hookscope/inputs/ that reads it.
+# The kinds of input; hookscope/inputs/ has a file for each.
 IMAGE, VIDEO, AUDIO, TEXT = "image", "video", "sound", "text"
 NUMPY, SAFETENSORS, TORCH, TABLE = "numpy", "safetensors", "torch", "table"
 JSON, GENERATED, PYTHON = "json", "made", "offered"
-TENSORS = (NUMPY, SAFETENSORS, TORCH, TABLE, JSON, GENERATED, PYTHON)  # which need no recipe
+TENSORS = (NUMPY, SAFETENSORS, TORCH, TABLE, JSON, GENERATED, PYTHON)  # which need no preprocessing
 TEXT_PREFIX = "text"
 MAKERS = ("random", "zeros", "ones", "ints")
 
@@ -42,7 +42,7 @@ _SUFFIXES = {
     ".txt": TEXT,
     ".json": JSON,
 }
-# What the first bytes of a file tell, for those whose name tells nothing.
+# The kinds that the first bytes of a file show, for files whose name shows none.
 _CONTENTS = {
     filekinds.SAFETENSORS: SAFETENSORS,
     filekinds.CHECKPOINT: TORCH,
@@ -65,17 +65,17 @@ _MADE = (
 
 @dataclass(frozen=True)
 class InputSpec:
-    """A word behind ``--input``, taken apart.
+    """A parsed value of ``--input``.
 
     Attributes:
-        word: the whole word, of a folder or a glob that of one file.
-        kind: ``image``, ``numpy``, ``made`` ... : which reader it is for.
-        place: the argument it is for: a parameter's name, a position from 0, or None.
-        path: the file; ``-`` is standard input; empty where there is none.
-        rest: what of a file is meant (a key, columns), the words of a text, the maker of a tensor,
-            or the word of a function.
-        shape: of a tensor to be made.
-        bounds: of its whole numbers, the second not among them.
+        word: the whole spec; of a folder or a glob that of one file.
+        kind: ``image``, ``numpy``, ``made`` ... : which reader reads it.
+        place: the argument that it is for: a parameter's name, a position from 0, or None.
+        path: the file; ``-`` for standard input; empty if there is none.
+        rest: the key or columns of a file, the text, the generator of a tensor, or the spec of a
+            function.
+        shape: the shape of a generated tensor.
+        bounds: the range of its integers, without the second.
     """
 
     word: str
@@ -86,35 +86,45 @@ class InputSpec:
     shape: tuple[int, ...] = ()
     bounds: tuple[int, int] = (0, 0)
 
+    def __fspath__(self) -> str:
+        """Return the text of the spec: a parsed spec is accepted wherever its text is."""
+        return self.word
 
-def parse_inputs(words: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
-    """Take the words apart, in the order given; folders and globs become several.
+
+def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
+    """Parse the specs, in order. A folder or a glob gives one result for each file.
+
+    Specs that are parsed already stay as they are.
 
     Raises:
-        InputError: a word has no meaning, a file is not there, or ``-`` stands there twice.
+        InputError: a spec is not valid, a file is missing, or ``-`` is given twice.
 
     Example:
-        >>> [(word.place, word.kind, word.shape) for word in parse(["ids=ints:1x4:0-9"])]
+        >>> [(spec.place, spec.kind, spec.shape) for spec in parse_inputs(["ids=ints:1x4:0-9"])]
         [('ids', 'made', (1, 4))]
     """
-    found = [one for word in words for one in _parse_one(os.fspath(word))]
-    if sum(one.path == STDIN for one in found) > 1:
+    parsed = [
+        one
+        for spec in specs
+        for one in ([spec] if isinstance(spec, InputSpec) else _parse_one(os.fspath(spec)))
+    ]
+    if sum(one.path == STDIN for one in parsed) > 1:
         raise InputError("Standard input can be read only once.", "Give '-' a single time.")
-    return found
+    return parsed
 
 
-def expand_inputs(words: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return one word for each file and each other input that ``words`` stand for."""
-    return [one.word for one in parse_inputs(words)]
+def expand_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return one spec for each file and each other input that ``specs`` stand for."""
+    return [one.word for one in parse_inputs(specs)]
 
 
-def input_paths(words: Iterable[str]) -> list[str]:
-    """Return the files that words which were found sound are read from."""
-    return [one.path for one in parse_inputs(words) if one.path and one.path != STDIN]
+def input_paths(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return the files that valid specs are read from."""
+    return [one.path for one in parse_inputs(specs) if one.path and one.path != STDIN]
 
 
 def is_single_spec(text: str) -> bool:
-    """Whether a text with colons, as a variable holds it, is one word and no list as in ``PATH``.
+    """Whether a text with colons from a variable is one spec rather than a list as in ``PATH``.
 
     >>> is_single_spec("random:1x3x8x8"), is_single_spec("a.png:b.png")
     (True, False)
@@ -130,19 +140,19 @@ def is_single_spec(text: str) -> bool:
     )
 
 
-def check_file_type(word: InputSpec) -> None:
-    """Refuse a file whose first bytes are of another kind than its name says, without reading it.
+def check_file_type(spec: InputSpec) -> None:
+    """Raise InputError if the first bytes of a file contradict its name. The rest is not read.
 
     Raises:
-        InputError: says what it is.
+        InputError: says what the file is.
     """
-    if not os.path.isfile(word.path):  # reading from a pipe would empty it
+    if not os.path.isfile(spec.path):  # reading from a pipe would consume it
         return
-    if word.kind == IMAGE:
-        filekinds.check_is_image(word.path)
+    if spec.kind == IMAGE:
+        filekinds.check_is_image(spec.path)
         return
-    kind, repair = filekinds.describe_file(word.path)
-    wanted = [told for told, name in _CONTENTS.items() if name == word.kind]
+    kind, repair = filekinds.describe_file(spec.path)
+    wanted = [told for told, name in _CONTENTS.items() if name == spec.kind]
     if wanted and kind not in (*wanted, filekinds.UNKNOWN):
         cut = kind in (
             filekinds.TRUNCATED_ZIP,
@@ -151,19 +161,18 @@ def check_file_type(word: InputSpec) -> None:
         )
         hint = (
             repair
-            if cut or kind in filekinds.TOO_LARGE or word.kind == TORCH
+            if cut or kind in filekinds.TOO_LARGE or spec.kind == TORCH
             else "Give it the ending of what it is."
         )
-        raise InputError(f"The file {word.path!r} is {kind}, not {wanted[0]}.", hint)
+        raise InputError(f"The file {spec.path!r} is {kind}, not {wanted[0]}.", hint)
 
 
 def reject_image_options(choices: Mapping[str, Any], why: str) -> None:
-    """Refuse choices for images that would change nothing, rather than pass over them in silence.
+    """Raise InputError if options for images are given without an image.
 
     Args:
-        choices: what was given for ``preprocess``, ``size``, ``mean`` and ``std``; other keys do
-            not count.
-        why: there is no image.
+        choices: the options ``preprocess``, ``size``, ``mean`` and ``std``; other keys are ignored.
+        why: why there is no image.
     """
     unused = [f"--{name}" for name in IMAGE_OPTIONS if choices.get(name) is not None]
     if unused:
@@ -175,7 +184,7 @@ def reject_image_options(choices: Mapping[str, Any], why: str) -> None:
 
 
 def may_name_image(spec: str) -> bool:
-    """Whether a spec may stand for images or for Python code that gives some; no file is opened.
+    """Whether a spec may stand for images, or for Python code that gives some. No file is opened.
 
     >>> may_name_image("photos/"), may_name_image("ids=ints:1x4:0-9"), may_name_image("a.npy")
     (True, False, False)
@@ -185,97 +194,99 @@ def may_name_image(spec: str) -> bool:
     prefix = _PREFIX.fullmatch(bare)
     if (prefix and prefix["prefix"] in (*MAKERS, TEXT_PREFIX)) or _KEYED.fullmatch(bare):
         return False
+    if bare.startswith("@"):  # a list of files
+        return True
     return _SUFFIXES.get(Path(bare).suffix.lower(), IMAGE) in (IMAGE, VIDEO)
 
 
-def may_hold_images(words: Sequence[InputSpec]) -> bool:
-    """Whether choices for images can have a meaning for some of the words."""
-    return any(word.kind in (IMAGE, VIDEO, PYTHON) for word in words)
+def may_hold_images(specs: Sequence[InputSpec]) -> bool:
+    """Whether some of the specs can use options for images."""
+    return any(spec.kind in (IMAGE, VIDEO, PYTHON) for spec in specs)
 
 
-def _parse_one(word: str) -> list[InputSpec]:
-    if not word:
+def _parse_one(spec: str) -> list[InputSpec]:
+    if not spec:
         raise InputError("An empty word names no input.", "Give a file, a folder, a glob or '-'.")
-    placed = _PLACE.fullmatch(word)
-    whole = os.path.expanduser(word)
-    if not placed or os.path.lexists(whole) or glob_files(whole):  # a file's name may have a =
-        return _parse_bare(word)
+    placed = _PLACE.fullmatch(spec)
+    whole = os.path.expanduser(spec)
+    if not placed or os.path.lexists(whole) or glob_files(whole):  # a file name may contain =
+        return _parse_bare(spec)
     name, rest = placed["place"], placed["rest"]
     if not rest:
-        raise InputError(f"{word!r} names no input after the =.", "Write it as in ids=tokens.npy.")
+        raise InputError(f"{spec!r} names no input after the =.", "Write it as in ids=tokens.npy.")
     place = int(name) if name.isdecimal() else name
     return [replace(one, place=place, word=f"{name}={one.word}") for one in _parse_bare(rest)]
 
 
-def _parse_bare(word: str) -> list[InputSpec]:
-    """Take apart a word that does not say where it goes."""
-    if word == STDIN:
-        return [InputSpec(word, IMAGE, path=word)]
-    if os.path.lexists(os.path.expanduser(word)) and not word.endswith(".py"):
-        return _from_files(word)
-    prefix = _PREFIX.fullmatch(word)
+def _parse_bare(spec: str) -> list[InputSpec]:
+    """Parse a spec without the name of an argument."""
+    if spec == STDIN:
+        return [InputSpec(spec, IMAGE, path=spec)]
+    if os.path.lexists(os.path.expanduser(spec)) and not spec.endswith(".py"):
+        return _from_files(spec)
+    prefix = _PREFIX.fullmatch(spec)
     if prefix and prefix["prefix"] == TEXT_PREFIX:
         if not prefix["rest"].strip():
-            raise InputError(f"{word!r} says nothing.", 'Write it as in "text:some words".')
-        return [InputSpec(word, TEXT, rest=prefix["rest"])]
+            raise InputError(f"{spec!r} says nothing.", 'Write it as in "text:some words".')
+        return [InputSpec(spec, TEXT, rest=prefix["rest"])]
     if prefix and prefix["prefix"] in MAKERS:
-        return [_made(word, prefix["prefix"], prefix["rest"])]
-    keyed = _KEYED.fullmatch(word)
+        return [_made(spec, prefix["prefix"], prefix["rest"])]
+    keyed = _KEYED.fullmatch(spec)
     if keyed:
-        return [replace(one, word=word, rest=keyed["key"]) for one in _from_files(keyed["path"])]
-    if names_function(word):
-        function = parse_function(word)
+        return [replace(one, word=spec, rest=keyed["key"]) for one in _from_files(keyed["path"])]
+    if names_function(spec):
+        function = parse_function(spec)
         path = function.home if function.in_file else ""
-        return [InputSpec(word, PYTHON, path=path, rest=function.word)]
+        return [InputSpec(spec, PYTHON, path=path, rest=function.word)]
     if prefix and (near := did_you_mean(prefix["prefix"], (*MAKERS, TEXT_PREFIX))):
         raise InputError(f"There is no kind of input {prefix['prefix']!r}.", f"{near} {_MADE}")
-    return _from_files(word, _MADE if prefix else "")
+    return _from_files(spec, _MADE if prefix else "")
 
 
-def names_function(word: str) -> bool:
-    """Whether a word, if it is no file, is the name of something in Python code."""
-    if word.endswith(".py"):
-        return True  # which then lacks the function's name
-    home = word.rpartition(":")[0]
-    if not is_function_spec(word):
+def names_function(spec: str) -> bool:
+    """Whether a spec that is not a file names an object in Python code."""
+    if spec.endswith(".py"):
+        return True  # the function's name is missing
+    home = spec.rpartition(":")[0]
+    if not is_function_spec(spec):
         return False
     return home.endswith(".py") or "." in home or find_spec(home) is not None
 
 
-def may_name_code(word: str) -> bool:
-    """Whether a word, if it is no file, may name something in Python code; no file is looked at.
+def may_name_code(spec: str) -> bool:
+    """Whether a spec that is not a file may name an object in Python code. No file is read.
 
     >>> may_name_code("x=data.py:batch"), may_name_code("x=random:1x3"), may_name_code("a.npz:ids")
     (True, False, False)
     """
-    placed = _PLACE.fullmatch(word)
-    bare = placed["rest"] if placed else word
+    placed = _PLACE.fullmatch(spec)
+    bare = placed["rest"] if placed else spec
     prefix = _PREFIX.fullmatch(bare)
     if (prefix and prefix["prefix"] in (*MAKERS, TEXT_PREFIX)) or _KEYED.fullmatch(bare):
         return False
     return is_function_spec(bare) or bare.endswith(".py")
 
 
-def _from_files(word: str, hint: str = "") -> list[InputSpec]:
-    return [InputSpec(file, _kind_of(file), path=file) for file in list_files(word, hint)]
+def _from_files(spec: str, hint: str = "") -> list[InputSpec]:
+    return [InputSpec(file, _kind_of(file), path=file) for file in list_files(spec, hint)]
 
 
 def _kind_of(file: str) -> str:
-    """The reader that a file is for: by its ending, or by its first bytes if that says nothing."""
+    """Return the kind of a file by its suffix, or by its first bytes if the suffix is unknown."""
     kind = _SUFFIXES.get(Path(file).suffix.lower())
     if kind is None and os.path.isfile(file):
         kind = _CONTENTS.get(filekinds.describe_file(file)[0])
     return kind or IMAGE
 
 
-def _made(word: str, maker: str, rest: str) -> InputSpec:
+def _made(spec: str, maker: str, rest: str) -> InputSpec:
     if maker != "ints":
-        return InputSpec(word, GENERATED, rest=maker, shape=parse_shape(rest))
+        return InputSpec(spec, GENERATED, rest=maker, shape=parse_shape(rest))
     bounds = _BOUNDS.fullmatch(rest)
     if not bounds or int(bounds["low"]) >= int(bounds["high"]):
         raise InputError(
-            f"{word!r} does not say which whole numbers.",
+            f"{spec!r} does not say which whole numbers.",
             "Write ints:SHAPE:LOW-HIGH, as in ints:1x16:0-1000 for those from 0 to 999.",
         )
     limits = int(bounds["low"]), int(bounds["high"])
-    return InputSpec(word, GENERATED, rest=maker, shape=parse_shape(bounds["shape"]), bounds=limits)
+    return InputSpec(spec, GENERATED, rest=maker, shape=parse_shape(bounds["shape"]), bounds=limits)

@@ -1,7 +1,7 @@
-"""The table of losses: what each one computes, written out. Torch-free, so help can show it.
+"""The table of losses with their formulas. Torch-free, so that help can show it.
 
-In the formulas ``x`` is the model's output, ``t`` the target, ``c`` runs over the classes, ``y`` is
-the target's class, and what stands there is summed or averaged as ``reduction`` says.
+In the formulas ``x`` is the model's output, ``t`` the target, ``c`` runs over the classes and ``y``
+is the target's class. ``reduction`` says how the terms become one number.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from typing import NamedTuple
 
 from hookscope.errors import LossError
+from hookscope.specs.suggestions import did_you_mean
 
 TARGETS = "a class index, a list such as 3,7, a label's name, argmax, uniform, or a tensor file"
 TARGET_SUFFIXES = (".npy", ".safetensors", ".pt", ".pth")
@@ -17,16 +18,15 @@ REDUCTIONS = ("mean", "sum", "batchmean")
 
 
 class LossFormula(NamedTuple):
-    """One loss by name.
+    """A loss that can be given by name.
 
     Attributes:
-        name: the word for ``--loss``.
+        name: the value of ``--loss``.
         formula: what is computed.
         raw_formula: what is computed with ``--raw``; often the same.
-        reduction: how the terms become one number unless the user says otherwise: ``batchmean``
-            divides their sum by the batch size, ``mean`` by their count, ``sum`` by nothing. Empty
-            where there is only one term to begin with.
-        raw_reduction: the same with ``--raw``: the default of PyTorch's own loss class.
+        reduction: the default reduction: ``batchmean`` divides the sum of the terms by the batch
+            size, ``mean`` by their count, ``sum`` by nothing. Empty if there is only one term.
+        raw_reduction: the same with ``--raw``: the default of PyTorch's loss class.
         needs_target: whether the loss compares the output with a target.
         summary: one line for the help.
     """
@@ -85,13 +85,21 @@ FORMULAS: dict[str, LossFormula] = {
 }
 
 
-def check_reduction(formula: LossFormula, asked: str | None) -> None:
-    """Raise LossError if ``asked`` is no reduction, or the loss has nothing to reduce."""
-    if asked is None:
+def check_loss_name(name: str) -> None:
+    """Raise LossError, with near names, unless ``name`` is one of ``FORMULAS``."""
+    if name not in FORMULAS:
+        listing = f"The losses are {', '.join(FORMULAS)}."
+        near = did_you_mean(name, FORMULAS)
+        raise LossError(f"There is no loss called {name!r}.", f"{near} {listing}".strip())
+
+
+def check_reduction(formula: LossFormula, reduction: str | None) -> None:
+    """Raise LossError if ``reduction`` is unknown, or the loss has nothing to reduce."""
+    if reduction is None:
         return
-    if asked not in REDUCTIONS:
+    if reduction not in REDUCTIONS:
         raise LossError(
-            f"There is no reduction called {asked!r}.", f"They are {', '.join(REDUCTIONS)}."
+            f"There is no reduction called {reduction!r}.", f"They are {', '.join(REDUCTIONS)}."
         )
     if not formula.reduction:
         raise LossError(
@@ -101,7 +109,7 @@ def check_reduction(formula: LossFormula, asked: str | None) -> None:
 
 
 def check_custom_loss_options(name: str, reduction: str | None, raw: bool) -> None:
-    """Raise LossError if a loss of the user's own is to be reduced, or taken raw, by us."""
+    """Raise LossError if a custom loss is combined with ``reduction`` or ``raw``."""
     for given, option in ((reduction is not None, "--reduction"), (raw, "--raw")):
         if given:
             raise LossError(
@@ -112,22 +120,22 @@ def check_custom_loss_options(name: str, reduction: str | None, raw: bool) -> No
 
 
 def reject_loss_options(loss: object, target: object, reduction: object, raw: bool) -> None:
-    """Raise LossError if anything of a loss is chosen where no backward pass will run."""
-    default = isinstance(target, str) and target == "argmax"
-    given = {"loss": loss, "target": not default, "reduction": reduction, "raw": raw}
-    for name in (name for name, value in given.items() if value not in (None, False)):
+    """Raise LossError if an option of the loss is given without a backward pass."""
+    is_default = isinstance(target, str) and target == "argmax"
+    options = {"loss": loss, "target": not is_default, "reduction": reduction, "raw": raw}
+    for name in (name for name, value in options.items() if value not in (None, False)):
         raise LossError(
             f"--{name} is for the backward pass, and --forward-only leaves that out.",
             f"Leave out one of the two, --{name} or --forward-only.",
         )
 
 
-def is_target_file(word: object) -> bool:
-    """Whether a target's word means a file of a tensor."""
-    return isinstance(word, str) and word.lower().endswith(TARGET_SUFFIXES)
+def is_target_file(target: object) -> bool:
+    """Whether a target is the name of a tensor file."""
+    return isinstance(target, str) and target.lower().endswith(TARGET_SUFFIXES)
 
 
-def check_target(word: str) -> None:
-    """Raise LossError if ``word`` names a file of a tensor that is not there."""
-    if is_target_file(word) and not os.path.isfile(word):
-        raise LossError(f"There is no target file {word!r}.", f"A target is {TARGETS}.")
+def check_target(target: str) -> None:
+    """Raise LossError if ``target`` is a tensor file that is missing."""
+    if is_target_file(target) and not os.path.isfile(target):
+        raise LossError(f"There is no target file {target!r}.", f"A target is {TARGETS}.")

@@ -1,7 +1,7 @@
-"""The file that a command will write: its default name, and whether it may be written.
+"""The file that a command writes: its default name, and whether it may be written.
 
-Everything here is asked before torch is imported, so that a wrong path costs no waiting. The
-writing itself, atomic and repeatable, is in ``tensors/save.py``.
+These checks run before torch is imported, so that a wrong path is reported at once.
+``tensors/save.py`` writes the file.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hookscope.errors import RequestError
 from hookscope.specs.choices import PICTURE_SUFFIXES
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
-ADDRESS = "://"  # stands in that of an object store, and in no path
+ADDRESS = "://"  # is part of the address of an object store, and of no path
 PAGE = ".html"
 MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the first one in JSON
-PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page begins that it wrote
-TRACE_MARK = ("otherData", MARK)  # the first keys, one in the other, of a trace that it wrote
-# What a picture that it wrote tells of who made it, near the beginning or, in a PDF, the end.
+PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page of ours begins
+TRACE_MARK = ("otherData", MARK)  # the first keys, nested, of a trace of ours
+# The author's mark in an image of ours: near the beginning or, in a PDF, near the end.
 PICTURE_MARKS = {
     ".png": f"tEXtSoftware\0{MARK}".encode(),
     ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
     ".pdf": f"/Creator ({MARK})".encode(),
 }
-RECORDINGS = (SUFFIX, NPY, NPZ)  # what a recording is written to
-TABLES = (*RECORDINGS, ".parquet")  # what is exported to
-_MARKLESS = (NPY, ".parquet")  # nothing in them tells who wrote them
+RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
+TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
+_MARKLESS = (NPY, ".parquet")  # they have no place for a mark
 _ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
-# How a report of findings begins that it wrote: the first key of one format, the text of the other.
+# How a report of findings of ours begins: the first key of one format, the text of the other.
 REPORT_MARKS = {
     ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
     ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
@@ -43,7 +43,7 @@ _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
     """Return the name of a command's result in the working folder.
 
-    It does not begin with a layer's name, or a shell would take ``layer3.*`` without quotes for it.
+    It does not begin with a layer's name: a shell would expand an unquoted ``layer3.*`` to it.
 
     >>> default_path("resnet18", "capture").name
     'resnet18.capture.safetensors'
@@ -51,26 +51,26 @@ def default_path(model_name: str, command: str, suffix: str = SUFFIX) -> Path:
     return Path(f"{model_name}.{command}{suffix}")
 
 
-def names_folder(word: str | os.PathLike[str]) -> bool:
-    """Whether an output is a folder: an address, or with a slash at the end, or there is one.
+def names_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path means a folder: an address, a path with a final slash, or an existing folder.
 
     >>> names_folder("features/"), names_folder("s3://lab/run1"), names_folder("a.safetensors")
     (True, True, False)
     """
-    text = os.fspath(word)
+    text = os.fspath(path)
     return ADDRESS in text or text.endswith(("/", os.sep)) or os.path.isdir(text)
 
 
-def holds_features(word: str | os.PathLike[str]) -> bool:
-    """Whether a word names a folder of features, or an address, behind which nothing else lies."""
-    text = os.fspath(word)
+def holds_features(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder of features, or an address, which is always one."""
+    text = os.fspath(path)
     return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
 
 
 def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
-    """Tell whether hookscope wrote ``path``, from its beginning and its end.
+    """Whether hookscope wrote ``path``, as its beginning and its end show.
 
-    ``suffix`` is the kind of file meant: ``.safetensors``, ``.npz``, ``.html``, ``.json``,
+    ``suffix`` is the expected type: ``.safetensors``, ``.npz``, ``.html``, ``.json``,
     ``.sarif``, ``.xml``, or a picture's.
     """
     in_json = ('{{"{}": {{"{}":'.format(*TRACE_MARK).encode(), f'{{"{MARK}": "'.encode())
@@ -103,22 +103,22 @@ def _has_comment(path: Path) -> bool:
 
 
 def header_of(path: str | os.PathLike[str]) -> tuple[dict[str, Any], int]:
-    """Return the table that a safetensors file begins with, and where its values begin.
+    """Return the header of a safetensors file, and the offset of its data.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it begins with something else.
+        ValueError: it has no such header.
     """
     with open(path, "rb") as file:
         return header_in(file)
 
 
 def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """Return the same of a file that is open at its beginning.
+    """Return the same for a file that is open at its beginning.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it begins with something else.
+        ValueError: it has no such header.
     """
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= _HEADER_LIMIT:
@@ -130,21 +130,21 @@ def header_in(file: BinaryIO) -> tuple[dict[str, Any], int]:
 
 
 def recording_ending(path: Path) -> str:
-    """Return the ending of the file that a recording is written to, which tells its format.
+    """Return the suffix of the file of a recording, which determines its format.
 
-    A name without any ending is that of a safetensors file.
+    A name without a suffix is that of a safetensors file.
 
     Raises:
-        RequestError: no recording is written in that format.
+        RequestError: recordings are not written in that format.
     """
     return _known_ending(path, RECORDINGS) if path.suffix else SUFFIX
 
 
 def check_ending(path: Path, *endings: str) -> None:
-    """Make sure that a name does not promise another format than the one that is written.
+    """Check that the suffix of a name matches the format that is written.
 
     Raises:
-        RequestError: it ends otherwise. A name without any ending promises none.
+        RequestError: it has another suffix. A name without a suffix is accepted.
     """
     if path.suffix:
         _known_ending(path, endings)
@@ -162,10 +162,10 @@ def _known_ending(path: Path, endings: Sequence[str]) -> str:
 
 
 def picture_ending(path: Path) -> str:
-    """Return the ending of a picture's name, which tells its format.
+    """Return the suffix of an image file, which determines its format.
 
     Raises:
-        RequestError: no picture is written in that format.
+        RequestError: images are not written in that format.
     """
     ending = path.suffix.lower()
     if ending not in PICTURE_SUFFIXES:
@@ -177,19 +177,19 @@ def picture_ending(path: Path) -> str:
 
 
 def table_ending(path: Path) -> str:
-    """Return the ending of the file that is exported to, which tells its format.
+    """Return the suffix of an exported file, which determines its format.
 
     Raises:
-        RequestError: nothing is exported to that format.
+        RequestError: there is no export to that format.
     """
     return _known_ending(path, TABLES)
 
 
 def check_report_output(path: Path, force: bool) -> bool:
-    """Make sure that a report of findings can be written, as ``check`` does.
+    """Check that a report of findings can be written; return whether it replaces a file.
 
     Raises:
-        RequestError: its ending names no format, or ``check`` raises.
+        RequestError: its suffix is of no such format, or ``check_output`` raises.
     """
     suffix = path.suffix.lower()
     if suffix not in REPORT_MARKS:
@@ -203,18 +203,17 @@ def check_report_output(path: Path, force: bool) -> bool:
 def check_output(
     path: Path, force: bool = False, option: str = "--output", suffix: str = SUFFIX
 ) -> bool:
-    """Make sure that ``path`` can be written, and return whether that replaces a file.
+    """Check that ``path`` can be written; return whether it replaces a file.
 
     Args:
         path: the file to be written.
         force: whether a file that hookscope did not write may be replaced.
-        option: what named the file, for the repair.
-        suffix: the kind of file to be written: ``.safetensors``, ``.html``, ``.json``, or that of a
-            picture.
+        option: the option that named the file, for the hint.
+        suffix: the type of the file: ``.safetensors``, ``.html``, ``.json``, or that of an image.
 
     Raises:
-        RequestError: the folder is missing or cannot be written to, ``path`` is no plain file, or
-            it exists, hookscope did not write it, and ``force`` is not given.
+        RequestError: the folder is missing or not writable, ``path`` is not a plain file, or it
+        exists, hookscope did not write it, and ``force`` is not given.
     """
     if str(path) == "-":
         raise RequestError("The output cannot be '-'.", "Name a file: stdout has the summary.")
@@ -222,7 +221,7 @@ def check_output(
         raise RequestError(
             f"The output {path} is a folder.", f"Name a file in it: {path / f'result{suffix}'}"
         )
-    target = Path(os.path.realpath(path))  # what a link leads to is written, and the link stays
+    target = Path(os.path.realpath(path))  # the target of a link is written; the link stays
     if target.is_symlink():
         raise RequestError(
             f"The output {path} is a link that leads back to itself.",
@@ -241,7 +240,7 @@ def check_output(
         )
     if not path.exists():
         return False
-    # A device or a pipe would be replaced by the rename that ends the writing.
+    # The final rename would replace a device or a pipe.
     if not path.is_file():
         raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
     if not force and not is_hookscope_file(path, suffix):

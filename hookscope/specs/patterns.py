@@ -1,12 +1,13 @@
-"""The layer-glob language, over plain strings.
+"""Patterns of layer names, as plain strings.
 
 ``*`` matches any run of characters, dots included, ``?`` one character, ``[ab]`` and ``[!ab]`` one
-of a set, exactly as in Python's ``fnmatch``; ``{a,b}`` is either; a leading ``!`` takes away. The
+of a set, exactly as in Python's ``fnmatch``; ``{a,b}`` is either; a leading ``!`` excludes. The
 model itself is named ``.``. Matching is case-sensitive.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import translate
@@ -14,6 +15,16 @@ from fnmatch import translate
 from hookscope.errors import LayerError
 
 MAX_ALTERNATIVES = 4096
+
+
+def as_texts(texts: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return several texts as a tuple; a single text or path is accepted too.
+
+    >>> as_texts("fc"), as_texts(["a", "b"])
+    (('fc',), ('a', 'b'))
+    """
+    several = [texts] if isinstance(texts, str | os.PathLike) else texts
+    return tuple(os.fspath(text) for text in several)
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -26,40 +37,47 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Turn one positive pattern into a test of a name.
+    """Compile one positive pattern into a function that tests a name.
 
     Raises:
-        LayerError: a brace is left open, or the braces unfold into thousands of patterns.
+        LayerError: a brace is unbalanced, or the braces expand to thousands of patterns.
     """
     expressions = [re.compile(translate(p)) for p in expand_braces(pattern)]
     return lambda name: any(e.match(name) for e in expressions)
 
 
 def split_exclusions(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Part ``patterns`` into those that add and those that take away (their ``!`` removed).
+    """Split ``patterns`` into those that include and those that exclude, without their ``!``.
 
     >>> split_exclusions(["layer3.*", "!*.bn1"])
     (['layer3.*'], ['*.bn1'])
     """
-    adding: list[str] = []
-    taking: list[str] = []
+    included: list[str] = []
+    excluded: list[str] = []
     for pattern in patterns:
         if pattern in ("", "!"):
             raise LayerError(
                 "A layer pattern is empty.", "Give a name or a glob such as 'layer3.*', or '.'."
             )
-        (taking if pattern.startswith("!") else adding).append(pattern.removeprefix("!"))
-    return adding, taking
+        (excluded if pattern.startswith("!") else included).append(pattern.removeprefix("!"))
+    return included, excluded
+
+
+def check_patterns(patterns: Iterable[str]) -> None:
+    """Raise LayerError if a pattern is empty or cannot be parsed."""
+    for part in split_exclusions(patterns):
+        for pattern in part:
+            compile_pattern(pattern)
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Unfold ``{a,b}`` into one pattern for each choice; choices may nest.
+    """Expand ``{a,b}`` to one pattern for each choice; choices may nest.
 
     >>> expand_braces("layer{1,2}.{conv,bn}1")
     ['layer1.conv1', 'layer1.bn1', 'layer2.conv1', 'layer2.bn1']
 
     Raises:
-        LayerError: a brace has no partner, or there are too many choices.
+        LayerError: a brace is unbalanced, or there are too many choices.
     """
     done: list[str] = []
     waiting = [pattern]
@@ -83,7 +101,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _choices(text: str, opening: int, pattern: str) -> tuple[list[str], int]:
-    """The comma-separated choices of the brace at ``opening``, and where it closes."""
+    """Return the choices in the brace at ``opening``, and the position of its end."""
     depth = 0
     start = opening + 1
     choices: list[str] = []

@@ -8,16 +8,16 @@ from hookscope.errors import RequestError
 
 OUTPUT, INPUT = "output", "input"
 OUTPUT_GRAD, INPUT_GRAD, PARAM_GRAD = "output.grad", "input.grad", "param.grad"
-OP, OP_GRAD = "op", "op.grad"  # what a function returned that was called between modules
+OP, OP_GRAD = "op", "op.grad"  # the result of a function called between modules
 ATTENTION = "attention"  # the weights of one call of attention
-EMITTED = "emitted"  # what a hook of the user's own handed to hookscope.emit
-CAM = "cam"  # where the score of a class comes from, as a map over the image
-ATTRIBUTION = "attribution"  # the share of each entry of the model's input in that score
+EMITTED = "emitted"  # a value that a user hook passed to hookscope.emit
+CAM = "cam"  # a class activation map over the image
+ATTRIBUTION = "attribution"  # the contribution of each entry of the model's input to the score
 
-# Added to a kind and to the name of a tensor: as it was before an edit.
+# The suffix of a kind, and of a tensor's name, for the value before an edit.
 UNEDITED = ".unedited"
 
-# What a user chooses, and which kind that is: of a forward pass, and of a backward pass.
+# The values of --what with their kinds: of a forward pass, and of a backward pass.
 VALUE_KINDS = {"output": OUTPUT, "input": INPUT}
 GRADIENT_KINDS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRAD}
 
@@ -26,17 +26,17 @@ SCORE_GRAD, PARAM_UPDATE = "score.grad", "param.update"
 
 
 def resolve_kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
-    """Return the kinds of records that ``--what`` asks for.
+    """Return the kinds of records that ``--what`` selects.
 
     Args:
-        what: names, in a text with commas between.
+        what: names, or a text of names with commas between.
         known: the kind that each name stands for: ``VALUES`` or ``GRADIENTS``.
 
     Raises:
         RequestError: a name is not among ``known``, or there is none.
 
     Example:
-        >>> sorted(resolve_kinds("output,param", GRADIENTS))
+        >>> sorted(resolve_kinds("output,param", GRADIENT_KINDS))
         ['output.grad', 'param.grad']
     """
     names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)

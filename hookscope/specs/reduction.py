@@ -1,6 +1,6 @@
-"""What is kept of a dataset's rows, as words: a reduction, a dtype, or statistics alone.
+"""What is stored of a dataset's rows: a reduction, a dtype, or only statistics.
 
-Torch-free, so that a wrong word is refused at once. ``extraction/reducer.py`` carries it out.
+Torch-free, so that a mistake is reported at once. ``extraction/reducer.py`` carries it out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ MEAN, MAX, CLS, FLATTEN = "mean", "max", "cls", "flatten"
 TOPK, PCA, HISTOGRAM = "topk", "pca", "histogram"
 SPACE, TOKENS, ALL = "space", "tokens", "all"
 
-COUNTED = (TOPK, PCA)  # K follows the name
+COUNTED = (TOPK, PCA)  # these take a number K
 OVER = (SPACE, TOKENS, ALL)
-_WHOLE = (CLS, FLATTEN)  # what they go over is settled
+_WHOLE = (CLS, FLATTEN)  # these always reduce the same axes
 FORMS = (MEAN, MAX, CLS, FLATTEN, "topk:K", "pca:K", HISTOGRAM)
 _NAMES = tuple(form.partition(":")[0] for form in FORMS)
 
@@ -29,10 +29,10 @@ class Reduction:
     """How each row of a layer's tensor becomes smaller.
 
     Attributes:
-        word: as it was typed.
+        word: the whole spec.
         name: ``mean``, ``max``, ``cls``, ``flatten``, ``topk``, ``pca`` or ``histogram``.
         count: the K of ``topk`` and ``pca``, else 0.
-        over: ``space``, ``tokens`` or ``all``; None for what suits the name and the layer.
+        over: ``space``, ``tokens`` or ``all``; None for the default of the reduction and the layer.
     """
 
     word: str
@@ -43,12 +43,12 @@ class Reduction:
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """What is kept of the rows.
+    """What is stored of the rows.
 
     Attributes:
-        reduction: None to keep tensors whole.
+        reduction: None to store whole tensors.
         dtype: ``float16``, ``bfloat16`` or ``int8`` for floating-point values; None as they are.
-        stats_only: keep statistics of the whole dataset and no row.
+        stats_only: store statistics of the whole dataset and no rows.
     """
 
     reduction: Reduction | None = None
@@ -57,10 +57,10 @@ class StorageOptions:
 
 
 def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool) -> StorageOptions:
-    """Return what the keywords of ``hookscope.extract`` ask for.
+    """Parse the keywords of ``hookscope.extract`` that say what is stored.
 
     Raises:
-        RequestError: a word is unknown, or they contradict each other.
+        RequestError: a value is unknown, or two of them contradict each other.
     """
     if store_dtype is not None and store_dtype not in STORE_DTYPES:
         raise RequestError(
@@ -76,11 +76,11 @@ def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool)
     return StorageOptions(parse_reduction(reduce) if reduce else None, store_dtype, stats_only)
 
 
-def parse_reduction(word: str) -> Reduction:
-    """Return the reduction that ``word`` names: ``NAME[:K][:OVER]``.
+def parse_reduction(spec: str) -> Reduction:
+    """Parse a reduction: ``NAME[:K][:OVER]``.
 
     Raises:
-        RequestError: it names none; offers near ones.
+        RequestError: there is no such reduction; the hint has near names.
 
     Example:
         >>> parse_reduction("topk:5")
@@ -88,16 +88,16 @@ def parse_reduction(word: str) -> Reduction:
         >>> parse_reduction("mean:tokens").over
         'tokens'
     """
-    name, *rest = word.split(":")
+    name, *rest = spec.split(":")
     if name not in _NAMES:
         known = f"Choose among {', '.join(FORMS)}."
-        raise RequestError(f"{word!r} is no reduction.", did_you_mean(name, _NAMES) or known)
+        raise RequestError(f"{spec!r} is no reduction.", did_you_mean(name, _NAMES) or known)
     count = 0
     if name in COUNTED:
         number = rest.pop(0) if rest else ""
         if not (number.isascii() and number.isdigit()) or int(number) < 1:
             raise RequestError(
-                f"{word!r} does not say how many numbers {name} keeps.", f"Write {name}:10, say."
+                f"{spec!r} does not say how many numbers {name} keeps.", f"Write {name}:10, say."
             )
         count = int(number)
     over = rest.pop(0) if rest else None
@@ -106,7 +106,7 @@ def parse_reduction(word: str) -> Reduction:
     if rest or over not in (None, *OVER):
         wrong = rest[0] if rest else str(over)
         raise RequestError(
-            f"{wrong!r} in {word!r} is nothing that a reduction goes over.",
+            f"{wrong!r} in {spec!r} is nothing that a reduction goes over.",
             did_you_mean(wrong, OVER) or f"Choose among {', '.join(OVER)}.",
         )
-    return Reduction(word, name, count, over)
+    return Reduction(spec, name, count, over)

@@ -1,8 +1,9 @@
-"""What is asked for, as typed values that are checked when they are made; without torch.
+"""A request: typed values that are checked when they are made, without torch.
 
-The functions of ``hookscope.api`` make a request of their keywords, and ``execution.prepare`` makes
-a run of it. The fields of a part have the names and the defaults of the keywords, so that
-``chosen_options`` can tell what differs from the defaults.
+The functions of ``hookscope.api`` build a request from their keywords, the command line builds the
+same one from its options, and ``execution.prepare`` prepares a run of it. The fields of a part have
+the names and the defaults of the keywords, so that ``chosen_options`` can find what differs from
+the defaults.
 """
 
 from __future__ import annotations
@@ -14,34 +15,35 @@ from functools import cached_property
 from typing import Any
 
 from hookscope.errors import LossError, RequestError
-from hookscope.specs.catalog import check_attn, check_weights
-from hookscope.specs.choices import DEFAULT_MODEL, DTYPES, PENALTIES
-from hookscope.specs.edit import Edit, check_comparison, check_second_order, parse_edits
+from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
+from hookscope.specs.choices import DEFAULT_MODEL, PENALTIES
+from hookscope.specs.edit import check_second_order
 from hookscope.specs.hook_spec import resolve_hook_kinds
 from hookscope.specs.input_spec import IMAGE_OPTIONS, NO_IMAGE, may_name_image, reject_image_options
+from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.losses import (
     FORMULAS,
     check_custom_loss_options,
+    check_loss_name,
     check_reduction,
     check_target,
     reject_loss_options,
 )
-from hookscope.specs.model_spec import LIVE, ModelSpec, may_name_function, parse_model
-from hookscope.specs.run_options import check_device_map
+from hookscope.specs.model_spec import LIVE, ModelSpec, may_name_function, parse_function
+from hookscope.specs.patterns import as_texts, check_patterns
+from hookscope.specs.run_options import RunOptions, check_device_map
 
 Text = str | os.PathLike[str]
-Hook = str | Callable[..., Any]
-Hooks = Hook | Mapping[str, Hook] | Iterable[Hook]
 
-# In the options of a file's metadata, the one key of a mapping that stands for an object which only
-# Python can hold; with its class. No KEY=VALUE has such a key.
+# In the metadata of a file, the only key of a mapping that stands for a Python object; its value is
+# the object's class. No KEY=VALUE has such a key.
 ONLY_PYTHON = "python object"
 
 
 def chosen_options(part: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass whose values are not the defaults, as JSON can hold them.
+    """Return the fields of a dataclass that differ from their defaults, as values for JSON.
 
-    The model and the input are left out: the metadata describe them by themselves.
+    The model and the input are omitted: the metadata have entries of their own for them.
 
     Example:
         >>> chosen_options(RunOptions(seed=3))
@@ -55,16 +57,6 @@ def chosen_options(part: Any) -> dict[str, Any]:
     return {name: value for name, (value, default) in plain.items() if value != default}
 
 
-def as_texts(texts: Text | Iterable[Text]) -> tuple[str, ...]:
-    """Return the texts given; a lone one, or a path, need not stand in a list.
-
-    >>> as_texts("fc"), as_texts(["a", "b"])
-    (('fc',), ('a', 'b'))
-    """
-    listed = [texts] if isinstance(texts, str | os.PathLike) else texts
-    return tuple(os.fspath(text) for text in listed)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, str | int | float | bool | None):
         return value
@@ -74,27 +66,27 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return {ONLY_PYTHON: type(value).__name__}  # a plain text could be mistaken for a value
+    return {ONLY_PYTHON: type(value).__name__}  # a text could be mistaken for a value
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A model, and how it is loaded where it is named.
+    """A model, and how it is loaded if it is given by name.
 
     Attributes:
         model: its spec, such as ``resnet18`` or ``FILE.py:NAME``, or the module itself.
         weights: ``random``, ``default``, a name of pretrained weights, or a file.
-        rename: prefixes of names in the file and what stands for them in the model.
-        partial: take from the file what fits and leave the rest as built.
+        rename: prefixes of names in the file, each with its replacement in the model.
+        partial: load the weights that match and keep the initial values of the rest.
         model_args: keyword arguments for the class or factory.
-        method: the method to run in place of ``forward``.
+        method: the method to run instead of ``forward``.
         attn: how a model of transformers computes attention.
         trust: open an exported program even if it carries pickles that run code.
 
     Raises:
-        ModelError: the spec names a missing file, or something that is no model.
-        RequestError: the model has no such weights or no choice of attention; or it is a module,
-            which is loaded already.
+        ModelError: the spec names no model, or a missing file.
+        RequestError: the model has no such weights or no choice of attention; or an option of a
+            named model is given for a module.
 
     Example:
         >>> ModelRequest("resnet18").named
@@ -127,13 +119,18 @@ class ModelRequest:
 
     @property
     def named(self) -> bool:
-        """Whether the model is given by its spec, and is yet to be loaded."""
+        """Whether the model is given by its spec rather than as a module."""
         return isinstance(self.model, str | os.PathLike)
 
     @cached_property
     def spec(self) -> ModelSpec | None:
         """The spec, parsed; None for a module."""
-        return parse_model(os.fspath(self.model)) if self.named else None
+        return check_model_spec(os.fspath(self.model)) if self.named else None
+
+    @property
+    def stem(self) -> str:
+        """What the names of files made of this model begin with."""
+        return type(self.model).__name__ if self.spec is None else self.spec.stem
 
     @property
     def source(self) -> str:
@@ -143,13 +140,16 @@ class ModelRequest:
 
 @dataclass(frozen=True)
 class LayerSelection:
-    """Which layers to use: all, or those that meet every condition.
+    """The selected layers: all, or those that meet every condition.
 
     Attributes:
-        layers: patterns of their names; a leading ``!`` takes away.
+        layers: patterns of their names; a leading ``!`` excludes.
         types: class names or globs of them.
         depth: at most this deep; 0 is the model itself.
         leaves: modules without children only.
+
+    Raises:
+        LayerError: a pattern is empty or cannot be parsed.
 
     Example:
         >>> LayerSelection("fc").layers
@@ -164,28 +164,29 @@ class LayerSelection:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_texts(self.layers))
         object.__setattr__(self, "types", as_texts(self.types))
+        check_patterns(self.layers)
 
     @property
     def everything(self) -> bool:
-        """Whether no condition on a layer's name, type or depth is given."""
+        """Whether there is no condition on the name, type or depth."""
         return not (self.layers or self.types or self.depth is not None)
 
 
 @dataclass(frozen=True)
 class InputRequest:
-    """What the model is called with.
+    """The input that the model is called with.
 
     Attributes:
-        input: specs of files and of made tensors, a call value, or None for the model's own example
-            or noise.
+        input: specs of files and of generated tensors, a call value, or None for the model's
+            example or noise.
         shape: of that noise.
-        preprocess: ``imagenet`` or ``none``; None for the weights' own recipe.
-        size: height and width an image is brought to, in pixels.
-        mean: subtracted from each channel of an image whose values lie from 0 to 1.
-        std: what each channel is then divided by.
+        preprocess: ``imagenet`` or ``none``; None for the preset of the weights.
+        size: height and width that an image is resized to, in pixels.
+        mean: subtracted from each channel of an image scaled to 0 to 1.
+        std: each channel is then divided by it.
 
     Raises:
-        InputError: choices for images are made, and no image is given.
+        InputError: there are options for images, and no image.
     """
 
     input: Any = None
@@ -205,112 +206,27 @@ class InputRequest:
         if values is None or isinstance(values, str | os.PathLike):
             values = [] if values is None else [values]
         if not isinstance(values, list | tuple):
-            return True  # a tensor or a Dataset, which is looked at when the batch is built
-        specs = [os.fspath(one) for one in values if isinstance(one, str | os.PathLike)]
+            return True  # a tensor or a Dataset, which is checked when the batch is built
+        specs = [os.fspath(value) for value in values if isinstance(value, str | os.PathLike)]
         return len(specs) < len(values) or any(map(may_name_image, specs))
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How the model runs.
-
-    Attributes:
-        seed: of random weights, noise and dropout, from 0 to 2**63 - 1.
-        dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``; None for the model's own.
-        device: ``cpu``, ``cuda``, ``mps`` or ``auto``; None for ``cpu``, or where a module is.
-        device_map: how a model that is larger than one device is spread over several.
-        max_memory: bytes of weights that a device gets then at most.
-        train: in train mode.
-        generate: how many tokens a language model is to add.
-
-    Raises:
-        RequestError: the seed or the dtype is wrong.
-    """
-
-    seed: int = 0
-    dtype: str | None = None
-    device: str | None = None
-    device_map: str | None = None
-    max_memory: Mapping[str, int] | None = None
-    train: bool = False
-    generate: int | None = None
-
-    def __post_init__(self) -> None:
-        seed: object = self.seed
-        if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise RequestError(f"{seed!r} is no seed.", "Give a whole number from 0 to 2**63 - 1.")
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise RequestError(
-                f"{self.dtype!r} is no dtype to run a model in.", f"Use {', '.join(DTYPES)}."
-            )
-
-
-@dataclass(frozen=True)
-class Interventions:
-    """What is done to a run: edits, and hooks of the user's.
-
-    Attributes:
-        edits: of activations, each ``GLOB=OP:ARG``.
-        grad_edits: of gradients at modules' outputs.
-        compare: run without them too, and record what differs.
-        hooks: functions or their specs, or a dict from globs to either.
-        hook_args: further arguments for the hooks.
-        hook_kind: one kind for all hooks, or one for each.
-
-    Raises:
-        EditError: an edit cannot be read, or there is nothing to compare with.
-        RequestError: there are kinds or arguments of hooks, and no hook.
-    """
-
-    edits: Iterable[str] = ()
-    grad_edits: Iterable[str] = ()
-    compare: bool = False
-    hooks: Hooks = ()
-    hook_args: Mapping[str, Any] | None = None
-    hook_kind: Iterable[str] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("edits", "grad_edits", "hook_kind"):
-            object.__setattr__(self, name, as_texts(getattr(self, name)))
-        if not isinstance(self.hooks, Mapping | str) and not callable(self.hooks):
-            object.__setattr__(self, "hooks", tuple(self.hooks))
-        check_comparison(self.compare, self.value_edits, self.gradient_edits, self.hooks)
-
-    @cached_property
-    def value_edits(self) -> tuple[Edit, ...]:
-        """The edits of activations, parsed."""
-        return parse_edits(self.edits)
-
-    @cached_property
-    def gradient_edits(self) -> tuple[Edit, ...]:
-        """The edits of gradients, parsed."""
-        return parse_edits(self.grad_edits, gradients=True)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of hooks that were given."""
-        return tuple(self.hook_kind)
-
-    @property
-    def hook_count(self) -> int:
-        """How many hooks there are."""
-        return 1 if isinstance(self.hooks, str) or callable(self.hooks) else len(tuple(self.hooks))
-
-
-@dataclass(frozen=True)
 class LossRequest:
-    """What is differentiated.
+    """The loss, or penalty, that is differentiated.
 
     Attributes:
         loss: its name, a function or the spec of one; None for ``ce``, and ``sum`` with a penalty.
         target: a class, several for a batch, a label, ``argmax``, ``uniform`` or a tensor file.
-        reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
-        raw: the loss straight on the model's output, without softmax or sigmoid.
-        penalty: ``gp`` for the gradient penalty of the loss in place of the loss.
-        forward_only: leave the backward pass out.
+        reduction: ``mean``, ``sum`` or ``batchmean``; None for the default of the loss.
+        raw: apply the loss to the model's output without softmax or sigmoid.
+        penalty: ``gp`` for the gradient penalty of the loss instead of the loss.
+        forward_only: run no backward pass.
 
     Raises:
-        LossError: the choices do not go together, or the target's file is missing.
+        LossError: there is no such loss or penalty, two options contradict each other, or the
+            file of the target is missing.
+        RequestError: the file of the function is missing.
     """
 
     loss: str | Callable[..., Any] | None = None
@@ -332,10 +248,14 @@ class LossRequest:
                 f"With --penalty the score is summed over the batch, not {self.reduction}.",
                 "Leave out --reduction: the norm is then that of each sample's own gradient.",
             )
-        if self.name in FORMULAS:
-            check_reduction(FORMULAS[self.name], self.reduction)
-        elif callable(self.loss) or may_name_function(self.name):
+        if callable(self.loss):
             check_custom_loss_options(self.name, self.reduction, self.raw)
+        elif may_name_function(self.name):
+            check_custom_loss_options(self.name, self.reduction, self.raw)
+            parse_function(self.name)
+        else:
+            check_loss_name(self.name)
+            check_reduction(FORMULAS[self.name], self.reduction)
         check_target(self.target)
 
     @property
@@ -347,7 +267,7 @@ class LossRequest:
 
     @property
     def is_default(self) -> bool:
-        """Whether no loss, target or way to take it was chosen."""
+        """Whether no option of the loss was chosen."""
         return not chosen_options(replace(self, forward_only=False))
 
 
@@ -356,16 +276,16 @@ class Request:
     """One run of one model.
 
     Attributes:
-        command: the command, or function of the API, that asks.
-        model: what runs.
-        layers: which of its layers are meant.
-        input: what it is called with.
-        run: how it runs.
-        interventions: what is done to the run.
-        loss: what is differentiated; None for a forward pass alone.
+        command: the command, or the function of the API.
+        model: the model.
+        layers: the selected layers.
+        input: the input.
+        run: how the model runs.
+        interventions: edits and user hooks.
+        loss: the loss; None for a forward pass only.
 
     Raises:
-        RequestError: parts of it do not go together.
+        RequestError: two of the parts contradict each other.
 
     Example:
         >>> request = Request("capture", ModelRequest("resnet18"), LayerSelection(["layer3.*"]))
@@ -377,12 +297,12 @@ class Request:
     model: ModelRequest
     layers: LayerSelection = LayerSelection()
     input: InputRequest = InputRequest()
-    run: RunOptions = RunOptions()
-    interventions: Interventions = Interventions()
+    run: RunOptions = RunOptions()  # noqa: RUF009 - it is frozen
+    interventions: Interventions = Interventions()  # noqa: RUF009 - it is frozen
     loss: LossRequest | None = None
 
     def __post_init__(self) -> None:
-        run, changes = self.run, self.interventions
+        run, interventions = self.run, self.interventions
         if run.device_map is not None or run.max_memory:
             check_device_map(run.device_map, run.max_memory, run.device, self.model.source)
         if run.device_map is not None and not self.model.named:
@@ -391,18 +311,19 @@ class Request:
                 "Spread it yourself before you hand it over: accelerate.dispatch_model(model,"
                 " accelerate.infer_auto_device_map(model)).",
             )
-        if changes.kinds or changes.hook_count:
-            resolve_hook_kinds(changes.kinds, changes.hook_count, verb=self.command)
-        if changes.hook_args and not changes.hook_count:
+        kinds, hook_count = tuple(interventions.hook_kind), interventions.hook_count
+        if kinds or hook_count:
+            resolve_hook_kinds(kinds, hook_count, verb=self.command)
+        if interventions.hook_args and not hook_count:
             raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
         penalty = self.loss.penalty if self.loss is not None else None
-        check_second_order(penalty, changes.gradient_edits, changes.kinds)
+        check_second_order(penalty, interventions.gradient_edits, kinds)
 
     def chosen(self, options: Any = None) -> dict[str, Any]:
-        """Return what was chosen beyond the defaults, by keyword, for the metadata of a result.
+        """Return the options that differ from the defaults, by keyword, for the metadata.
 
         Args:
-            options: a dataclass of what only this command has.
+            options: a dataclass of the options that only this command has.
         """
         parts = [self.model, self.layers, self.input, self.run, self.interventions]
         parts += [part for part in (self.loss, options) if part is not None]

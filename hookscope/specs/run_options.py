@@ -1,38 +1,72 @@
-"""Demands on single words, the same wherever a keyword takes one of a few."""
+"""How a model runs: seed, dtype, device, and its distribution over several devices."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import DEVICE_MAPS
+from hookscope.specs.choices import DEVICE_MAPS, DTYPES, check_choice
 from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT
 
-_DEVICE = re.compile(r"cpu|mps|cuda:\d+")
+_DEVICE = re.compile(r"auto|(cpu|cuda|mps)(:\d{1,2})?")
+_DEVICE_WITH_MEMORY = re.compile(r"cpu|mps|cuda:\d+")
 
 
-def check_choice(keyword: str, word: str, known: Iterable[str]) -> None:
-    """Raise RequestError if ``word`` is not among those that ``keyword`` takes."""
-    if word not in known:
-        raise RequestError(
-            f"{word!r} is no value of {keyword}.", f"Choose among {', '.join(known)}."
-        )
+@dataclass(frozen=True)
+class RunOptions:
+    """How the model runs.
+
+    Attributes:
+        seed: of random weights, noise and dropout, from 0 to 2**63 - 1.
+        dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``; None for the model's own.
+        device: ``cpu``, ``cuda``, ``mps`` or ``auto``; None for ``cpu``, or the device of a module.
+        device_map: how a model that is larger than one device is distributed over several.
+        max_memory: the maximum of bytes of weights on each device.
+        train: in train mode.
+        generate: how many tokens a language model generates.
+
+    Raises:
+        RequestError: the seed, the dtype or the device is wrong.
+    """
+
+    seed: int = 0
+    dtype: str | None = None
+    device: str | None = None
+    device_map: str | None = None
+    max_memory: Mapping[str, int] | None = None
+    train: bool = False
+    generate: int | None = None
+
+    def __post_init__(self) -> None:
+        seed: object = self.seed
+        if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise RequestError(f"{seed!r} is no seed.", "Give a whole number from 0 to 2**63 - 1.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise RequestError(
+                f"{self.dtype!r} is no dtype to run a model in.", f"Use {', '.join(DTYPES)}."
+            )
+        # In Python it may be a torch.device, whose text is its name.
+        if self.device is not None and not _DEVICE.fullmatch(str(self.device)):
+            raise RequestError(
+                f"{str(self.device)!r} is no device to run on.", "Use cpu, cuda, mps or auto."
+            )
 
 
 def check_device_map(
     device_map: str | None, max_memory: Mapping[str, int] | None, device: str | None, source: str
 ) -> None:
-    """Refuse what does not go with a model that is spread over devices.
+    """Raise RequestError if an option contradicts a device map.
 
     Args:
-        device_map: how it is to be spread; None for not at all.
+        device_map: how the model is distributed; None for one device.
         max_memory: bytes by device.
-        device: the one device that it is to run on.
+        device: the single device to run on.
         source: where the model comes from.
 
     Raises:
-        RequestError: they do not go together, or a word is wrong.
+        RequestError: they contradict each other, or a value is unknown.
     """
     if device_map is None:
         if max_memory:
@@ -48,7 +82,7 @@ def check_device_map(
             "Give one of them; HOOKSCOPE_DEVICE counts as --device.",
         )
     for name in max_memory or ():
-        if not _DEVICE.fullmatch(name):
+        if not _DEVICE_WITH_MEMORY.fullmatch(name):
             raise RequestError(f"{name!r} is no device of --max-memory.", "Use cuda:0, mps or cpu.")
     if source in (TORCHSCRIPT, EXPORTED):
         kind = "A scripted" if source == TORCHSCRIPT else "An exported"

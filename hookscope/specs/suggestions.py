@@ -1,7 +1,7 @@
-"""Near names for a word that matched nothing: "did you mean".
+"""Suggestions of similar names ("did you mean") for a name that does not exist.
 
-Substrings come first (``vit`` should offer ``vit_b_16``, which edit distance ranks far away),
-then names at a small edit distance.
+Names that contain the text come first: ``vit`` should suggest ``vit_b_16``, which a similarity
+ratio alone would rank low.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     >>> near("resnt18", ["alexnet", "resnet18", "resnet34"])
     ['resnet18', 'resnet34']
     """
-    from difflib import SequenceMatcher  # only where something was mistyped
+    from difflib import SequenceMatcher  # only needed for a mistake
 
     wanted = word.lower()
     if not wanted:
@@ -34,7 +34,7 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
         text = name.lower()
         return wanted in text or SequenceMatcher(None, wanted, text).ratio() >= 0.6
 
-    # Comparing takes a moment each: what a file lists may be millions of names, or very long ones.
+    # Each comparison takes time, and a file may hold millions of names, or very long ones.
     names = [name for name in islice(names, _COMPARED) if len(name) <= _LONGEST]
     return sorted(filter(resembles, dict.fromkeys(names)), key=rank)[:count]
 

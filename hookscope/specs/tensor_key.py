@@ -1,4 +1,4 @@
-"""Which tensors of a file are meant, and which part of each: ``layer3.*/output[0,3]``."""
+"""Selection of tensors in a file, and of a part of each: ``layer3.*/output[0,3]``."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ _SLICE = re.compile(r"(.*?)\[([^\]a-zA-Z!?*]*)\]", re.DOTALL)
 _ENTRY = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?|(\.\.\.)")
 
 
-def choose_keys(words: Sequence[str], keys: Sequence[str], path: object) -> list[tuple[str, Index]]:
-    """Return the keys that ``words`` mean, each with the part of it that is asked for.
+def choose_keys(
+    selectors: Sequence[str], keys: Sequence[str], path: object
+) -> list[tuple[str, Index]]:
+    """Return the keys that ``selectors`` select, each with a slice.
 
-    A word is a key, a glob over keys, or the name of a layer (or a glob over those) for all that is
-    recorded of it. Numbers in brackets at its end are a slice, as numpy takes it. Keys come in the
-    order of the words, those of one word in the order of ``keys``.
+    A selector is a key, a glob of keys, or the name or glob of layers for all their records.
+    Numbers in brackets at its end are a slice as in numpy. Keys come in the order of the selectors,
+    those of one selector in the order of ``keys``.
 
     Args:
-        words: what was asked for.
-        keys: what the file holds, in order.
-        path: the file, for the error's sentence.
+        selectors: what to select.
+        keys: the keys in the file, in order.
+        path: the file, for error messages.
 
     Raises:
-        RequestError: a word matches nothing, or its slice cannot be read.
+        RequestError: a selector matches nothing, or its slice cannot be parsed.
 
     Example:
         >>> choose_keys(["conv?", "fc/output[0,...]"], ["conv1/output", "fc/output"], "a")
         [('conv1/output', (Ellipsis,)), ('fc/output', (0, Ellipsis))]
     """
     found: dict[tuple[str, str], tuple[str, Index]] = {}
-    for word in words:
-        pattern, index = (word, WHOLE) if word in keys else split_slice(word)
+    for selector in selectors:
+        pattern, index = (selector, WHOLE) if selector in keys else split_slice(selector)
         chosen = [pattern] if pattern in keys else _matching(pattern, keys)
-        if not chosen and index != WHOLE:  # conv[12] may be a glob after all
-            chosen, index = _matching(word, keys), WHOLE
+        if not chosen and index != WHOLE:  # conv[12] may be a glob
+            chosen, index = _matching(selector, keys), WHOLE
         if not chosen:
             near = did_you_mean(pattern, [*keys, *(key.rpartition("/")[0] for key in keys)])
             listed = f"'hookscope show {path}' lists what is in it."
@@ -50,8 +52,8 @@ def choose_keys(words: Sequence[str], keys: Sequence[str], path: object) -> list
     return list(found.values())
 
 
-def split_slice(word: str) -> tuple[str, Index]:
-    """Part a word into what stands before its slice and the slice.
+def split_slice(selector: str) -> tuple[str, Index]:
+    """Split a selector into the part before its slice, and the slice.
 
     Raises:
         RequestError: the brackets at its end hold no slice.
@@ -60,14 +62,14 @@ def split_slice(word: str) -> tuple[str, Index]:
         >>> split_slice("a/output[0,2:4]"), split_slice("a[bc]")
         (('a/output', (0, slice(2, 4, None))), ('a[bc]', (Ellipsis,)))
     """
-    match = _SLICE.fullmatch(word)
+    match = _SLICE.fullmatch(selector)
     if match is None:
-        return word, WHOLE
+        return selector, WHOLE
     return match[1], tuple(_entry(text.strip(), match[2]) for text in match[2].split(","))
 
 
 def slice_text(index: Index) -> str:
-    """Return a slice as it is written behind a key, empty for all of it.
+    """Return a slice as text to append to a key; empty for the whole tensor.
 
     Example:
         >>> slice_text((0, slice(None, 4), ...)), slice_text(WHOLE)

@@ -1,7 +1,7 @@
-"""How far two tensors may lie apart and still count as the same, by dtype.
+"""Default tolerances for comparing tensors, by dtype.
 
-The numbers are those of ``torch.testing.assert_close``, whose documentation has the table. They
-stand here so that two files are compared without torch; a test holds them against torch's own.
+The numbers are those of ``torch.testing.assert_close``, whose documentation has the table. They are
+listed here so that files are compared without torch; a test compares them with torch's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 from hookscope.errors import RequestError
 
-# By dtype, rtol and atol. Whatever is not listed (integers, bools, float8) must be equal.
+# rtol and atol by dtype. Dtypes that are not listed (integers, bool, float8) must be equal.
 DEFAULT_TOLERANCES = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
@@ -26,7 +26,7 @@ DEFAULT_TOLERANCES = {
 def tolerances(
     a: str, b: str, atol: float | None = None, rtol: float | None = None
 ) -> tuple[float, float]:
-    """Return ``(atol, rtol)`` for tensors of two dtypes: those given, else the looser default.
+    """Return ``(atol, rtol)`` for two dtypes; a None becomes the looser of their defaults.
 
     >>> tolerances("float32", "bfloat16"), tolerances("float32", "float32", atol=0)
     ((1e-05, 0.016), (0, 1.3e-06))
@@ -37,11 +37,7 @@ def tolerances(
 
 
 def check_tolerances(atol: float | None, rtol: float | None) -> None:
-    """Refuse a tolerance that is negative or not a finite number.
-
-    Raises:
-        RequestError: one is.
-    """
+    """Raise RequestError if a tolerance is negative or not finite."""
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not 0 <= value < math.inf:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""A gate in the graph of autograd: what flows back through it is shown to a function, all at once.
+"""A gate in the graph of autograd: a function gets all gradients that pass it at once.
 
 PyTorch's own backward hooks put a gate of views into the graph, and a view refuses to be changed in
 place. This one hands on clones, so that models that work in place run as they are.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
-from hookscope.tensors.clones import (
+from hookscope.tensors.input_clones import (
     InputClone,
     clone_preserving_strides,
     with_type_and_attributes,
@@ -26,7 +26,7 @@ GradHook = Callable[[Grads], Grads]
 
 
 class GradientGate(torch.autograd.Function):
-    """Clones going forward; going back, the gradients as a function returns them."""
+    """Returns clones forward; passes the gradients through a function backward."""
 
     @staticmethod
     def forward(ctx: Any, function: GradHook, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -54,7 +54,7 @@ def insert_gradient_gate(value: Any, function: GradHook) -> Any:
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
-        >>> gate(x, lambda grads: (grads[0] * 10,)).sum().backward()
+        >>> insert_gradient_gate(x, lambda grads: (grads[0] * 10,)).sum().backward()
         >>> x.grad
         tensor([10., 10.])
     """
@@ -98,40 +98,40 @@ class BackwardHookPair:
             once the gradients at the inputs are known; returns what goes on in place of
             ``grad_input``. Where nothing further back asks for a gradient it is called with None
             for each input, as soon as those at the outputs are known.
-        arrived: told of the gradients at the outputs, when they come.
+        on_grad: called with the gradients at the outputs when they arrive.
     """
 
     def __init__(
         self,
         function: Callable[[Grads, Grads], Grads],
-        arrived: Callable[[Grads], None] | None = None,
+        on_grad: Callable[[Grads], None] | None = None,
     ) -> None:
         self.function = function
-        self.arrived = arrived
+        self.on_grad = on_grad
         self._inputs = 0
         self._from_output: Grads = ()
-        self._lent: list[InputClone] = []
+        self._clones: list[InputClone] = []
 
     def enter(self, args: Any) -> Any:
         """Return what to call the module with."""
         gated = insert_gradient_gate(args, lambda grads: self.function(grads, self._from_output))
-        given = distinct_tensors(args)
-        self._inputs = len(given)
-        for old, new in zip(given.values(), distinct_tensors(gated).values(), strict=True):
+        inputs = distinct_tensors(args)
+        self._inputs = len(inputs)
+        for old, new in zip(inputs.values(), distinct_tensors(gated).values(), strict=True):
             if new is not old:
-                self._lent.append(InputClone.of(old, new))
+                self._clones.append(InputClone.of(old, new))
         return gated
 
     def leave(self, output: Any) -> Any:
         """Return what to hand on in place of ``output``; a change in place reaches the caller."""
-        gated = bool(self._lent)
-        while self._lent:  # a clone that is kept here would keep the graph, and that keeps this
-            write_back(self._lent.pop(0))
+        gated = bool(self._clones)
+        while self._clones:  # a clone that is kept here would keep the graph, and that keeps this
+            write_back(self._clones.pop(0))
 
         def on_output(grads: Grads) -> Grads:
             self._from_output = grads
-            if self.arrived is not None:
-                self.arrived(grads)
+            if self.on_grad is not None:
+                self.on_grad(grads)
             if not gated:
                 self.function((None,) * self._inputs, grads)
             return grads

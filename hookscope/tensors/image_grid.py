@@ -33,7 +33,7 @@ class ImageGrid:
 
         Example:
             >>> import torch
-            >>> Grid(2, 3, "NLC", prefix=1).maps(torch.zeros(1, 7, 5)).shape
+            >>> ImageGrid(2, 3, "NLC", prefix=1).maps(torch.zeros(1, 7, 5)).shape
             torch.Size([1, 5, 2, 3])
         """
         if self.layout == "NHWC":
@@ -64,7 +64,7 @@ def find_image_grid(
 
     Example:
         >>> find_image_grid((1, 197, 768), 1, (224, 224))
-        Grid(height=14, width=14, layout='NLC', prefix=1)
+        ImageGrid(height=14, width=14, layout='NLC', prefix=1)
         >>> find_image_grid((1, 7, 7, 768), 1, (224, 224)).layout
         'NHWC'
     """

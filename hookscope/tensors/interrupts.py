@@ -187,7 +187,7 @@ class _Restored(SignalSafeContext[T]):
 def signal_safe(manager: AbstractContextManager[T]) -> SignalSafeContext[T]:
     """Return a context manager that no signal interrupts while it is entered or left.
 
-    >>> with restored(contextmanager(lambda: iter("a"))()) as letter:
+    >>> with signal_safe(contextmanager(lambda: iter("a"))()) as letter:
     ...     letter
     'a'
     """

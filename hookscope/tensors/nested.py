@@ -38,7 +38,7 @@ def unreadable_reason(tensor: Tensor) -> str:
     """Return why the values of a tensor cannot be read and stored; empty if they can.
 
     Example:
-        >>> unreadable(torch.ones(1)), unreadable(torch.ones(1, device="meta"))
+        >>> unreadable_reason(torch.ones(1)), unreadable_reason(torch.ones(1, device="meta"))
         ('', 'on the meta device, where tensors have no values')
     """
     if is_functorch_tensor(tensor):
@@ -80,6 +80,10 @@ def _can_be_converted(dtype: torch.dtype) -> bool:
     return True
 
 
+# Arguments of these types hold no tensors; most arguments of a call are of one of them.
+_LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+
+
 def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[TensorPath, Tensor]]:
     """Yield ``(path, tensor)`` for every tensor in ``value``, in order; a lone tensor has path ().
 
@@ -103,7 +107,7 @@ def _walk(
                 yield (*path, str(i)), part
         else:
             yield path, value
-    elif id(value) not in above:  # a structure that holds itself is opened once
+    elif type(value) not in _LEAVES and id(value) not in above:  # one that holds itself, once
         for name, item in _items(value):
             yield from _walk(item, (*path, name), (*above, id(value)), whole)
 
@@ -150,7 +154,7 @@ def _mapped(  # no function within a function: one that calls itself would hold 
         if id(item) not in replaced:
             replaced[id(item)] = change(path, item)
         return replaced[id(item)]
-    if id(item) in above:
+    if type(item) in _LEAVES or id(item) in above:
         return item
     old = list(_items(item))
     inside = (*above, id(item))

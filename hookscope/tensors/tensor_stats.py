@@ -22,7 +22,7 @@ def summarize(tensor: Tensor) -> Stats:
     """Return the statistics of ``tensor``: any shape, dtype or device.
 
     Raises:
-        HookscopeError: its values cannot be read: see ``tensors.unreadable``.
+        HookscopeError: its values cannot be read: see ``unreadable_reason``.
 
     Example:
         >>> s = summarize(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
@@ -74,7 +74,7 @@ def sum_of_squares(values: Tensor) -> tuple[float, int]:
     NaN or infinite, with the exponent 0, where an entry is.
 
     Example:
-        >>> squares(torch.tensor([3.0, 4.0], dtype=torch.float64))
+        >>> sum_of_squares(torch.tensor([3.0, 4.0], dtype=torch.float64))
         (25.0, 0)
     """
     parts = (torch.view_as_real(values.resolve_conj()) if values.is_complex() else values).reshape(
@@ -107,7 +107,7 @@ def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
     change of value.
 
     Example:
-        >>> [block.tolist() for block in blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
+        >>> [block.tolist() for block in numpy_blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
         [[1.0, 1.0, 1.0, 1.0]]
     """
     for block in _dense(tensor.detach()).reshape(-1).split(BLOCK):

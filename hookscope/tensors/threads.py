@@ -1,7 +1,7 @@
 """Which recordings the calls of a thread belong to, and what only one thread may do at a time.
 
-A hook stands on a module, and any thread may call that module. A recording is that of the thread
-that opened it. To it belong too:
+A hook is attached to a module, and any thread may call that module. A recording is that of the
+thread that opened it. To it belong too:
 
 - the threads in which autograd runs a backward pass that such a thread started. On the CPU that is
   the thread itself; each GPU has one of its own. PyTorch hands what is kept in its thread-local

@@ -284,10 +284,10 @@ def test_detectors_are_captured_and_have_gradients(name: str) -> None:
 
 
 def test_a_large_recording_is_told_before_it_is_made(caplog: pytest.LogCaptureFixture) -> None:
-    from hookscope.execution import forward as execute
+    from hookscope.execution import size_estimate
 
     with caplog.at_level(logging.INFO, "hookscope"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execute, "LARGE", 10**5)
+        patch.setattr(size_estimate, "LARGE", 10**5)
         hookscope.capture("resnet18", shape=(1, 3, 64, 64), layers=["layer1.*"])
     assert "size: about 0.0 GB will be recorded" in caplog.text
 

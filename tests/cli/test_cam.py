@@ -12,6 +12,7 @@ from PIL import Image
 
 from hookscope.analysis.cams.overlay import BAR, GAP, LINE, MIDDLE, SHARE
 from hookscope.views.images.colors import SEQUENTIAL
+from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
 
 pytestmark = pytest.mark.slow
@@ -131,6 +132,6 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     from hookscope.views.text.cam import cam_lines
 
     shot = hookscope.cam(DIGITS, input=[FIVE, FIVE])
-    lines = cam_lines(shot, width)
+    lines = cam_lines(shot, TextOptions(width))
     assert all(cell_len(line.plain) <= width for line in lines)
     assert any("0,4" in line.plain for line in lines)

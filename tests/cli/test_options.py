@@ -11,6 +11,7 @@ import pytest
 
 from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
+from hookscope.specs.input_spec import InputSpec
 
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
@@ -42,7 +43,8 @@ SAMPLES = {
     "what": ("input, output", ("input", "output")),
     "ops": ("1", True),
     "attention": ("1", True),
-    "input": ("one.png", ["one.png"]),
+    "input": ("one.png", [InputSpec("one.png", "image", path="one.png")]),
+    "extract input": ("one.png", ["one.png"]),
     "edit": ("conv1=zero fc=scale:2", ("conv1=zero", "fc=scale:2")),
     "grad-edit": ("fc=sign", ("fc=sign",)),
     "compare": ("1", True),
@@ -277,7 +279,7 @@ def test_several_inputs_in_a_variable_are_parted_as_in_path(parse, monkeypatch) 
     for name in ("a b.png", "c.png"):
         Path(name).write_bytes(PNG)
     monkeypatch.setenv("HOOKSCOPE_CAPTURE_INPUT", os.pathsep.join(["a b.png", "c.png"]))
-    assert parse("capture").params["input"] == ["a b.png", "c.png"]
+    assert [spec.word for spec in parse("capture").params["input"]] == ["a b.png", "c.png"]
 
 
 def test_a_variable_that_nothing_reads_is_warned_of(run) -> None:

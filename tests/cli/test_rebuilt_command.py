@@ -44,7 +44,7 @@ def test_the_command_is_rebuilt_from_what_the_file_tells(line, parse) -> None:
     metadata = {
         "command": verb,
         "model": {"word": given["model"], "source": "torchvision"},
-        "inputs": [{"word": word, "sha256": "00"} for word in given["input"] or ()],
+        "inputs": [{"word": spec.word, "sha256": "00"} for spec in given["input"] or ()],
         "options": options,
     }
     again = shlex.split(original_command(metadata))

@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from hookscope.results.records import Coverage
 from hookscope.results.trace_events import Trace, TraceEvent
+from hookscope.views.text.text_table import TextOptions
 from hookscope.views.text.trace import trace_lines
 from tests.conftest import REPO
 
@@ -104,7 +105,7 @@ def test_a_trace_fits_every_terminal(width: int | None) -> None:
         for way in ("forward", "backward")
         for n in range(3)
     )
-    lines = [line.plain for line in trace_lines(Trace(events, Coverage(), {}), width)]
+    lines = [line.plain for line in trace_lines(Trace(events, Coverage(), {}), TextOptions(width))]
     assert width is None or max(map(len, lines)) <= width
     assert sum("layer1" in line for line in lines) == 6
     if width is None:

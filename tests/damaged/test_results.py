@@ -1,4 +1,4 @@
-"""Damaged files of results, in everything that reads one: a sentence and exit status 2."""
+"""Damaged files of results: every command that reads them ends with a message and exit status 2."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from hookscope.errors import ResultsFileError, StoreError
 from hookscope.files import strict_json
 from hookscope.results.capture_file import open_capture
 from hookscope.specs.output_path import MARK, header_of
+from hookscope.views import display
 from hookscope.views.images.feature_maps import read_feature_maps
 from hookscope.views.images.tensor_view import read_tensor_view
 from hookscope.views.text.documents import show_document
-from hookscope.views.text.show import provenance_lines, tensor_lines
-from hookscope.views.text.summary import summary_lines
+from hookscope.views.text.show import provenance_lines
 from hookscope.views.text.terminal_maps import map_lines
+from hookscope.views.text.text_table import PIPE, TextOptions
 from tests.conftest import REPO
 from tests.damage import altered, damaged, endure
 
@@ -59,12 +60,12 @@ MAKE: dict[str, Callable[[], hookscope.Capture]] = {
 
 def show(path: Path) -> None:
     capture = open_capture(path)
-    summary_lines(capture, 80)
-    summary_lines(capture, None)
-    provenance_lines(capture, 80)
+    display.text(capture, TextOptions(80))
+    display.text(capture, PIPE)
+    provenance_lines(capture, TextOptions(80))
     strict_json.dumps(show_document(capture, str(path)))
     for record in capture.records[:3]:
-        tensor_lines(read_tensor_view(capture, record.key), 80, ascii=False)
+        display.text(read_tensor_view(capture, record.key), TextOptions(80))
 
 
 def maps(path: Path) -> None:
@@ -94,7 +95,7 @@ READ: dict[str, Callable[[Path], object]] = {
 
 
 def contents(whole: bytes, rounds: int, seed: int) -> Iterator[bytes]:
-    """A file of results with bytes changed, and with its metadata changed and otherwise sound."""
+    """Files of results with changed bytes, and intact files with changed metadata."""
     yield from damaged(whole, rounds, seed)
     length = int.from_bytes(whole[:8], "little")
     table, rest = json.loads(whole[8 : 8 + length]), whole[8 + length :]
@@ -114,7 +115,7 @@ def endured(folder: Path, made: str, rounds: int, seed: int) -> None:
     whole = (folder / "whole").read_bytes()
     path = folder / "a.safetensors"
     for name, read in READ.items():
-        if name not in ("maps", "patch"):  # not every tensor has maps, or a layer to go to
+        if name not in ("maps", "patch"):  # not every tensor has maps, or a layer
             assert endure(path, [whole], lambda read=read: read(path)) == 0
         refused = endure(path, contents(whole, rounds, seed), lambda read=read: read(path))
         assert refused > rounds
@@ -213,7 +214,7 @@ def test_the_command_refuses_a_damaged_file_in_a_sentence(run, tmp_path: Path, a
     info = json.loads(table["__metadata__"][MARK])
     table["__metadata__"][MARK] = json.dumps({**info, "versions": {"\x1b[31m": 5}})
     (work / "sly").write_bytes(packed(table, whole[start:]))
-    # diff takes a cut-off file for no capture, and says that
+    # diff reports that a truncated file is not a capture
     for name in ("sly",) if arguments[0] == "diff" else ("cut", "sly"):
         done = run(*arguments, name)
         assert done.rc == 2

@@ -1,4 +1,4 @@
-"""A folder of photographs' likenesses, and a small model that is quick to run on them."""
+"""A folder of generated photos, and a small model that runs fast on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def example_input():
 
 @pytest.fixture
 def photos(tmp_path) -> Path:
-    """Twelve JPEG files, a PNG and a text between them, and a model in small.py beside."""
+    """Twelve images, one of them a PNG, a text file, and a model in small.py beside the folder."""
     folder = tmp_path / "photos"
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -50,22 +50,22 @@ def photos(tmp_path) -> Path:
 
 
 def begin_again(out: Path) -> None:
-    """Make of a finished folder one in which each shard is known by itself."""
-    place = parse_location(out)
-    told = folder.read_json(place, "manifest.json")
+    """Turn a finished folder into an unfinished one with an entry in ``.parts`` per shard."""
+    location = parse_location(out)
+    told = folder.read_json(location, "manifest.json")
     finished = {"schema", "shards", "fired", "silent", "fitted"}
-    manifest.start_run(place, {name: told[name] for name in told if name not in finished})
+    manifest.start_run(location, {name: told[name] for name in told if name not in finished})
 
 
 def leave_unfinished(out: Path, lost: int) -> None:
-    """Make of a finished folder one that was cut short before the shard from row ``lost`` on."""
+    """Turn a finished folder into one of a run interrupted before the shard of row ``lost``."""
     begin_again(out)
     (out / manifest.part_name(lost)).unlink()
     (out / folder.shard_name(lost)).unlink()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file under a folder, by its path there."""
+    """The content of every file in a folder, by its relative path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -74,7 +74,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def weight_map(out: Path) -> dict[str, str]:
-    """Which file holds which tensor, as the index of a folder tells."""
+    """The file of each tensor, by the index of a folder."""
     index = json.loads((out / "features.safetensors.index.json").read_text())
     found: dict[str, str] = index["weight_map"]
     return found

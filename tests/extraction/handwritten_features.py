@@ -1,6 +1,6 @@
-"""A folder of features written by hand, with safetensors' own writer: what readers must understand.
+"""A folder of features written by hand, with safetensors' writer, which readers must understand.
 
-It follows what docs/datasets.md tells of the folder, and uses nothing of hookscope.
+It follows docs/datasets.md, and uses nothing of hookscope.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ def write_features(
 
 
 def ramp(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Every entry a number of its own."""
+    """A tensor with a different number in every entry."""
     numbers = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
     return (numbers - 7).to(dtype)

@@ -1,4 +1,4 @@
-"""Rows of two models never come together: what a run goes on with is the model that began it."""
+"""Rows of two models are never mixed: a run is resumed only with the model that began it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tar archives that somebody else made: nothing is unpacked, and nothing is left out in silence."""
+"""Foreign tar archives: nothing is unpacked, and nothing is skipped without a message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
 
 
 def write(path: Path, *parts: tuple[bytes, bytes]) -> Path:
-    """Headers, each with the bytes behind it."""
+    """Write headers, each followed by its bytes."""
     data = b"".join(head + body + bytes(-len(body) % 512) for head, body in parts)
     path.write_bytes(data + bytes(1024))
     return path
@@ -48,7 +48,7 @@ def image(name: str, shade: int = 0) -> tuple[bytes, bytes]:
 
 @contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """Ends what hangs."""
+    """Fail if the block takes too long."""
 
     def stop(number: int, frame: object) -> None:
         raise AssertionError("it hangs")
@@ -68,7 +68,7 @@ def test_names_that_leave_the_folder_are_names_and_nothing_is_written(photos, tm
     before = contents(tmp_path)
     out = tmp_path / "out"
     hookscope.extract(f"{tmp_path}/small.py:Small", out, layers="conv", input=str(path), workers=0)
-    assert [one["path"] for one in hookscope.open(out).inputs] == [f"{path}::{n}" for n in names]
+    assert [one["path"] for one in hookscope.load(out).inputs] == [f"{path}::{n}" for n in names]
     after = {name: data for name, data in contents(tmp_path).items() if not name.startswith("out/")}
     assert after == before
     assert not os.path.exists("/etc/out.png")
@@ -102,7 +102,7 @@ def test_a_hard_link_to_an_image_before_it_is_that_image(tmp_path: Path, caplog)
 def test_a_member_stored_with_holes_is_not_read_as_if_it_had_none(tmp_path: Path, caplog) -> None:
     holes = bytearray(member("holes.png", tarfile.GNUTYPE_SPARSE, size=512))
     holes[386:398], holes[398:410] = b"00000000000\0", b"00000001000\0"
-    holes[483:495] = b"77777777777\0"  # of eight gigabytes one block is stored
+    holes[483:495] = b"77777777777\0"  # of eight gigabytes only one block is stored
     holes[148:156] = b" " * 8
     holes[148:156] = b"%06o\0 " % sum(holes)
     path = write(tmp_path / "a.tar", (bytes(holes), bytes(512)), image("good.png"))

@@ -1,4 +1,4 @@
-"""Rows of complex numbers, stored by value whatever view they come as."""
+"""Rows of complex numbers are stored by value, whatever view the tensor is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_conjugate_and_negative_views_are_stored_by_value(tmp_path, batch: int) 
     hookscope.extract(
         Views(), tmp_path / "out", input=TensorDataset(x), batch=batch, layers=".", workers=0
     )
-    stored = hookscope.open(tmp_path / "out")
+    stored = hookscope.load(tmp_path / "out")
     z = torch.complex(x, x.flip(1) + 1)
     expected = {"conj": torch.complex(z.real, -z.imag), "imag": -z.imag, "plain": z}
     for name, value in expected.items():

@@ -1,4 +1,4 @@
-"""Features in one file: the values are those of the shards, and the file is whole or not there."""
+"""Features in one file: the values are those of the shards, and the file is complete or absent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 import hookscope
 from hookscope.errors import RequestError, StoreError
 
-from .by_hand import ramp, write_features
+from .handwritten_features import ramp, write_features
 
 TENSORS = {
     "ids/output": ramp(7, dtype=torch.int64),
@@ -30,7 +30,7 @@ TENSORS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Seven rows in shards of three, and int8 with a scale."""
+    """Seven rows in shards of three, and int8 rows with a scale."""
     values = {**TENSORS, "q/output": torch.arange(-7, 7, dtype=torch.int8).reshape(7, 2)}
     scales = {"q/output": torch.tensor([0.5, 1, 2, float("nan"), 0, 1e-3, 4])}
     return write_features(tmp_path / "features", values, 3, scales)
@@ -139,7 +139,7 @@ import sys
 import hookscope
 def peak():
     return int([line for line in open('/proc/self/status') if 'VmHWM' in line][0].split()[1])
-hookscope.open(sys.argv[1])["a"][:1]
+hookscope.load(sys.argv[1])["a"][:1]
 before = peak()
 hookscope.export(sys.argv[1], sys.argv[2])
 print(peak() - before)

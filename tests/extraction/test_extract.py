@@ -1,4 +1,4 @@
-"""A dataset through a model: the rows are those of a capture, whatever happens on the way."""
+"""A model run over a dataset: the rows equal those of a capture in every situation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def extract(photos: Path, folder: Path, **more):
 
 
 def joined(folder: Path, key: str) -> torch.Tensor:
-    """All rows of a key, read by safetensors alone with the index."""
+    """All rows of a key, read with safetensors and the index only."""
     index = json.loads((folder / "features.safetensors.index.json").read_text())["weight_map"]
     own = [name for name in index if name.startswith(f"{key}[")]
     parts = []
@@ -109,7 +109,7 @@ def test_the_pass_ends_after_the_last_wanted_layer(photos, tmp_path) -> None:
             [sys.executable, "-c", run], cwd=tmp_path, capture_output=True, text=True, check=True
         )
         seen[stop] = (done.stdout + done.stderr).count("past the last layer")
-    # Two passes without values and one to find the input; then one for each of three batches.
+    # Two passes on the meta device and one to find the input, then one for each of three batches.
     assert seen[False] - seen[True] == 3
     stopped = json.loads((tmp_path / "outTrue" / "manifest.json").read_text())
     assert stopped["stopped_after"] == "relu"
@@ -135,7 +135,7 @@ def test_passes_of_a_wrapped_model_end_early(tmp_path, wrapper) -> None:
     given = {"layers": layer, "batch": 2, "workers": 0, "input": TensorDataset(rows)}
     done = hookscope.extract(wrapper(net), tmp_path / "out", **given)
     assert done.manifest["stopped_after"] == layer
-    assert len(past) == 2  # those without values
+    assert len(past) == 2  # the passes on the meta device
     assert torch.equal(joined(tmp_path / "out", f"{layer}/output"), net[:2](rows))
 
 
@@ -204,7 +204,7 @@ def test_killed_at_random_moments_it_ends_with_the_undisturbed_bytes(photos, tmp
     model = (tmp_path / "small.py").read_text()
     slow = model.replace("def forward(self, x):", "def forward(self, x):\n        SLEEP")
     dice = random.Random(0)
-    # However late the signal comes, there is something left to be done.
+    # However late the signal comes, there is still work to do.
     wait = "import time, glob; time.sleep(600 * (len(glob.glob('out/rows-*')) > LIMIT) or 0.1)"
     wait = wait.replace("LIMIT", "int(open('limit').read())")
     (tmp_path / "small.py").write_text(slow.replace("SLEEP", wait))
@@ -275,7 +275,7 @@ def test_a_list_from_windows_and_names_that_are_no_text(photos, tmp_path) -> Non
     except OSError:
         pytest.skip("the file system takes no such names")
     extract(photos, tmp_path / "out")
-    paths = hookscope.open(tmp_path / "out").inputs.paths
+    paths = hookscope.load(tmp_path / "out").inputs.paths
     assert os.fsencode(str(paths[0])) == odd
     extract(photos, tmp_path / "out", resume=True)
     names = tmp_path / "list.txt"
@@ -382,7 +382,7 @@ def test_several_processes_write_what_one_writes(photos, tmp_path, processes, ba
         read_json(parse_location(tmp_path / word), "manifest.json") for word in ("one", "out")
     )
     assert weight_map(tmp_path / "out") == weight_map(tmp_path / "one")
-    assert theirs.pop("model") != ours.pop("model")  # the words that name the file differ
+    assert theirs.pop("model") != ours.pop("model")  # the paths of the file differ
     assert theirs == ours
 
 
@@ -408,7 +408,7 @@ def test_a_path_does_for_a_word(photos, tmp_path) -> None:
 
 def test_a_store_with_folders_gets_the_same_files(photos, tmp_path) -> None:
     extract(photos, tmp_path / "disk")
-    out = tmp_path / "store" / "run"  # fsspec's way to the disk, which makes no folders by itself
+    out = tmp_path / "store" / "run"  # fsspec's local file system, which creates no folders
     extract(photos, f"local://{out}")
     assert contents(out) == contents(tmp_path / "disk")
 

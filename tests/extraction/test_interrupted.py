@@ -1,4 +1,4 @@
-"""Runs whose disk fills up or whose processes die: what they say, and that they can be finished."""
+"""Runs whose disk is full or whose processes die: their messages, and that they can be resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORDS = ("small.py:Small", "--layer", "relu", "--input", "photos", "--batch", "4
 
 @pytest.fixture
 def capture(photos, clean_environment) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command in a process that may be limited; shards of four rows, 33 kB each."""
+    """Run the command in a process that may have limits; shards have four rows, 33 kB each."""
 
     def run(folder: Path, *more: str, limit: int = resource.RLIM_INFINITY):
         command = [sys.executable, "-m", "hookscope", "extract", *WORDS, "--shard-size", "1"]
@@ -90,7 +90,13 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     assert contents(out) == contents(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize(("limit", "more"), [(20_000, ()), (3_000, ("--stats-only",))])
+@pytest.mark.parametrize(
+    ("limit", "more"),
+    [
+        (20_000, ()),
+        pytest.param(3_000, ("--stats-only",), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_files_that_may_not_grow_end_the_run_with_a_sentence(
     capture, tmp_path, limit, more
 ) -> None:
@@ -125,7 +131,7 @@ hookscope.extract("small.py:Small", sys.argv[1], layers=["relu", "head"], input=
 
 @pytest.fixture
 def launch(photos, tmp_path) -> Callable[..., None]:
-    """Runs a script whose process of rank 1, or another, dies on its fourth row."""
+    """Run a script whose process of rank 1, or another, dies at its fourth row."""
     (tmp_path / "dying.py").write_text(DYING)
 
     def run(*words: str, well: bool = True, rank: int = 1) -> None:
@@ -145,7 +151,7 @@ def launch(photos, tmp_path) -> Callable[..., None]:
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(
     launch, tmp_path, rank: int
 ) -> None:
@@ -155,7 +161,14 @@ def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("how", [TORCHRUN, (*TORCHRUN[:2], "--master-port", "29417")], ids=len)
+@pytest.mark.parametrize(
+    "how",
+    [
+        TORCHRUN,
+        pytest.param((*TORCHRUN[:2], "--master-port", "29417"), marks=pytest.mark.exhaustive),
+    ],
+    ids=len,
+)
 def test_started_again_before_it_began_a_run_does_not_go_on_from_older_results(
     launch, photos, tmp_path, how
 ) -> None:
@@ -224,7 +237,7 @@ def test_any_process_killed_from_outside_and_any_number_of_them_finish_the_run(
 
 
 class Full(Location):
-    """A folder without room as long as the second shard's beginning takes it."""
+    """A folder that is full while the unfinished second shard takes the space."""
 
     def __init__(self, word: str) -> None:
         super().__init__(word)
@@ -245,20 +258,20 @@ class Full(Location):
 
 
 class Gone(Location):
-    """A folder that takes no shard."""
+    """A folder in which no shard can be published."""
 
-    def take(self, scratch: Path, name: str) -> None:
+    def publish(self, scratch: Path, name: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
 
-def write_three_rows(place: Location) -> None:
-    def begin(place: Location, shard: Shard) -> ShardFile:
-        file = ShardFile(place, shard, [StoredColumn("a/output", (1,), torch.float32)])
-        if shard.first and isinstance(place, Full):
-            place.refused.wait()
+def write_three_rows(location: Location) -> None:
+    def begin(location: Location, shard: Shard) -> ShardFile:
+        file = ShardFile(location, shard, [StoredColumn("a/output", (1,), torch.float32)])
+        if shard.first and isinstance(location, Full):
+            location.refused.wait()
         return file
 
-    with BackgroundWriter(place, begin) as writing:
+    with BackgroundWriter(location, begin) as writing:
         for first, last in ((0, 2), (2, 3)):
             values = {"a/output": torch.ones(last - first, 1)}
             lines = [{"row": row} for row in range(first, last)]
@@ -266,9 +279,9 @@ def write_three_rows(place: Location) -> None:
 
 
 def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) -> None:
-    place = Full(str(tmp_path))
-    write_three_rows(place)
-    assert sorted(place.names()) == [".parts/00000000.json", shard_name(0)]
+    location = Full(str(tmp_path))
+    write_three_rows(location)
+    assert sorted(location.names()) == [".parts/00000000.json", shard_name(0)]
 
 
 def test_a_shard_that_cannot_be_finished_after_the_last_batch_ends_the_run(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""A Dataset or a DataLoader of the user's own through a model."""
+"""Runs of a model over a user's Dataset or DataLoader."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_what_items_draw_depends_neither_on_processes_nor_on_interruptions(home)
     (home / "two" / "rows-00000008.safetensors").unlink()
     extract("data.py:noisy", "two", **given, resume=True)
     assert contents(home / "one") == contents(home / "two")
-    found = hookscope.open("one")
+    found = hookscope.load("one")
     assert list(found.inputs.skipped) == [6]
     assert "the disk is on fire" in found.inputs.skipped[6]
     assert torch.isnan(found["head"].torch()[:]).all(1).nonzero().tolist() == [[6]]
@@ -233,7 +233,7 @@ def test_a_process_that_dies_while_it_reads_is_told_of(home, tmp_path) -> None:
     assert "--workers" in caught.value.hint
     extract(Deadly(VALUES), tmp_path / "out", resume=True)
     extract(Tensors(VALUES), tmp_path / "whole")
-    found, expected = (hookscope.open(tmp_path / name)["head"][:] for name in ("out", "whole"))
+    found, expected = (hookscope.load(tmp_path / name)["head"][:] for name in ("out", "whole"))
     assert (found == expected).all()
 
 

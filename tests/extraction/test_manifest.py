@@ -1,4 +1,4 @@
-"""Files that describe a folder of results: damage is noticed and mended, names stay inside it."""
+"""Files that describe a folder of results: damage is detected and repaired, names stay inside."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.results.features import folder, manifest
 from hookscope.results.features.location import Location, parse_location
 
-from .by_hand import ramp, write_features
 from .conftest import contents, leave_unfinished
+from .handwritten_features import ramp, write_features
 
 MODEL = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
 VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
@@ -35,11 +35,11 @@ def extract(out: Path, **more) -> object:
 
 
 def flipped(data: bytes, every: int = 1, bits: Iterator[int] | None = None) -> Iterator[bytes]:
-    """The bytes with one bit changed: one in every so many bytes, or each bit of each byte."""
-    for place in range(0, len(data), every):
+    """The bytes with one bit flipped, for each bit of every n-th byte."""
+    for location in range(0, len(data), every):
         for bit in range(8) if bits is None else (next(bits),):
             changed = bytearray(data)
-            changed[place] ^= 1 << bit
+            changed[location] ^= 1 << bit
             yield bytes(changed)
 
 
@@ -53,7 +53,7 @@ def notices(out: Path) -> bool:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """Four rows in two shards, and as few bytes beside them as a run writes."""
+    """Four rows in two shards, with descriptions as short as possible."""
     out = tmp_path / "small"
     hookscope.extract(
         nn.Sequential(nn.Linear(2, 1)),
@@ -86,21 +86,21 @@ def test_every_flipped_bit_is_noticed(small: Path, name: str) -> None:
 
 
 def test_no_bit_of_a_json_file_can_be_flipped_unnoticed(tmp_path: Path) -> None:
-    place = parse_location(tmp_path)
+    location = parse_location(tmp_path)
     value = {"options": {"checksum": "00000000"}, "rows": 1, "word": '\n "checksum": "00000000"'}
-    folder.write_json(place, "a.json", value)
-    assert folder.read_json(place, "a.json") == value
+    folder.write_json(location, "a.json", value)
+    assert folder.read_json(location, "a.json") == value
     for data in flipped((tmp_path / "a.json").read_bytes()):
         (tmp_path / "a.json").write_bytes(data)
         with pytest.raises(ResultsFileError, match=r"Cannot read a\.json"):
-            folder.read_json(place, "a.json")
+            folder.read_json(location, "a.json")
 
 
 def test_a_folder_written_before_there_were_checksums_opens(tmp_path: Path) -> None:
     old = write_features(tmp_path / "old", {"fc/output": ramp(4, 2)}, 2)
     assert "checksum" not in (old / "manifest.json").read_text()
     assert hookscope.verify(old).ok
-    assert np.array_equal(hookscope.open(old)["fc"][:], ramp(4, 2).numpy())
+    assert np.array_equal(hookscope.load(old)["fc"][:], ramp(4, 2).numpy())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -112,7 +112,7 @@ def test_a_damaged_manifest_is_mended_from_its_copy(tmp_path, caplog, kind, dama
     file = out / "manifest.json"
     file.unlink() if damage is None else file.write_text(damage)
     with pytest.raises((RequestError, ResultsFileError)):
-        hookscope.open(out)
+        hookscope.load(out)
     with caplog.at_level(logging.WARNING, "hookscope"):
         assert extract(out, **kind, resume=True).resumed == 6
     assert contents(out) == whole
@@ -141,7 +141,7 @@ def test_where_nothing_tells_of_the_run_all_rows_are_done_again(tmp_path, caplog
 
 
 def unfinished(out: Path, **kind) -> dict[str, bytes]:
-    """Leave a folder of which the last shard is missing; return what it was when it was whole."""
+    """Remove the last shard of a folder; return its files when it was complete."""
     extract(out, **kind)
     whole = contents(out)
     leave_unfinished(out, 4)
@@ -156,7 +156,7 @@ def test_a_damaged_plan_is_mended(tmp_path, caplog, kept: bool) -> None:
     if not kept:
         (out / INDEX).unlink()
     with pytest.raises(StoreError, match=r"not finished: 4 of \? rows"):
-        hookscope.open(out)
+        hookscope.load(out)
     with caplog.at_level(logging.WARNING, "hookscope"):
         assert extract(out, resume=True).resumed == (4 if kept else 0)
     assert contents(out) == whole
@@ -215,9 +215,9 @@ def rename_in(out: Path, name: str) -> None:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "open": lambda out: hookscope.open(out)["fc"][:],
+    "open": lambda out: hookscope.load(out)["fc"][:],
     "export": lambda out: hookscope.export(out, out.parent / "all.npy"),
-    "tensors": lambda out: hookscope.open(out)["fc"].torch()[:],
+    "tensors": lambda out: hookscope.load(out)["fc"].torch()[:],
 }
 
 
@@ -249,7 +249,7 @@ def test_a_link_within_the_folder_and_a_link_to_the_folder_are_followed(tmp_path
     (out / SHARD).symlink_to("sub/x")
     (tmp_path / "link").symlink_to(out)
     for each in (out, tmp_path / "link"):
-        assert np.array_equal(hookscope.open(each)["fc"][:], ramp(4, 2).numpy())
+        assert np.array_equal(hookscope.load(each)["fc"][:], ramp(4, 2).numpy())
         assert hookscope.verify(each).ok
 
 
@@ -259,9 +259,9 @@ def test_the_other_files_are_not_read_through_links_that_lead_out(tmp_path, name
     shutil.move(out / name, tmp_path / "x")
     (out / name).symlink_to(tmp_path / "x")
     assert notices(out)
-    if name != INDEX:  # which readers do without
+    if name != INDEX:  # which readers do not need
         with pytest.raises(ResultsFileError, match="leads out of"):
-            hookscope.open(out).inputs[0]
+            hookscope.load(out).inputs[0]
 
 
 def test_resume_replaces_a_link_and_leaves_what_it_led_to(tmp_path: Path) -> None:
@@ -322,8 +322,13 @@ def test_what_is_known_of_a_shard_names_no_file_outside(tmp_path: Path) -> None:
 def test_a_place_follows_no_name_out_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "x").write_text("")
-    place = Location(str(tmp_path / "in"))
+    location = Location(str(tmp_path / "in"))
     for name in ("../x", str(tmp_path / "x"), "../in/../x"):
-        for use in (place.open, place.size, place.remove, lambda name: place.write(name, b"")):
+        for use in (
+            location.open,
+            location.size,
+            location.remove,
+            lambda name: location.write(name, b""),
+        ):
             with pytest.raises(ResultsFileError, match="leads out of"):
                 use(name)

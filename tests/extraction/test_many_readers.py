@@ -1,4 +1,4 @@
-"""Features of no row, one and very many, read by several at once and by workers of a DataLoader."""
+"""Features of zero, one and very many rows, read by several threads and DataLoader workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookscope.errors import RequestError
 from hookscope.results.features.features import Features
 from hookscope.results.features.shards import MAX_OPEN
 
-from .by_hand import ramp, write_features
+from .handwritten_features import ramp, write_features
 
 MANY = 100_000
 READERS = 8
@@ -28,7 +28,7 @@ READERS = 8
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """So many rows of three numbers, in more shards than are kept open at once."""
+    """Rows of three numbers in more shards than are kept open at once."""
     folder = tmp_path_factory.mktemp("many") / "features"
     tensors = {"a/output": ramp(MANY, 3), "i/output": ramp(MANY, dtype=torch.int64)}
     return write_features(folder, tensors, MANY // (MAX_OPEN + 22))
@@ -41,7 +41,7 @@ def whole() -> np.ndarray:
 
 def test_a_folder_without_rows_says_so(run, tmp_path: Path) -> None:
     folder = write_features(tmp_path / "f", {"fc/output": ramp(0, 2)}, 2)
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     assert (len(features), features.keys, list(features.inputs)) == (0, ("fc/output",), [])
     for use in (lambda: features["fc"], lambda: features.dataset("fc")):
         with pytest.raises(RequestError, match="holds no rows"):
@@ -59,7 +59,7 @@ def test_a_folder_without_rows_says_so(run, tmp_path: Path) -> None:
 )
 def test_one_row_is_indexed_as_an_array_of_one(tmp_path: Path, index: object) -> None:
     folder = write_features(tmp_path / "f", {"fc/output": ramp(1, 2)}, 2)
-    found, wanted = hookscope.open(folder)["fc"][index], ramp(1, 2).numpy()[index]
+    found, wanted = hookscope.load(folder)["fc"][index], ramp(1, 2).numpy()[index]
     assert found.shape == wanted.shape and np.array_equal(found, wanted)
     for ending in ("npy", "safetensors", "parquet"):
         assert hookscope.export(folder, tmp_path / f"a.{ending}").rows[0].shape == (1, 2)
@@ -89,22 +89,22 @@ def indices() -> dict[str, object]:
 @pytest.mark.parametrize("name", indices())
 def test_of_very_many_rows_each_index_gives_what_numpy_gives(many, whole, name: str) -> None:
     index = indices()[name]
-    rows = hookscope.open(many)["a"]
+    rows = hookscope.load(many)["a"]
     found, wanted = rows[index], whole[index]
     assert found.shape == wanted.shape and np.array_equal(found, wanted)
     assert np.array_equal(rows.torch()[index].numpy(), wanted)
 
 
 def test_the_lines_of_very_many_rows_are_found(many: Path) -> None:
-    inputs = hookscope.open(many).inputs
+    inputs = hookscope.load(many).inputs
     assert [inputs[row]["row"] for row in (0, 1, 54_321, -1)] == [0, 1, 54_321, MANY - 1]
     assert [entry["row"] for entry in inputs[99_990::3]] == [99_990, 99_993, 99_996, 99_999]
     assert hookscope.verify(many).ok
 
 
 def read_at_random(rows: object, seed: int) -> bool:
-    """Whether what one reader finds is right; ``rows`` are an array on disk, or a folder."""
-    array = rows if not isinstance(rows, str) else hookscope.open(rows)["a"]
+    """Whether a reader gets the right values; ``rows`` is an array on disk, or a folder."""
+    array = rows if not isinstance(rows, str) else hookscope.load(rows)["a"]
     source, expected = np.random.default_rng(seed), ramp(MANY, 3).numpy()
     for _ in range(20):
         index = source.integers(0, MANY, 50)
@@ -123,16 +123,16 @@ def test_eight_threads_read_one_array_at_once(many: Path, sums: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", ["array", "folder"])
 def test_eight_processes_read_one_folder_at_once(many: Path, sent: str) -> None:
-    what = hookscope.open(many)["a"] if sent == "array" else str(many)
+    what = hookscope.load(many)["a"] if sent == "array" else str(many)
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(READERS, mp_context=context) as pool:
         assert all(pool.map(read_at_random, [what] * READERS, range(READERS)))
 
 
 def test_an_array_on_disk_is_sent_as_its_place_and_not_as_its_values(many, whole) -> None:
-    rows = hookscope.open(many)["a"]
+    rows = hookscope.load(many)["a"]
     rows[::1000]  # with shards open
-    for sent in (rows, rows.torch(), hookscope.open(many).dataset("a", with_path=True)):
+    for sent in (rows, rows.torch(), hookscope.load(many).dataset("a", with_path=True)):
         data = pickle.dumps(sent)
         again = pickle.loads(data)
         assert len(again) == MANY
@@ -156,7 +156,7 @@ class Mine(Dataset):
 
 if __name__ == "__main__":
     import hookscope
-    features = hookscope.open(sys.argv[1])
+    features = hookscope.load(sys.argv[1])
     features["a"][::500]  # with shards open
     for dataset in (Mine(features), features.dataset("a", with_path=True)):
         part = torch.utils.data.Subset(dataset, range(0, len(dataset), 499))
@@ -182,6 +182,6 @@ def test_arrays_on_disk_go_to_workers_of_a_dataloader(many, whole, tmp_path, sta
 
 
 def test_a_dataloader_reads_every_row_once_in_any_order(many: Path) -> None:
-    loader = DataLoader(hookscope.open(many).dataset("i"), batch_size=5000, shuffle=True)
+    loader = DataLoader(hookscope.load(many).dataset("i"), batch_size=5000, shuffle=True)
     seen = torch.cat(list(loader))
     assert torch.equal(seen.sort().values, ramp(MANY, dtype=torch.int64))

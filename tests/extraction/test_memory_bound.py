@@ -1,4 +1,4 @@
-"""What a run holds in memory at once is what it counts on."""
+"""A run needs no more memory than its estimate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_batches_held_behind_a_slow_disk_fit_into_the_memory(tmp_path, monke
 
     def slowly(file: ShardFile, first: int, values: dict[str, torch.Tensor]) -> int:
         deadline = time.monotonic() + 300
-        while True:  # until the run has once waited for room to put the next batch
+        while True:  # until the run has waited once because the queue was full
             time.sleep(0.1)
             tensors = [one for one in gc.get_objects() if type(one) is torch.Tensor]
             wide = [one for one in tensors if one.shape[1:] == (77,) and not one.is_meta]

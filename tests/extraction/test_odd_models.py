@@ -1,4 +1,4 @@
-"""Models that are not as most are: batches of one row, random numbers."""
+"""Unusual models: batches of one row, random numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VALUES = torch.rand(11, 4, generator=torch.Generator().manual_seed(0))
 def extract(model: nn.Module, folder: Path, **more):
     more = {"batch": 5, "shard_size": 1, "workers": 0, "layers": "."} | more
     hookscope.extract(model, folder, input=TensorDataset(VALUES), **more)
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     return features[features.keys[0]].torch()[:]
 
 
@@ -69,7 +69,7 @@ def test_a_shape_that_depends_on_the_batch_is_told_so(tmp_path) -> None:
 
 
 class Drawing(nn.Module):
-    """Draws from each of the generators that there are."""
+    """A model that draws from every random generator."""
 
     def forward(self, x):
         return x + random.random() + np.random.rand() + torch.rand(())
@@ -88,12 +88,12 @@ def test_what_a_model_draws_does_not_depend_on_interruptions(tmp_path) -> None:
 
 
 class Deadly(nn.Module):
-    """Kills the process that reads, while it runs itself."""
+    """A model that kills the worker process while it runs."""
 
     def forward(self, x):
         for process in multiprocessing.active_children():
             os.kill(process.pid, signal.SIGKILL)
-            time.sleep(300)  # which the news of that death ends
+            time.sleep(300)  # interrupted by the error of the dead worker
         return x * 1
 
 

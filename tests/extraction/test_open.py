@@ -1,4 +1,4 @@
-"""What a run over a dataset wrote, opened: arrays on disk that answer as those in memory do."""
+"""Reading features: arrays on disk behave like arrays in memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hypothesis.extra import numpy as hnp
 from torch.utils.data import DataLoader, Dataset
 
 import hookscope
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.results.features.folder import write_json
 from hookscope.results.features.location import parse_location
 from tests.test_architecture import heavy_after
 
-from .by_hand import ramp, write_features
+from .handwritten_features import ramp, write_features
 
 SHAPE = (7, 3, 2)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seven rows in shards of three; of the last layer two calls."""
+    """Seven rows in shards of three; the last layer has two calls."""
     tensors = {
         "conv/output": ramp(*SHAPE),
         "bf/output": ramp(7, 4, dtype=torch.bfloat16),
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_keys_rows_and_shapes_are_told_without_reading_a_shard(folder: Path, tmp_path) -> None:
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     assert (len(features), features.rows) == (7, 7)
     assert features.keys[0] == "conv/output" and list(features) == list(features.keys)
     assert "conv/output" in features and "conv" not in features
@@ -54,7 +54,7 @@ def test_keys_rows_and_shapes_are_told_without_reading_a_shard(folder: Path, tmp
 
 
 def test_a_layer_or_a_key_names_its_rows(folder: Path) -> None:
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     assert features["conv"].key == features["conv/output"].key == "conv/output"
     assert features["fc:2"].key == "fc:2/output"
     with pytest.raises(RequestError, match=r"'cnv' matches nothing.*\nDid you mean conv"):
@@ -88,7 +88,7 @@ INDICES = st.one_of(
 
 @given(INDICES)
 def test_any_index_gives_what_it_gives_of_an_array_in_memory(folder: Path, index: object) -> None:
-    whole, rows = ramp(*SHAPE).numpy(), hookscope.open(folder)["conv"]
+    whole, rows = ramp(*SHAPE).numpy(), hookscope.load(folder)["conv"]
     try:
         wanted = whole[index]
     except (IndexError, ValueError, TypeError) as error:
@@ -109,7 +109,7 @@ def test_dtypes_that_numpy_has_not_keep_their_values(folder: Path, name: str) ->
         "ids": ramp(7, dtype=torch.int64),
         "flags": ramp(7, 2) > 0,
     }[name]
-    rows = hookscope.open(folder)[name]
+    rows = hookscope.load(folder)[name]
     plain = wanted.float().numpy() if name in ("bf", "f8") else wanted.numpy()
     assert rows.dtype == plain.dtype == rows[2].dtype
     assert np.array_equal(rows[:], plain)
@@ -124,14 +124,14 @@ def test_dtypes_that_numpy_has_not_keep_their_values(folder: Path, name: str) ->
 
 
 def test_tensors_may_be_written_to(folder: Path) -> None:
-    rows = hookscope.open(folder)["conv"]
+    rows = hookscope.load(folder)["conv"]
     rows.torch()[2:4].zero_()
     rows[2:4][:] = 0
     assert np.array_equal(rows[:], ramp(*SHAPE).numpy())
 
 
 def test_numpy_takes_all_rows_and_a_loop_one_after_the_other(folder: Path) -> None:
-    rows = hookscope.open(folder)["conv"]
+    rows = hookscope.load(folder)["conv"]
     assert np.array_equal(np.asarray(rows), ramp(*SHAPE).numpy())
     assert np.asarray(rows, np.float64).dtype == np.float64
     assert [row.sum() for row in rows] == [row.sum() for row in ramp(*SHAPE).numpy()]
@@ -144,7 +144,7 @@ def test_int8_is_multiplied_by_the_scale_of_its_row(tmp_path: Path) -> None:
     scale = torch.tensor([0.5, 1e-3, float("nan"), 0.0, 7.0])
     key = "conv/output"
     folder = write_features(tmp_path / "f", {key: values}, 2, scales={key: scale})
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     wanted = values.numpy() * scale.numpy()[:, None, None]
     assert features.keys == (key,) and features["conv"].dtype == np.float32
     for index in (
@@ -166,7 +166,7 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     (folder / "rows-00000002.safetensors").unlink()
     with (folder / "rows-00000004.safetensors").open("ab") as file:
         file.write(b"more")
-    rows = hookscope.open(folder)["fc"]
+    rows = hookscope.load(folder)["fc"]
     assert np.array_equal(rows[:2], ramp(6, 4).numpy()[:2])
     with pytest.raises(StoreError, match=r"rows-00000002.safetensors in .* is missing.\n.*verify"):
         rows[1:3]
@@ -177,7 +177,7 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
 def test_rows_tell_where_they_came_from(tmp_path: Path) -> None:
     bad = {1: "'photos/1é.jpg' is no image."}
     folder = write_features(tmp_path / "f", {"fc/output": ramp(5, 2)}, 2, skipped=bad)
-    inputs = hookscope.open(folder).inputs
+    inputs = hookscope.load(folder).inputs
     assert len(inputs) == 5
     assert [entry["row"] for entry in inputs] == [inputs[i]["row"] for i in range(5)]
     assert inputs[-1]["path"] == "photos/4é.jpg" == inputs.paths[4]
@@ -187,13 +187,13 @@ def test_rows_tell_where_they_came_from(tmp_path: Path) -> None:
         inputs[5]
     (folder / "inputs.jsonl").write_text('{"row": 0}\n')
     with pytest.raises(StoreError, match="it has 1 lines for 5 rows"):
-        hookscope.open(folder).inputs[0]
+        hookscope.load(folder).inputs[0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_dataloader_gives_rows_and_paths_in_its_order(folder: Path, workers: int) -> None:
-    dataset = hookscope.open(folder).dataset("conv", with_path=True)
+    dataset = hookscope.load(folder).dataset("conv", with_path=True)
     assert isinstance(dataset, Dataset) and len(dataset) == 7
     order = [6, 0, 3, 3, 1]
     method = "spawn" if workers else None
@@ -203,14 +203,14 @@ def test_a_dataloader_gives_rows_and_paths_in_its_order(folder: Path, workers: i
     batches = list(loader)
     assert torch.equal(torch.cat([rows for rows, _ in batches]), ramp(*SHAPE)[order])
     assert [path for _, paths in batches for path in paths] == [f"photos/{i}é.jpg" for i in order]
-    plain = hookscope.open(folder).dataset("bf")
+    plain = hookscope.load(folder).dataset("bf")
     assert plain[2].dtype == torch.bfloat16
     assert torch.equal(plain[2], ramp(7, 4)[2].bfloat16())
     assert [t.tolist() for t in plain.__getitems__([4, 1])] == ramp(7, 4)[[4, 1]].tolist()
 
 
 def test_opened_features_travel_to_other_processes(folder: Path) -> None:
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     rows = features["conv"]
     rows[:]
     for copy in (pickle.loads(pickle.dumps(features))["conv"], pickle.loads(pickle.dumps(rows))):
@@ -224,33 +224,35 @@ def test_an_address_is_read_like_a_folder(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), "/lab/f", recursive=True)
     for address in ("memory://lab/f", f"file://{folder}"):
-        features = hookscope.open(address)
+        features = hookscope.load(address)
         for index in (slice(None), [6, 1, 2], (slice(None, None, -2), 1), (4, ..., 0), slice(0, 0)):
             assert np.array_equal(features["fc"][index], ramp(7, 4, 3).numpy()[index])
         assert features.inputs[2]["row"] == 2
     with pytest.raises(RequestError, match="holds no features"):
-        hookscope.open("memory://lab/none")
+        hookscope.load("memory://lab/none")
 
 
 def test_what_is_no_finished_folder_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="does not exist"):
-        hookscope.open(tmp_path / "none")
+        hookscope.load(f"{tmp_path}/none/")
+    with pytest.raises(ResultsFileError, match="none"):
+        hookscope.load(tmp_path / "none")
     with pytest.raises(RequestError, match=r"holds no features: there is no manifest\.json"):
-        hookscope.open(tmp_path)
+        hookscope.load(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(RequestError, match="is a file"):
-        hookscope.open(tmp_path / "file")
+    with pytest.raises(ResultsFileError, match="file"):
+        hookscope.load(tmp_path / "file")
     (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
     with pytest.raises(RequestError, match=r"manifest\.json tells of none"):
-        hookscope.open(tmp_path)
+        hookscope.load(tmp_path)
     folder = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
     told = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(told | {"schema": 3}))
     with pytest.raises(StoreError, match="schema 3"):
-        hookscope.open(folder)
+        hookscope.load(folder)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match=r"Cannot read manifest.json"):
-        hookscope.open(folder)
+        hookscope.load(folder)
 
 
 def test_an_unfinished_folder_says_how_to_finish_it(tmp_path: Path) -> None:
@@ -260,12 +262,12 @@ def test_an_unfinished_folder_says_how_to_finish_it(tmp_path: Path) -> None:
     write_json(parse_location(folder), ".parts/plan.json", {"rows": 5})
     write_json(parse_location(folder), ".parts/00000000.json", {**told["shards"][0], "inputs": []})
     with pytest.raises(StoreError, match=r"not finished: 2 of 5 rows are there.\n.* --resume"):
-        hookscope.open(folder)
+        hookscope.load(folder)
 
 
 @pytest.mark.slow
 def test_reading_with_numpy_needs_no_torch(folder: Path) -> None:
-    code = f"import hookscope; hookscope.open({str(folder)!r})['conv'][3:5]"
+    code = f"import hookscope; hookscope.load({str(folder)!r})['conv'][3:5]"
     assert "torch" not in heavy_after(code)
 
 
@@ -275,7 +277,7 @@ def test_what_a_run_writes_is_read_back(photos: Path, tmp_path: Path) -> None:
     model = f"{tmp_path}/small.py:Small"
     more = {"batch": 4, "shard_size": 1, "workers": 0, "skip_bad": True}
     hookscope.extract(model, out, layers=["relu", "head"], input=str(photos), **more)
-    features = hookscope.open(out)
+    features = hookscope.load(out)
     assert features.keys == ("relu/output", "relu:2/output", "head/output")
     files = sorted(str(path) for path in photos.iterdir() if path.suffix != ".txt")
     assert features.inputs.paths == files

@@ -1,4 +1,4 @@
-"""Features as a Parquet table, read back by pyarrow itself."""
+"""Features as a Parquet table, read by pyarrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyarrow import parquet
 import hookscope
 from hookscope.errors import EnvironmentFault, RequestError
 
-from .by_hand import ramp, write_features
+from .handwritten_features import ramp, write_features
 
 
 @pytest.mark.parametrize("block", [None, 64])
@@ -34,7 +34,7 @@ def test_a_row_an_input_with_path_and_lists(tmp_path: Path, monkeypatch, block) 
     table = parquet.read_table(done.path)
     assert table.column_names == ["row", "path", *tensors]
     assert table["row"].to_pylist() == list(range(7))
-    assert table["path"].to_pylist() == hookscope.open(folder).inputs.paths
+    assert table["path"].to_pylist() == hookscope.load(folder).inputs.paths
     for key, tensor in tensors.items():
         wanted = tensor.float().numpy() if key == "bf/output" else tensor.numpy()
         field = table.schema.field(key)

@@ -1,4 +1,4 @@
-"""Reductions against numpy, written out by hand for each layout."""
+"""Reductions compared with numpy, written by hand for each layout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hookscope.extraction.storage_cast import StorageCast, to_int8
 from hookscope.specs.reduction import parse_reduction, parse_storage
 
 IMAGE = (224, 224)
-# What the layers of models give: class name, shape of a row, and its channels and positions as
-# numpy would take them, without and with the image known.
+# Outputs of layers: class name, shape of a row, and its channels and positions in
+# numpy, without and with a known image size.
 MAPS = ("Conv2d", (6, 5, 5), (0, 2, 3, 1))  # to (N, H, W, C)
 NHWC = ("Block", (7, 7, 24), (0, 1, 2, 3))
 TOKENS = ("LayerNorm", (50, 8), (0, 1, 2))
@@ -75,7 +75,7 @@ def test_cls_is_the_first_token_and_flatten_every_number_in_order() -> None:
 
 @pytest.mark.parametrize(("type", "shape", "order"), LAYOUTS)
 def test_topk_of_a_row_is_that_of_a_stable_sort(type, shape, order) -> None:
-    rows = rows_of(shape).mul(3).round()  # with many ties
+    rows = rows_of(shape).mul(3).round()  # with many equal values
     found = made("topk:5", type, shape)(rows)
     flat = rows.reshape(4, -1).numpy()
     expected = np.argsort(-flat, axis=1, kind="stable")[:, :5]
@@ -107,7 +107,7 @@ def test_topk_takes_minus_infinity_before_nan_and_both_zeros_for_one(dtype) -> N
     for count in range(1, 10):
         values, places = largest_values(odd, count)
         assert places.tolist() == [[[7, 8, 4, 5, 6, 1, 3, 0, 2][:count]]]
-        assert values.isnan().tolist() == [[[place in (0, 2) for place in places[0, 0]]]]
+        assert values.isnan().tolist() == [[[location in (0, 2) for location in places[0, 0]]]]
 
 
 ALL_WORDS = ["mean", "max", "mean:all", "flatten", "topk:3", "topk:2:space"]
@@ -136,7 +136,7 @@ def test_histogram_counts_as_numpy_does(type, shape, order) -> None:
     edges = [-np.inf, *HISTOGRAM_EDGES, np.inf]
     found = made("histogram", type, shape)(rows)[""]
     for row, ours in zip(rows.numpy().reshape(4, -1), found.numpy(), strict=True):
-        # numpy's last bin is closed, and it takes no infinite value into an infinite bin.
+        # numpy's last bin is closed, and an infinite bin does not include infinite values.
         sound = np.clip(row[~np.isnan(row)], -1e30, 1e30)
         np.testing.assert_array_equal(ours, np.histogram(sound, [-1e31, *edges[1:-1], 1e31])[0])
 

@@ -1,4 +1,4 @@
-"""What is left of a run, damaged or in part: the next one mends it, and readers name it."""
+"""Damaged or incomplete folders: the next run repairs them, and readers report them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hookscope.errors import InputError, RequestError, ResultsFileError, StoreEr
 from hookscope.results.features import folder, manifest
 from hookscope.results.features.location import Location, parse_location
 
-from .by_hand import ramp, write_features
 from .conftest import contents, leave_unfinished
+from .handwritten_features import ramp, write_features
 
 MODEL = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
 VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
@@ -31,7 +31,7 @@ def extract(out: Path, **more):
 
 
 class Dying(Location):
-    """A folder in which only so many files can be removed."""
+    """A folder in which only a limited number of files can be removed."""
 
     def __init__(self, word: Path, files: int) -> None:
         super().__init__(str(word))
@@ -131,16 +131,16 @@ def test_going_on_and_beginning_anew_are_two_things(tmp_path) -> None:
 
 
 def test_parts_are_in_order_beyond_eight_digits(tmp_path) -> None:
-    place = parse_location(tmp_path)
+    location = parse_location(tmp_path)
     rows = [0, 99_999_998, 100_000_000, 200_000_000]
     for first in reversed(rows):
-        folder.write_json(place, manifest.part_name(first), PART | {"first": first})
-    assert [part["first"] for part in manifest.read_parts(place)] == rows
+        folder.write_json(location, manifest.part_name(first), PART | {"first": first})
+    assert [part["first"] for part in manifest.read_parts(location)] == rows
 
 
 def test_no_manifest_is_written_where_something_removed_a_part(tmp_path, monkeypatch) -> None:
-    def losing(place: Location) -> list[dict]:
-        return list(known(place))[1:]
+    def losing(location: Location) -> list[dict]:
+        return list(known(location))[1:]
 
     known = manifest.read_parts
     monkeypatch.setattr(manifest, "read_parts", losing)
@@ -164,20 +164,20 @@ JUNK = (None, [], {}, 0, -1, "x", 1e99, [[]], {"a": 1}, True)
 
 
 def changed(value: object):
-    """Yield copies of a value of JSON in which something is gone or something else."""
+    """Yield copies of a JSON value in which one part is missing or replaced."""
     places = value.items() if isinstance(value, dict) else enumerate(value)
-    for place, part in list(places)[: None if isinstance(value, dict) else 1]:
+    for location, part in list(places)[: None if isinstance(value, dict) else 1]:
         kept = value.copy()
-        kept.pop(place)
+        kept.pop(location)
         yield kept
         for junk in (*JUNK, *(changed(part) if part and isinstance(part, dict | list) else ())):
             kept = value.copy()
-            kept[place] = junk
+            kept[location] = junk
             yield kept
 
 
 def read_all(out: Path) -> None:
-    features = hookscope.open(out)
+    features = hookscope.load(out)
     for key in features.keys:
         features[key][:]
     features.inputs[1]
@@ -205,7 +205,7 @@ def test_whatever_is_in_a_manifest_a_reader_says_that_it_is_damaged(tmp_path) ->
             assert error.exit_code == 1
     file.write_text("[" * 100_000)
     with pytest.raises(ResultsFileError, match=r"manifest\.json"):
-        hookscope.open(out)
+        hookscope.load(out)
 
 
 def test_whatever_is_in_the_table_of_inputs_a_reader_says_that_it_is_damaged(tmp_path) -> None:
@@ -216,10 +216,10 @@ def test_whatever_is_in_the_table_of_inputs_a_reader_says_that_it_is_damaged(tmp
     for data in (b"", b"\n" * 4, b"3\n" * 4, b"{}\n" * 4, kept[:-1], kept * 2, deep * 4, None):
         table.unlink() if data is None else table.write_bytes(data)
         with pytest.raises(ResultsFileError, match=r"inputs\.jsonl"):
-            hookscope.open(out).inputs[1]
-        if data != kept[:-1]:  # without a last line's end every line can be read
+            hookscope.load(out).inputs[1]
+        if data != kept[:-1]:  # every line can be read even without the last line end
             with pytest.raises(ResultsFileError, match=r"inputs\.jsonl"):
-                list(hookscope.open(out).inputs)
+                list(hookscope.load(out).inputs)
         assert not hookscope.verify(out).ok
 
 
@@ -228,9 +228,9 @@ def test_whatever_is_in_the_head_of_a_shard_a_reader_says_that_it_is_damaged(tmp
     shard = out / "rows-00000002.safetensors"
     sound = shard.read_bytes()
     at = sound.index(b'"fc/output[')
-    for place in range(at, int.from_bytes(sound[:8], "little") + 8):
+    for location in range(at, int.from_bytes(sound[:8], "little") + 8):
         for byte in b'0139}" ':
-            data = sound[:place] + bytes([byte]) + sound[place + 1 :]
+            data = sound[:location] + bytes([byte]) + sound[location + 1 :]
             shard.write_bytes(data)
             try:
                 read_all(out)
@@ -311,7 +311,7 @@ def test_what_tells_of_a_shard_and_is_damaged_costs_that_shard_alone(tmp_path, c
     leave_unfinished(out, 2)
     (out / ".parts" / "00000000.json").write_text(content)
     with pytest.raises(StoreError, match="2 of 6 rows"):
-        hookscope.open(out)
+        hookscope.load(out)
     assert extract(out, resume=True).resumed == 2
     assert contents(out) == contents(whole)
 

@@ -1,4 +1,4 @@
-"""Going on with a run over a dataset: folders, shares of the work, and what must be the same."""
+"""Resuming a run over a dataset: folders, assigned shards, and what must be the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hookscope.tensors.hash import hash_tensors
 
 from .conftest import contents
 
-# How rows are parted.
+# How rows are split.
 
 
 @given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 9), st.integers(1, 5))
@@ -78,7 +78,7 @@ def test_the_name_of_a_shard_is_its_first_row() -> None:
     assert Shard(512, 600).rows == 88
 
 
-# How far a run is.
+# Progress.
 
 
 def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.Monk
         pass
     assert (times.read, times.forward, times.write) == (0, 5 + 15, 5)
     assert list(times.reading(["a", "b"])) == ["a", "b"]
-    assert times.read == 15  # for each batch, and for finding that there is none left
+    assert times.read == 15  # for each batch, and for the end of the iterator
     state = RunProgress(7, begun=next(clock))
     assert state.seconds == 5 and state.seconds == 10
     assert (state.total, state.rows, state.bytes, state.skipped) == (7, 0, 0, 0)
@@ -101,37 +101,37 @@ def test_time_is_counted_for_the_part_that_it_passed_in(monkeypatch: pytest.Monk
 
 
 def test_files_are_written_found_and_removed_with_their_folders(tmp_path: Path) -> None:
-    place = Location(str(tmp_path / "out"))
-    assert place.names() == [] and place.size("a") is None
-    place.write("b/c.json", b"12")
-    place.write("b/d.json", b"3")
-    place.write("a", b"")
-    assert place.names() == ["a", "b/c.json", "b/d.json"]
-    assert (place.size("b/c.json"), place.size("a"), place.size("b")) == (2, 0, None)
-    with place.open("b/c.json") as file:
+    location = Location(str(tmp_path / "out"))
+    assert location.names() == [] and location.size("a") is None
+    location.write("b/c.json", b"12")
+    location.write("b/d.json", b"3")
+    location.write("a", b"")
+    assert location.names() == ["a", "b/c.json", "b/d.json"]
+    assert (location.size("b/c.json"), location.size("a"), location.size("b")) == (2, 0, None)
+    with location.open("b/c.json") as file:
         assert file.read() == b"12"
-    place.remove("b/c.json")
+    location.remove("b/c.json")
     assert (tmp_path / "out" / "b").is_dir()
-    place.remove("b/d.json")
+    location.remove("b/d.json")
     assert not (tmp_path / "out" / "b").exists()
-    place.remove("a")
-    assert (tmp_path / "out").is_dir() and place.names() == []
-    scratch = place.scratch("x")
+    location.remove("a")
+    assert (tmp_path / "out").is_dir() and location.names() == []
+    scratch = location.scratch("x")
     assert scratch == tmp_path / "out" / ".x.part"
     scratch.write_text("y")
-    place.take(scratch, "x")
+    location.publish(scratch, "x")
     assert contents(tmp_path / "out") == {"x": b"y"}
-    assert str(place) == str(tmp_path / "out")
-    again = pickle.loads(pickle.dumps(place))
+    assert str(location) == str(tmp_path / "out")
+    again = pickle.loads(pickle.dumps(location))
     assert type(again) is Location and again.names() == ["x"]
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_half(tmp_path: Path) -> None:
-    place = Location(str(tmp_path))
+    location = Location(str(tmp_path))
     (tmp_path / "name").mkdir()
     (tmp_path / "name" / "inside").write_text("kept")
     with pytest.raises(StoreError, match=r"Cannot write name to .*: ") as caught:
-        place.write("name", b"data")
+        location.write("name", b"data")
     assert "--resume" in caught.value.hint
     assert contents(tmp_path) == {"name/inside": b"kept"}
     found = write_error("x to out/", OSError(28, "No space left on device"))
@@ -172,29 +172,29 @@ def test_a_folder_without_rights_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_is_a_folder_too() -> None:
-    place = parse_location("memory://hookscope-resuming/")
-    assert isinstance(place, RemoteLocation)
-    place.check_writable()
-    assert place.names() == [] and place.size("a") is None
-    place.write("b/c", b"12")
-    place.write("a", b"345")
-    assert place.names() == ["a", "b/c"] and place.size("a") == 3
-    scratch = place.scratch("x")
+    location = parse_location("memory://hookscope-resuming/")
+    assert isinstance(location, RemoteLocation)
+    location.check_writable()
+    assert location.names() == [] and location.size("a") is None
+    location.write("b/c", b"12")
+    location.write("a", b"345")
+    assert location.names() == ["a", "b/c"] and location.size("a") == 3
+    scratch = location.scratch("x")
     scratch.write_bytes(b"6")
-    place.take(scratch, "x")
-    assert not scratch.exists() and place.names() == ["a", "b/c", "x"]
-    with place.open("x") as file:
+    location.publish(scratch, "x")
+    assert not scratch.exists() and location.names() == ["a", "b/c", "x"]
+    with location.open("x") as file:
         assert file.read() == b"6"
-    again = pickle.loads(pickle.dumps(place))
-    assert again.names() == place.names() and again.scratch("x") != scratch
+    again = pickle.loads(pickle.dumps(location))
+    assert again.names() == location.names() and again.scratch("x") != scratch
     for name in ("a", "b/c", "x", "none"):
-        place.remove(name)
-    assert place.names() == []
+        location.remove(name)
+    assert location.names() == []
     with pytest.raises(RequestError, match="is no address"):
         parse_location("nosuchprotocol://a/b")
 
 
-# Which model it was.
+# The identity of a model.
 
 
 def test_the_hash_of_a_model_follows_every_value_name_and_shape() -> None:
@@ -231,7 +231,7 @@ def hash_of_state(net: nn.Module) -> str | None:
     return hash_tensors(net.state_dict(keep_vars=True).items())
 
 
-# What must be the same, and what is done again.
+# What must be the same, and which rows are done again.
 
 MODEL = nn.Sequential(nn.Linear(4, 3)).requires_grad_(False)
 VALUES = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
@@ -253,22 +253,22 @@ PLAN: dict[str, Any] = {
 
 
 def begun(out: Path) -> Location:
-    """A folder in which PLAN was begun and its first shard is finished."""
-    place = Location(str(out))
-    assert manifest.start_run(place, PLAN) == set()
-    place.write("rows-00000000.safetensors", b"abc")
+    """A folder with an unfinished run of PLAN, whose first shard is finished."""
+    location = Location(str(out))
+    assert manifest.start_run(location, PLAN) == set()
+    location.write("rows-00000000.safetensors", b"abc")
     part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
     part |= {"first": 0, "rows": 1, "inputs": [{"row": 0}]}
-    folder.write_json(place, manifest.part_name(0), part)
-    return place
+    folder.write_json(location, manifest.part_name(0), part)
+    return location
 
 
 def test_the_same_plan_goes_on_with_what_is_sound(tmp_path: Path) -> None:
-    place = begun(tmp_path / "out")
-    assert manifest.start_run(place, PLAN) == {"rows-00000000.safetensors"}
-    place.write("rows-00000000.safetensors", b"abd")
-    assert manifest.start_run(place, PLAN) == set()
-    assert manifest.part_name(0) not in place.names()
+    location = begun(tmp_path / "out")
+    assert manifest.start_run(location, PLAN) == {"rows-00000000.safetensors"}
+    location.write("rows-00000000.safetensors", b"abd")
+    assert manifest.start_run(location, PLAN) == set()
+    assert manifest.part_name(0) not in location.names()
 
 
 def changed(**more: Any) -> dict[str, Any]:
@@ -296,10 +296,10 @@ def changed(**more: Any) -> dict[str, Any]:
 def test_a_plan_that_differs_is_refused_with_the_first_difference(
     tmp_path: Path, plan: dict[str, Any], told: str
 ) -> None:
-    place = begun(tmp_path / "out")
+    location = begun(tmp_path / "out")
     before = contents(tmp_path / "out")
     with pytest.raises(RequestError, match=told) as caught:
-        manifest.start_run(place, plan)
+        manifest.start_run(location, plan)
     assert "--force" in caught.value.hint
     assert contents(tmp_path / "out") == before
 
@@ -313,30 +313,32 @@ def test_a_plan_that_differs_is_refused_with_the_first_difference(
     ],
 )
 def test_what_does_not_change_the_bytes_may_differ(tmp_path: Path, plan: dict[str, Any]) -> None:
-    place = begun(tmp_path / "out")
-    assert manifest.start_run(place, plan) == {"rows-00000000.safetensors"}
-    assert folder.read_json(place, folder.PLAN) == plan
+    location = begun(tmp_path / "out")
+    assert manifest.start_run(location, plan) == {"rows-00000000.safetensors"}
+    assert folder.read_json(location, folder.PLAN) == plan
 
 
 def test_words_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
-    place = Location(str(tmp_path / "out"))
+    location = Location(str(tmp_path / "out"))
     plan = changed(inputs={"words": ["a"], "rows": 6, "sha256": None})
-    manifest.start_run(place, plan)
-    place.write("rows-00000000.safetensors", b"abc")
+    manifest.start_run(location, plan)
+    location.write("rows-00000000.safetensors", b"abc")
     part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
-    folder.write_json(place, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []})
+    folder.write_json(
+        location, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []}
+    )
     with pytest.raises(RequestError, match=r'another inputs words: \["a"\]'):
-        manifest.start_run(place, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
+        manifest.start_run(location, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"options": 3}'])
 def test_under_a_damaged_plan_nothing_counts_as_finished(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = begun(tmp_path / "out")
-    place.write(folder.PLAN, content)
-    assert manifest.start_run(place, PLAN) == set()
-    assert "rows-00000000.safetensors" not in place.names()
+    location = begun(tmp_path / "out")
+    location.write(folder.PLAN, content)
+    assert manifest.start_run(location, PLAN) == set()
+    assert "rows-00000000.safetensors" not in location.names()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -378,12 +380,12 @@ def test_a_folder_of_a_finished_run_taken_apart_is_put_together_again(tmp_path, 
     out = tmp_path / "out"
     extract(out, **kind)
     before = contents(out)
-    place = Location(str(out))
-    plan = folder.read_json(place, "manifest.json")
+    location = Location(str(out))
+    plan = folder.read_json(location, "manifest.json")
     told = {name: plan[name] for name in plan if name not in manifest._NOT_PLANNED} | {
         "options": plan["options"]
     }
-    sound = manifest.start_run(place, told)
+    sound = manifest.start_run(location, told)
     assert sound == {shard["file"] for shard in plan["shards"]}
     assert "manifest.json" not in contents(out)
     assert extract(out, resume=True, **kind).resumed == 6
@@ -391,44 +393,44 @@ def test_a_folder_of_a_finished_run_taken_apart_is_put_together_again(tmp_path, 
 
 
 def test_rows_that_are_not_told_of_keep_the_manifest_from_being_written(tmp_path: Path) -> None:
-    place = begun(tmp_path / "out")
+    location = begun(tmp_path / "out")
 
-    def gather(place: Location, parts: Any) -> Any:
+    def gather(location: Location, parts: Any) -> Any:
         assert [part["first"] for part in parts] == [0] and "inputs" not in parts[0]
         return list(parts), {"0/output[0:1]": "rows-00000000.safetensors"}, 12
 
     with pytest.raises(StoreError, match="Of 6 rows 1 are known"):
-        manifest.finish_run(place, PLAN, {"fired": []}, gather)
-    assert "manifest.json" not in place.names()
-    found = manifest.finish_run(place, PLAN | {"rows": 1}, {"fired": [], "silent": []}, gather)
-    assert found == folder.read_json(place, "manifest.json")
+        manifest.finish_run(location, PLAN, {"fired": []}, gather)
+    assert "manifest.json" not in location.names()
+    found = manifest.finish_run(location, PLAN | {"rows": 1}, {"fired": [], "silent": []}, gather)
+    assert found == folder.read_json(location, "manifest.json")
     assert (found["schema"], found["rows"], found["silent"]) == (2, 1, [])
     assert (tmp_path / "out" / "inputs.jsonl").read_text() == '{"row": 0}\n'
-    index = folder.read_json(place, folder.INDEX)
+    index = folder.read_json(location, folder.INDEX)
     assert index["metadata"]["total_size"] == 12
-    assert not any(name.startswith(".parts/") for name in place.names())
+    assert not any(name.startswith(".parts/") for name in location.names())
 
 
 def test_a_name_below_an_address_is_all_of_it() -> None:
-    place = parse_location("memory://hookscope-twice")
-    place.write("x", b"1")
-    place.write("hookscope-twice/x", b"2")  # somebody else's, in a folder of the same name
-    assert place.names() == ["hookscope-twice/x", "x"]
-    place.remove("x")
-    assert place.names() == ["hookscope-twice/x"]
-    place.remove("hookscope-twice/x")
+    location = parse_location("memory://hookscope-twice")
+    location.write("x", b"1")
+    location.write("hookscope-twice/x", b"2")  # of another run, in a folder of the same name
+    assert location.names() == ["hookscope-twice/x", "x"]
+    location.remove("x")
+    assert location.names() == ["hookscope-twice/x"]
+    location.remove("hookscope-twice/x")
 
 
 def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path: Path) -> None:
-    place = parse_location(f"local://{tmp_path}/out")
-    assert isinstance(place, RemoteLocation)
-    place.write("b/deep/c", b"12")
-    place.write("a", b"3")
+    location = parse_location(f"local://{tmp_path}/out")
+    assert isinstance(location, RemoteLocation)
+    location.write("b/deep/c", b"12")
+    location.write("a", b"3")
     assert contents(tmp_path) == {"out/b/deep/c": b"12", "out/a": b"3"}
-    assert place.names() == ["a", "b/deep/c"]
-    room = place.scratch("x").parent
+    assert location.names() == ["a", "b/deep/c"]
+    room = location.scratch("x").parent
     assert room.is_dir() and not room.is_relative_to(tmp_path)
-    del place
+    del location
     gc.collect()
     assert not room.exists()
 
@@ -443,6 +445,6 @@ def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path:
     ],
 )
 def test_a_difference_is_told_in_one_short_line(tmp_path: Path, change: Any, told: str) -> None:
-    place = begun(tmp_path / "out")
+    location = begun(tmp_path / "out")
     with pytest.raises(RequestError, match=told):
-        manifest.start_run(place, changed(**change))
+        manifest.start_run(location, changed(**change))

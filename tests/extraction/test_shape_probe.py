@@ -1,4 +1,4 @@
-"""What a model gives is found out before the first row: as it will run, and leaving no trace."""
+"""The shape probe before the first row: it runs the model as later, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookscope.errors import ForwardError, InputError
 
 
 class Branching(nn.Module):
-    """Looks at values, and gives more while it is trained."""
+    """A model that reads values, and returns more in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def test_a_model_in_training_is_probed_as_it_runs_and_left_as_it_was(tmp_path) -
     assert model.training
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-    features = hookscope.open(tmp_path / "out")
+    features = hookscope.load(tmp_path / "out")
     assert features.keys == ("norm/output", "head/output", "./output")
     assert torch.equal(features["head"].torch()[:], model.eval()(VALUES))
 
@@ -56,7 +56,7 @@ def test_photos_are_given_to_the_model_in_its_dtype(photos, tmp_path, word) -> N
     hookscope.extract(model, tmp_path / "out", input=str(photos), batch=12, workers=0, **more)
     files = sorted(str(path) for path in photos.iterdir() if path.suffix != ".txt")
     shot = hookscope.capture(model, input=files, **more)
-    features = hookscope.open(tmp_path / "out")
+    features = hookscope.load(tmp_path / "out")
     for key in shot:
         assert shot[key].dtype == getattr(torch, word)
         assert torch.equal(features[key].torch()[:], shot[key]), key
@@ -65,14 +65,14 @@ def test_photos_are_given_to_the_model_in_its_dtype(photos, tmp_path, word) -> N
 def test_items_of_another_dtype_become_the_models(tmp_path) -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     extract(model, tmp_path / "out", VALUES.double(), layers="0")
-    found = hookscope.open(tmp_path / "out")["0"].torch()[:]
+    found = hookscope.load(tmp_path / "out")["0"].torch()[:]
     assert torch.equal(found, model(VALUES))
 
 
 def test_under_autocast_rows_are_of_the_dtype_that_it_gives(tmp_path) -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     extract(model, tmp_path / "out", layers="0", autocast="bfloat16")
-    features = hookscope.open(tmp_path / "out")
+    features = hookscope.load(tmp_path / "out")
     with torch.autocast("cpu", torch.bfloat16):
         expected = model(VALUES)
     found = features["0"].torch()[:]
@@ -85,7 +85,7 @@ def test_a_wrapped_model_stops_early_too(tmp_path, wrap) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     done = extract(wrap(model), tmp_path / "out", layers="*0")
     assert done.manifest["stopped_after"] == done.manifest["keys"][0]["module"]
-    rows = hookscope.open(tmp_path / "out")[done.manifest["keys"][0]["key"]].torch()[:]
+    rows = hookscope.load(tmp_path / "out")[done.manifest["keys"][0]["key"]].torch()[:]
     assert torch.equal(rows, model[0](VALUES))
 
 

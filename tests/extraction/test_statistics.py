@@ -1,4 +1,4 @@
-"""Statistics of channels against numpy over the whole, however the data is parted."""
+"""Statistics of channels compared with numpy over the whole data, however it is split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookscope.extraction.channel_statistics import (
 
 
 def described(values: torch.Tensor, cuts: list[int], top: int = 3) -> ChannelStatistics:
-    """Statistics of the parts between ``cuts``, put together from the left."""
+    """The statistics of the parts between ``cuts``, merged from the left."""
     known = DatasetStatistics(top)
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
         part = DatasetStatistics(top)
@@ -29,7 +29,7 @@ def described(values: torch.Tensor, cuts: list[int], top: int = 3) -> ChannelSta
 
 
 def agree(one: ChannelStatistics, other: ChannelStatistics) -> None:
-    """Equal but for rounding in mean and spread."""
+    """Assert equality, up to rounding in mean and std."""
     for name in ("count", "min", "max", "zeros", "positive", "nan", "inf", "bins", "first_bin"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
     assert torch.equal(one.top_values, other.top_values)

@@ -1,4 +1,4 @@
-"""Statistics of a dataset: what is told of all channels together, and how bins are numbered."""
+"""Statistics of a dataset: the summary of all channels, and the numbers of bins."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def known(values: torch.Tensor = X, top: int = TOP_INPUTS) -> ChannelStatistics:
 
 
 def test_all_channels_together_are_the_statistics_of_all_values() -> None:
-    one = known().together
+    one = known().combined
     flat = X.double().reshape(1, -1).numpy()
     sound = flat[np.isfinite(flat)]
     assert one.count.tolist() == [len(sound)]
@@ -238,7 +238,7 @@ def test_quantiles_lie_between_the_smallest_and_the_largest_value(value: float) 
 
 
 class Ending(TensorDataset):
-    """A dataset of which the last rows cannot be read."""
+    """A dataset whose last rows cannot be read."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
         if index >= 8:

@@ -1,4 +1,4 @@
-"""Folders that go away or turn read-only while a run goes on, clocks that jump: it can go on."""
+"""Folders that vanish or become read-only during a run, clocks that jump: it can be resumed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 import hookscope
 from hookscope.errors import HookscopeError, InputError, ResultsFileError, StoreError
 
-from .by_hand import ramp, write_features
 from .conftest import contents
+from .handwritten_features import ramp, write_features
 
 
 @pytest.fixture
 def extract(photos: Path, tmp_path: Path) -> Callable[..., object]:
-    """Runs twelve photos in shards of two; ``then`` happens after the sixth."""
+    """Run twelve photos in shards of two; call ``then`` after the sixth."""
 
     def run(out: Path, then: Callable[[], object] = lambda: None, **more) -> object:
         happened = False
@@ -42,7 +42,7 @@ def extract(photos: Path, tmp_path: Path) -> Callable[..., object]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own."""
+    """A separate file system."""
     folder = tmp_path / "disk"
     folder.mkdir()
     line = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def remount(disk: Path, how: str) -> None:
-    """Make a file system read-only, once no file on it is open for writing, or writable."""
+    """Make a file system read-only, as soon as no file on it is open for writing, or writable."""
     for _ in range(600):
         line = ["mount", "-o", f"remount,{how}", str(disk)]
         done = subprocess.run(line, check=False, capture_output=True, text=True)
@@ -184,7 +184,7 @@ def test_an_export_whose_folder_goes_away_says_so(tmp_path: Path) -> None:
 
 def test_a_row_and_a_line_that_go_away_after_the_folder_was_opened_are_named(tmp_path) -> None:
     folder = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
-    features = hookscope.open(folder)
+    features = hookscope.load(folder)
     rows = features["fc"]
     assert features.inputs[0]["row"] == 0
     folder.rename(tmp_path / "away")
@@ -231,4 +231,4 @@ def test_the_times_of_files_play_no_part(extract, photos, tmp_path, moment: int)
         os.utime(path, (moment, moment))
     assert extract(out, resume=True).resumed == 10
     assert contents(out) == whole
-    assert np.isfinite(hookscope.open(out)["head"][:]).all()
+    assert np.isfinite(hookscope.load(out)["head"][:]).all()

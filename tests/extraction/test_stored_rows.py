@@ -1,4 +1,4 @@
-"""Runs over a dataset that keep less: what lies on the disk, and that it survives all the same."""
+"""Runs that store reduced rows: what is on the disk, and that it can be resumed and verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def manifest_of(folder: Path) -> dict:
 
 @pytest.fixture
 def whole(photos, tmp_path) -> dict[str, torch.Tensor]:
-    """All rows as they are."""
+    """All rows as they are stored."""
     extract(photos, tmp_path / "whole")
     keys = ("relu/output", "relu:2/output", "head/output")
     return {key: joined(tmp_path / "whole", key) for key in keys}
@@ -140,7 +140,7 @@ def test_a_skipped_input_has_a_hollow_row_in_every_form(photos, tmp_path) -> Non
     assert (joined(tmp_path / "topk", "relu/output.index")[6] == 0).all()
     extract(photos, tmp_path / "int8", store_dtype="int8", **given)
     assert joined(tmp_path / "int8", "relu/output.scale")[6].isnan()
-    read = hookscope.open(tmp_path / "int8")["relu"]
+    read = hookscope.load(tmp_path / "int8")["relu"]
     for rows in (read[:], read.torch()[:].numpy()):
         assert np.isnan(rows[6]).all()
         assert np.isfinite(np.delete(rows, 6, 0)).all()
@@ -186,7 +186,7 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
     index = json.loads((out / "features.safetensors.index.json").read_text())["weight_map"]
     assert set(index) == set(found)
     with pytest.raises(RequestError, match="holds statistics of all inputs, and no rows"):
-        hookscope.open(out)["head"]
+        hookscope.load(out)["head"]
 
 
 def test_statistics_open_with_show(photos, tmp_path, whole) -> None:
@@ -229,7 +229,7 @@ def test_statistics_go_on_where_a_run_was_cut_short(photos, tmp_path) -> None:
     assert 0 < done.resumed < 12
     assert done.resumed + done.state.rows == 12
     assert contents(out) == contents(tmp_path / "undisturbed")
-    # As if it had been killed at its end, before it had cleared up.
+    # As if it had been killed at the end, before it cleaned up.
     lines = [json.loads(line) for line in (out / "inputs.jsonl").read_text().splitlines()]
     left = manifest_of(out)["shards"][0] | {"first": 2, "rows": 2, "inputs": lines[2:4]}
     (out / ".parts").mkdir()

@@ -1,4 +1,4 @@
-"""Damage of any kind is named, and what is sound is called sound."""
+"""Verification reports every kind of damage, and nothing for intact folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookscope.results.features.folder import write_json
 from hookscope.results.features.location import parse_location
 from tests.conftest import REPO
 
-from .by_hand import ramp, write_features
+from .handwritten_features import ramp, write_features
 
 SECOND = "rows-00000003.safetensors"
 INDEX = "features.safetensors.index.json"
@@ -48,12 +48,12 @@ def test_the_features_among_the_samples_are_sound() -> None:
 def test_every_flipped_bit_is_noticed(folder: Path) -> None:
     path = folder / SECOND
     whole = path.read_bytes()
-    for place in range(0, len(whole), 7):
+    for location in range(0, len(whole), 7):
         bytes_ = bytearray(whole)
-        bytes_[place] ^= 1 << place % 8
+        bytes_[location] ^= 1 << location % 8
         path.write_bytes(bytes_)
         found = hookscope.verify(folder)
-        assert [damage.file for damage in found.damages] == [SECOND], place
+        assert [damage.file for damage in found.damages] == [SECOND], location
     path.write_bytes(whole)
     assert hookscope.verify(folder).ok
 

@@ -18,19 +18,22 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import HookError, HookscopeError, LayerError, RequestError
-from hookscope.hooks.registry import HookSet, as_hook, hook_depth, inside_backward, what_of
+from hookscope.hooks.hook import as_hook, hook_depth
+from hookscope.hooks.registry import HookSet
 from hookscope.hooks.selection import select
+from hookscope.hooks.tensor_sink import what_of
+from hookscope.hooks.torch_state import inside_backward
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, describe_hooks, load_user_hooks
 from hookscope.specs.choices import HOOK_KINDS, HOOK_KINDS_OF
 from hookscope.specs.hook_spec import parse_hook, resolve_hook_kinds
-from hookscope.tensors.clones import (
+from hookscope.tensors.gradient_gate import BackwardHookPair, carries_gradient, insert_gradient_gate
+from hookscope.tensors.input_clones import (
     InputClone,
     clone_preserving_strides,
     shared_storages,
     storage_id,
     write_back,
 )
-from hookscope.tensors.gradient_gate import BackwardHookPair, carries_gradient, insert_gradient_gate
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 

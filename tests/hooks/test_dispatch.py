@@ -17,8 +17,9 @@ from torch.utils.data import TensorDataset
 
 import hookscope
 from hookscope.errors import CheckFailed, EnvironmentFault, RequestError, StoreError
-from hookscope.execution.device_dispatch import _folder, unsplit
-from hookscope.execution.forward import bit_identical, preserve_model_state
+from hookscope.execution.device_dispatch import _offload_folder, unsplit
+from hookscope.execution.isolation import preserve_model_state
+from hookscope.execution.verification import bit_identical
 from hookscope.extraction.batch_runner import EarlyStop
 from hookscope.sources.model_loader import load
 from hookscope.specs.choices import DEVICE_MAPS
@@ -190,7 +191,7 @@ def test_what_lies_on_the_disk_goes_with_the_model(
 
 def test_a_disk_that_is_too_small_is_told_before_it_is_full() -> None:
     with pytest.raises(StoreError, match="has no room") as told:
-        _folder(nn.Linear(1, 1), 1 << 60)
+        _offload_folder(nn.Linear(1, 1), 1 << 60)
     assert "TMPDIR" in told.value.hint
 
 
@@ -325,5 +326,5 @@ def test_a_dataset_over_two_gpus_gives_the_rows_of_one(net: str, tmp_path: Path)
     given = {"input": rows, "layers": "head", "batch": 2, "workers": 0}
     hookscope.extract(net, tmp_path / "one", **given, device="cuda")
     hookscope.extract(net, tmp_path / "two", **given, **SPREAD | {"max_memory": {"cuda:0": 3000}})
-    one, two = (hookscope.open(tmp_path / name)["head"].torch() for name in ("one", "two"))
+    one, two = (hookscope.load(tmp_path / name)["head"].torch() for name in ("one", "two"))
     torch.testing.assert_close(one, two)

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hookscope
 from hookscope.errors import RequestError
-from hookscope.execution.forward import preserve_model_state
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.hooks import registry as hooks
 from hookscope.tensors import threads
 from tests.hooks.test_values import Module, hooks_left
@@ -460,7 +460,7 @@ def test_a_process_forked_while_another_thread_adds_hooks_can_add_its_own() -> N
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with hooks._registering, hooks._eager._lock, threads._marked_threads._lock:
+        with hooks._registering, hooks.EAGER._lock, threads._marked_threads._lock:
             held.set()
             done.wait(SECONDS)
 

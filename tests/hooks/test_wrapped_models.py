@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import hookscope
 from hookscope.errors import ForwardError, RequestError
-from hookscope.execution.forward import bit_identical
+from hookscope.execution.verification import bit_identical
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

@@ -1,4 +1,4 @@
-"""Sound and video whose headers claim what no file holds: a sentence, and no memory."""
+"""Audio and video with impossible headers: an error, and no memory is allocated."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_many_channels_are_read_in_small_pieces(tmp_path: Path) -> None:
 
 
 def test_a_small_file_of_long_silence_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(audio_input, "_MOST", 2_000_000)
+    monkeypatch.setattr(audio_input, "_MAX_SAMPLES", 2_000_000)
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros(3_000_000, "i2"), 48000, format="FLAC")
     assert len(buffer.getvalue()) < 50_000
@@ -99,7 +99,7 @@ def test_a_small_file_of_long_silence_is_refused(tmp_path: Path, monkeypatch) ->
 
 
 def test_sound_that_would_become_long_at_the_model_s_rate_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(audio_input, "_MOST", 2_000_000)
+    monkeypatch.setattr(audio_input, "_MAX_SAMPLES", 2_000_000)
     soundfile.write(tmp_path / "a.wav", np.zeros(200_000, "i2"), 1001)
     with pytest.raises(InputError, match="has more than 2,000,000 samples"):
         read(tmp_path / "a.wav")
@@ -133,7 +133,7 @@ def test_a_video_whose_header_claims_huge_frames_is_refused(tmp_path: Path) -> N
 
 
 def test_a_video_of_large_frames_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(video_input, "_PIXELS", 64 * 32 - 1)
+    monkeypatch.setattr(video_input, "_MAX_PIXELS", 64 * 32 - 1)
     (tmp_path / "a.avi").write_bytes(clip_of(64, 32, 4))
     with pytest.raises(InputError, match="has frames of 64x32, more than 2,047 pixels"):
         read(tmp_path / "a.avi")

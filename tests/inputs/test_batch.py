@@ -1,4 +1,4 @@
-"""What a model is run on: noise, an example, images in the layout of its task, or tensors."""
+"""The batch of a model: noise, an example, images in the layout of its task, or tensors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hookscope.errors import InputError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_loader import load, wrap
+from hookscope.specs.request import InputRequest
 
 PLAIN = wrap(nn.Conv2d(3, 4, 3))
 
@@ -206,9 +207,9 @@ def test_a_wrong_choice_is_refused(photos: list[str], choices: dict, message: st
 
 def test_choices_for_images_are_refused_where_there_is_none() -> None:
     with pytest.raises(InputError, match="--size and --mean are for images"):
-        build_batch(PLAIN, shape=(1, 3, 8, 8), size=8, mean=(1.0,))
+        InputRequest(shape=(1, 3, 8, 8), size=8, mean=(1.0,))
     with pytest.raises(InputError, match="--mean is for images"):
-        build_batch(PLAIN, shape=(1, 3, 8, 8), mean=(1.0,))
+        InputRequest(shape=(1, 3, 8, 8), mean=(1.0,))
     with pytest.raises(InputError, match="taken as it is"):
         build_batch(PLAIN, torch.ones(1), preprocess="none")
 

@@ -1,4 +1,4 @@
-"""Truncated and mutated files of every kind: a sentence and exit status 2, and never a hang."""
+"""Truncated and mutated files of every kind: an error with exit status 2, and never a hang."""
 
 from __future__ import annotations
 

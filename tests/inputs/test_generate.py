@@ -1,4 +1,4 @@
-"""Language models step by step: each is a call of its own, and greedy decoding by hand agrees."""
+"""Language models generate token by token, one call each, as greedy decoding by hand does."""
 
 from __future__ import annotations
 

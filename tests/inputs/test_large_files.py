@@ -1,4 +1,4 @@
-"""Files that would take minutes or fill the memory: refused early, in a sentence."""
+"""Files that would take minutes or fill the memory are refused early."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ import resource, sys, torch
 from torch import nn
 import hookscope
 from hookscope.errors import HookscopeError
-from hookscope.inputs.batch import build
+from hookscope.inputs.batch import build_batch
 from hookscope.sources.model_loader import wrap
 
 class Anything(nn.Module):
@@ -74,7 +74,7 @@ class Anything(nn.Module):
 spent = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
 resource.setrlimit(resource.RLIMIT_CPU, (spent + 40, spent + 40))
 try:
-    build(wrap(Anything()), sys.argv[1])
+    build_batch(wrap(Anything()), sys.argv[1])
 except HookscopeError as error:
     print(error.message)
 """

@@ -1,4 +1,4 @@
-"""A capture opened without torch holds what ``hookscope.load`` gives, in any dtype and slice."""
+"""A capture opened without torch has the values of ``hookscope.load``, in any dtype and slice."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_float8_is_widened_to_itself(name: str, tmp_path: Path) -> None:
     tensor = torch.arange(256).to(torch.uint8).view(getattr(torch, f"float8_{name}"))
     found = opened(tmp_path / "a", tensor).tensor("a/output")
     assert np.array_equal(found, tensor.float().numpy(), equal_nan=True)
-    numbers = ~np.isnan(found)  # the sign of a NaN means nothing
+    numbers = ~np.isnan(found)  # the sign of a NaN has no meaning
     assert np.array_equal(np.signbit(found[numbers]), np.signbit(tensor.float().numpy()[numbers]))
 
 

@@ -1,4 +1,4 @@
-"""Where channels lie, by rule, against what is known of whole models."""
+"""The dimension of the channels, compared with the layouts of whole models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_class_tells_where_its_channels_lie(type: str, ndim: int, expected: in
 
 
 def layers_of(model: nn.Module, image: tuple[int, int]) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Name, class and shape of every output of four dimensions, by hooks of torch's own."""
+    """Name, class and shape of every output of four dimensions, from torch's hooks."""
     found = []
 
     def look(module: nn.Module, given: Any, output: Any, name: str) -> None:
@@ -57,7 +57,7 @@ def test_channels_are_found_in_whole_models_at_any_aspect(
         model = getattr(torchvision.models, name)().eval()
     layers = layers_of(model, image)
     for layer, type, shape in layers:
-        last = {  # as torchvision's source has it
+        last = {  # by torchvision's source
             "swin_t": not layer.startswith(("features.0.0", "permute", "avgpool")),
             "convnext_tiny": ".block." in layer and layer[-1] in "12345",
         }.get(name, False)

@@ -1,7 +1,7 @@
-"""Norms, deviations and distances over all of float64, against exact fractions.
+"""Norms, deviations and distances over all of float64, compared with exact fractions.
 
-The square of 1e200 is beyond the largest float64 and that of 1e-200 below the smallest; what is
-computed of squares must not depend on that.
+The square of 1e200 is beyond the largest float64 and that of 1e-200 below the smallest. Results
+that are computed from squares must not depend on that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookscope.analysis.cams.formulas import gradcam_plus_plus
+from hookscope.analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
 from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.execution.gradient_penalty import gradient_penalty
 from hookscope.execution.losses.loss import compute_loss
@@ -47,7 +47,7 @@ def root(square: Fraction) -> float:
 
 
 def close(found: float | None, true: float) -> bool:
-    """Equal to rounding, in the last digit of subnormal numbers and around the largest one too."""
+    """Equal up to rounding, including subnormal numbers and numbers near the largest."""
     if found is None:
         return False
     if math.isinf(true) or math.isinf(found):
@@ -215,7 +215,7 @@ def test_grad_cam_plus_plus_does_not_lose_small_gradients(dtype: torch.dtype) ->
     activations = torch.rand(1, 3, 4, 4, generator=source, dtype=torch.float64)
     small = torch.finfo(dtype).tiny * 2
     gradients = torch.randn(1, 3, 4, 4, generator=source, dtype=torch.float64).abs() * 8
-    found = gradcam_plus_plus(activations.to(dtype), (gradients * small).to(dtype))
-    true = gradcam_plus_plus(activations, gradients * small)
+    found = GradCamPlusPlus.heat_map(activations.to(dtype), (gradients * small).to(dtype))
+    true = GradCamPlusPlus.heat_map(activations, gradients * small)
     assert found.max() > 0
     assert torch.allclose(found.double() / small, true / small, rtol=0.1)

@@ -1,4 +1,4 @@
-"""The format of a recording's file is the one that its name says: safetensors, npy or npz."""
+"""The ending of a recording's file determines its format: safetensors, npy or npz."""
 
 from __future__ import annotations
 

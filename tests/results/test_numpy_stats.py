@@ -1,4 +1,4 @@
-"""Statistics of numpy's arrays and of torch's tensors, held against numpy and each other."""
+"""Statistics of arrays and of tensors, compared with numpy and with each other."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_several_blocks_are_described_as_numpy_does(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    [*"?bBHILqefdFD"],  # the letters of numpy: bool, int8, uint8 and so on to complex128
+    [*"?bBHILqefdFD"],  # numpy's type codes: bool, int8, uint8 and so on to complex128
 )
 def test_every_dtype_is_described_alike_from_memory_and_from_a_file(dtype: Any) -> None:
     values = (np.arange(24) % 7 * 3).astype(dtype).reshape(2, 3, 4)

@@ -1,4 +1,4 @@
-"""What is told of a recording: keys, records, coverage, and the way to a file's text and back."""
+"""The description of a recording: keys, records, coverage, and the round trip through JSON."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_told_goes_to_text_and_back() -> None:
     capture = whole()
     info = json.loads(json.dumps(json.loads(dumped(capture))))
     again = Recording()
-    again.take_info(info, {"a.b/output": [2], "a.b/input.0": (2,)}, "file")
+    again.load_info(info, {"a.b/output": [2], "a.b/input.0": (2,)}, "file")
     assert again.records == capture.records
     assert [r.stats for r in again.records] == [r.stats for r in capture.records]
     assert (again.absent, again.coverage) == (capture.absent, capture.coverage)
@@ -172,7 +172,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
         lambda info: info["silent"][0].update(reason=[]), "c.reason is []",
     ),
     "a list of no records": (lambda info: info.update(records=[3]), "damaged"),
-    "no list": (lambda info: info.update(executed=3), "damaged"),
+    "no list": (lambda info: info.update(fired=3), "damaged"),
     "a word for the seed": (lambda info: info.update(seed="x"), "metadata.seed is 'x'"),
 }  # fmt: skip
 
@@ -183,7 +183,7 @@ def test_a_damaged_description_is_refused_and_says_where(damage: str) -> None:
     info = json.loads(dumped(whole()))
     change(info)
     with pytest.raises(ResultsFileError) as caught:
-        Recording().take_info(info, {"a.b/output": (2,), "a.b/input.0": (2,)}, "the/file")
+        Recording().load_info(info, {"a.b/output": (2,), "a.b/input.0": (2,)}, "the/file")
     assert sentence in str(caught.value)
     assert "Cannot read the/file: its metadata is damaged (" in str(caught.value)
     assert caught.value.hint == "Record the file again."
@@ -193,7 +193,7 @@ def test_a_later_field_of_a_record_is_let_be() -> None:
     info = json.loads(dumped(whole()))
     info["records"][0]["later"] = 1
     again = Recording()
-    again.take_info(info, {"a.b/output": (2,), "a.b/input.0": (2,)}, "file")
+    again.load_info(info, {"a.b/output": (2,), "a.b/input.0": (2,)}, "file")
     assert again.records == whole().records
 
 
@@ -237,11 +237,11 @@ def test_what_an_edit_moved_is_told_of_recorded_tensors() -> None:
     info["effect"] = {"drift": [entry]}
     shapes = {"a.b/output": (2,), "a.b/input.0": (2,)}
     again = Recording()
-    again.take_info(info, shapes, "file")
+    again.load_info(info, shapes, "file")
     assert again.metadata["effect"] == {"drift": [entry]}
     info["effect"] = {"drift": [entry | {"key": "gone"}]}
     with pytest.raises(ResultsFileError, match="'gone', which is not recorded"):
-        Recording().take_info(info, shapes, "file")
+        Recording().load_info(info, shapes, "file")
 
 
 def test_the_file_that_is_damaged_is_named(tmp_path) -> None:

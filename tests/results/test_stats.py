@@ -1,4 +1,4 @@
-"""Statistics against numpy in float64, for every dtype and over block borders."""
+"""Statistics compared with numpy in float64, for every dtype and across blocks."""
 
 from __future__ import annotations
 

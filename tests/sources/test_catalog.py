@@ -74,7 +74,7 @@ def test_a_wrong_name_is_told_without_torch() -> None:
     code = (
         "import sys\n"
         "from hookscope.specs import catalog\n"
-        "try: catalog.check('resnet17')\n"
+        "try: catalog.check_model_spec('resnet17')\n"
         "except Exception as exc: print(exc.message)\n"
         "sys.exit('torch' in sys.modules)"
     )

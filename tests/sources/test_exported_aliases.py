@@ -1,4 +1,4 @@
-"""Modules whose operators return their own input: what an export makes of them is undone."""
+"""Modules whose operators return their own input, which changes the exported graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models built without values and filled from a file: those built with them, bit for bit."""
+"""Models built without values and filled from a file are bit-identical to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live models that refuse hooks: recorded as they are called, and left as they were."""
+"""Live models that do not support hooks are recorded as they are called, and not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretrained weights: taken from the cache, and never from the network by accident."""
+"""Pretrained weights come from the cache, and from the network only on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blake3 import blake3
 from torchvision import models
 
 from hookscope.errors import ModelError, RequestError, WeightsError
-from hookscope.sources import network
+from hookscope.sources import downloads
 from hookscope.sources.model_loader import load
 
 
@@ -183,10 +183,10 @@ def test_a_download_is_kept_only_if_its_hash_is_right(
     digest = hashlib.sha256(Served.body).hexdigest()[:8] if right else "00000000"
     url = f"{server}/w-{digest}.pth"
     if right:
-        assert Path(network.fetch(url)).read_bytes() == Served.body
+        assert Path(downloads.fetch(url)).read_bytes() == Served.body
     else:
         with pytest.raises(WeightsError, match="invalid hash value"):
-            network.fetch(url)
+            downloads.fetch(url)
         assert not list(cache.iterdir())
     assert capsys.readouterr().out == ""
 
@@ -197,13 +197,13 @@ def test_a_server_that_does_not_answer_is_given_up_soon(
     import socket
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(network, "_PATIENCE", 0.3)
+    monkeypatch.setattr(downloads, "_TIMEOUT", 0.3)
     with socket.socket() as not_executed:
         not_executed.bind(("127.0.0.1", 0))
         not_executed.listen()
         url = f"http://127.0.0.1:{not_executed.getsockname()[1]}/w-00000000.pth"
         with pytest.raises(WeightsError, match=r"did not answer within|timed out"):
-            network.fetch(url)
+            downloads.fetch(url)
 
 
 def test_random_weights_ask_nobody(tmp_path: Path) -> None:

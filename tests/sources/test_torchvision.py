@@ -1,4 +1,4 @@
-"""Torchvision's models: built without network or surprise, and fed what they take."""
+"""Models of torchvision are built without network, and get valid inputs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def test_building_on_meta_takes_no_memory_beside_the_import() -> None:
     # Not getrusage: a child's ru_maxrss starts from that of the process it was forked from.
     peak = "[line for line in open('/proc/self/status') if 'VmHWM' in line][0].split()[1]"
     lean = f"import torchvision; print({peak})"
-    ours = f"from hookscope.sources.model_loader import load\nload('vit_h_14', meta=True); print({peak})"
+    load = "from hookscope.sources.model_loader import load\nload('vit_h_14', meta=True)"
+    ours = f"{load}; print({peak})"
     lean_peak, our_peak = (
         int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
         for code in (lean, ours)

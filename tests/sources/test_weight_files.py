@@ -1,4 +1,4 @@
-"""Sets of weights in several files: read as one, and refused with a sentence where they are not."""
+"""Sharded checkpoints are read as one; an inconsistent one is an error."""
 
 from __future__ import annotations
 

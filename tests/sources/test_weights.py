@@ -1,4 +1,4 @@
-"""Weights from files: wrappers, misfits, and nothing unpickled."""
+"""Weights from files: wrappers, mismatches, and no unpickled code."""
 
 from __future__ import annotations
 

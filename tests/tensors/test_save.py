@@ -164,7 +164,7 @@ def test_the_header_says_where_every_tensor_lies(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(3.0), "b": torch.arange(4).reshape(2, 2)}
     store.write_tensors(tmp_path / "file", tensors, {"records": []})
     data = (tmp_path / "file").read_bytes()
-    places = read_header(tmp_path / "file").places
+    places = read_header(tmp_path / "file").tensors
     assert {key: (place.dtype, place.shape) for key, place in places.items()} == {
         "a": ("F32", (3,)),
         "b": ("I64", (2, 2)),

@@ -1,1 +1,1 @@
-"""Ablation: what can be knocked out, knocking it out in turn, how it is measured, the result."""
+"""Ablation of layers and channels: the runs, and the baseline that they are measured by."""

@@ -1,4 +1,8 @@
-"""What can be knocked out of a model: a run with nothing changed that looks at what layers give."""
+"""Ablation: one run of the model for each layer, or channel, that is knocked out.
+
+A knock-out is an edit of the layer's output like those of ``--edit``. Nothing is recorded, and only
+the metrics of each run are stored.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,19 +19,17 @@ from hookscope.analysis.ablation.baseline import Baseline
 from hookscope.errors import CheckFailed, EditError, ForwardError, LossError, RequestError
 from hookscope.execution.edit_effect import relative_change
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import (
-    detach_clone,
-    first_difference,
-    forward,
-    preserve_model_state,
-    run_without_hooks,
-)
+from hookscope.execution.forward import detach_clone, forward, run_without_hooks
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import first_difference
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
-from hookscope.hooks.registry import HookSet, what_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.ablation import (
     AblatedPart,
     Ablation,
@@ -44,18 +45,24 @@ from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
 
+log = logging.getLogger("hookscope")
+
+SAVED_EVERY = 3.0  # seconds between two writes of the file
+
+Progress = Callable[[int, int], None]
+
 
 def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdit:
-    """Return the edit that is a knock-out: of a whole layer, or of one of its channels."""
+    """Return the edit that knocks out a layer, or one of its channels."""
     [edit] = parse_edits(f"*={ABLATION_EDITS[by]}")
-    place = layer.name if channel is None else f"{layer.name}[{channel}]"
+    target = layer.name if channel is None else f"{layer.name}[{channel}]"
     channels = None if channel is None else (channel,)
-    word = f"{place}={ABLATION_EDITS[by]}"
+    word = f"{target}={ABLATION_EDITS[by]}"
     return BoundEdit(edit._replace(word=word, pattern=layer.name, channels=channels), 0, layer, {})
 
 
-class AblationScan:
-    """A run with nothing changed that notes what each layer gives, and whether the edit suits it.
+class AblationScan(CallSubscriber):
+    """A run without changes that finds out which layers the edit fits, and their channels.
 
     Attributes:
         calls: how often each layer's module ran, in the order in which they first returned.
@@ -75,15 +82,15 @@ class AblationScan:
         """Run the model and return its output."""
         module = self.prepared.module
         guard = preserve_model_state(module, train=self.prepared.train, seed=self.prepared.seed)
-        with guard, HookSet(module) as hooks:
-            for layer in self.prepared.layers:
-                hooks.after(layer.module, partial(self._look, layer))
+        registry = CallRegistry(module)
+        with guard, registry.subscribed(self, self.prepared.layers):
             output = detach_clone(forward(self.prepared))
+            self.calls = {called: registry.counts[called] for called in self.calls}
             self.coverage = summarize_coverage(module, self.prepared.layers, self.calls)
         return output
 
-    def places(self) -> Iterator[tuple[Layer, int | None]]:
-        """Yield what can be knocked out: layers, with ``channels`` each with every channel."""
+    def parts(self) -> Iterator[tuple[Layer, int | None]]:
+        """Yield the layers that can be knocked out; with ``channels``, every channel of each."""
         for layer in self._ran():
             if layer in self._faults:
                 continue
@@ -93,10 +100,11 @@ class AblationScan:
             yield from ((layer, n) for n in range(min(self._counts[layer])))
 
     def left_out(self) -> Iterator[SkippedLayer]:
-        """Yield the layers that ran and cannot be knocked out, or not in every channel."""
+        """Yield the layers that ran and cannot be knocked out, or not all of their channels."""
         for layer in self._ran():
             reason = self._faults.get(layer, "")
-            least, most = (pick(self._counts.get(layer) or {0}) for pick in (min, max))
+            counts = self._counts.get(layer) or {0}
+            least, most = min(counts), max(counts)
             if self.channels and not reason and least < most:
                 reason = f"channels from {least} on, which not every tensor that it gives has"
             if reason:
@@ -107,57 +115,54 @@ class AblationScan:
         ran = (layer for layer in self.prepared.layers if layer.module in order)
         return sorted(ran, key=lambda layer: order[layer.module])
 
-    def _look(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        call = self.calls[module] = self.calls.get(module, 0) + 1
+    def after_call(self, call: ModuleCall, state: None) -> None:
+        """Note what a call returned, and whether the edit suits it."""
+        if call.failed:
+            return
+        layer = call.layer
+        self.calls[layer.module] = call.number
         bound = ablation_edit(layer, self.by, 0 if self.channels else None)
-        found = []
+        editable = []
 
-        def look(path: TensorPath, tensor: Tensor) -> Tensor:
+        def try_edit(path: TensorPath, tensor: Tensor) -> Tensor:
             if is_editable(bound, tensor):
-                found.append(tensor)
-                key = key_of(layer.name, call, what_of(OUTPUT, path))
-                apply_edit(bound, tensor, key, self.prepared.seed)  # raises where it does not suit
+                editable.append(tensor)
+                key = key_of(layer.name, call.number, what_of(OUTPUT, path))
+                apply_edit(bound, tensor, key, self.prepared.seed)  # raises if it does not fit
             return tensor
 
         try:
-            map_tensors(output, look)
+            map_tensors(call.output, try_edit)
         except EditError as error:
             self._faults.setdefault(layer, error.reason)
             return
-        if not found:
+        if not editable:
             self._faults.setdefault(layer, "it gives no floating-point tensor")
         counts = self._counts.setdefault(layer, set())
         counts.update(
-            tensor.shape[channel_dim(layer.type, tensor.ndim)] for tensor in found if tensor.ndim
+            tensor.shape[channel_dim(layer.type, tensor.ndim)] for tensor in editable if tensor.ndim
         )
-
-
-log = logging.getLogger("hookscope")
-
-SAVED_EVERY = 3.0  # seconds between two states of the file
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class AblationJob:
-    """What is to be knocked out, in the order in which the layers ran, and how it is measured."""
+    """The parts to knock out, in the order in which the layers ran, and the baseline."""
 
     prepared: Prepared
     by: str
     layers: Mapping[AblatedPart, Layer]
-    yardstick: Baseline
+    baseline: Baseline
 
-    def knock_out(self, place: AblatedPart) -> LayerAblation:
-        """Run the model once with this one place knocked out."""
-        layer = self.layers[place]
-        plan = BoundInterventions((ablation_edit(layer, self.by, place[1]),))
+    def knock_out(self, part: AblatedPart) -> LayerAblation:
+        """Run the model once with one part knocked out."""
+        layer, (_, channel) = self.layers[part], part
+        interventions = BoundInterventions((ablation_edit(layer, self.by, channel),))
         try:
-            output = run_without_hooks(replace(self.prepared, plan=plan))
-            figures: dict[str, Any] = self.yardstick.figures(output)
-        except (ForwardError, EditError, LossError) as error:  # the others may still go well
-            figures = {"failed": error.message}
-        return LayerAblation(layer.name, layer.type, place[1], **figures)
+            output = run_without_hooks(replace(self.prepared, interventions=interventions))
+            metrics: dict[str, Any] = self.baseline.metrics_of(output)
+        except (ForwardError, EditError, LossError) as error:  # other parts may not fail
+            metrics = {"failed": error.message}
+        return LayerAblation(layer.name, layer.type, channel, **metrics)
 
 
 def prepare_ablation(
@@ -165,28 +170,28 @@ def prepare_ablation(
     by: str,
     channels: bool,
     rank: str | None,
-    settle: Callable[[Any], Baseline],
+    measure: Callable[[Any], Baseline],
     metadata: dict[str, Any],
 ) -> tuple[AblationJob, Ablation]:
-    """Run the model twice with nothing knocked out; return the job, and its result so far: none.
+    """Run the model twice with nothing knocked out; return the job and an empty result.
 
     Args:
         prepared: the model and the layers to choose from.
-        by: a word of ``KNOCKOUTS``.
+        by: one of ``ABLATION_EDITS``.
         channels: knock out channels in place of whole layers.
-        rank: the figure to sort by; None for the score where there is one, else the output.
-        settle: makes the measure, once the clean run's output is there.
-        metadata: where the result comes from.
+        rank: the metric to sort by; None for the score if there is one, else the output.
+        measure: makes the baseline of the output of the clean run.
+        metadata: the metadata of the result.
 
     Raises:
         ForwardError: the model raised.
-        LossError: the loss, the target and the output do not fit.
+        LossError: the loss or the target does not fit the output.
         RequestError: nothing can be knocked out.
     """
     with explain_forward_errors(prepared):
         clean = run_without_hooks(prepared)
-    survey = AblationScan(prepared, by, channels)
-    again = survey.run()
+    scan = AblationScan(prepared, by, channels)
+    again = scan.run()
     if different := first_difference(clean, again):
         log.warning(
             "A second run with hooks and nothing knocked out gave another result, relative %.3g"
@@ -194,12 +199,13 @@ def prepare_ablation(
             relative_change(clean, again) or 0.0,
             different,
         )
-    yardstick = settle(clean)
-    layers = {(layer.name, channel): layer for layer, channel in survey.places()}
-    left_out = tuple(survey.left_out())
+    baseline = measure(clean)
+    layers = {(layer.name, channel): layer for layer, channel in scan.parts()}
+    left_out = tuple(scan.left_out())
     if not layers:
-        reasons = [(x.layer, x.reason) for x in left_out]
-        reasons += [(x.module, f"it never ran: {x.reason}") for x in survey.coverage.not_executed]
+        reasons = [(skipped.layer, skipped.reason) for skipped in left_out]
+        not_executed = scan.coverage.not_executed
+        reasons += [(layer.module, f"it never ran: {layer.reason}") for layer in not_executed]
         raise RequestError(
             f"None of the chosen layers can be knocked out by {by}; {': '.join(reasons[0])}.",
             "Choose other layers or another --by; mean and noise may take a larger batch.",
@@ -207,15 +213,15 @@ def prepare_ablation(
     result = Ablation(
         by=by,
         edit=ABLATION_EDITS[by],
-        rank=rank or ("output" if yardstick.clean.score is None else "score"),
+        rank=rank or ("output" if baseline.clean.score is None else "score"),
         total=len(layers),
-        clean=yardstick.clean,
+        clean=baseline.clean,
         knockouts=(),
         left_out=left_out,
-        coverage=survey.coverage,
+        coverage=scan.coverage,
         metadata={**metadata, "fingerprint": _fingerprint(prepared, clean)},
     )
-    return AblationJob(prepared, by, layers, yardstick), result
+    return AblationJob(prepared, by, layers, baseline), result
 
 
 def run_ablation(
@@ -224,28 +230,28 @@ def run_ablation(
     file: str | os.PathLike[str] | None,
     progress: Progress | None,
 ) -> Ablation:
-    """Make all knock-outs that ``file`` does not hold yet, and keep them there as it goes.
+    """Make all knock-outs that ``file`` does not contain yet, and write them to it.
 
-    However it ends (an error, Ctrl-C), the file then holds all that were made.
+    After an error or Ctrl-C too, the file contains all that were made.
 
     Args:
-        job: what is to be done.
-        result: the result with no knock-outs in it.
-        file: written every few seconds and at the end; None keeps nothing.
-        progress: called with the number of those made and of all, first before the first.
+        job: the parts to knock out, and the baseline.
+        result: the result without knock-outs.
+        file: written every few seconds and at the end; None to write no file.
+        progress: called with the numbers of knock-outs made and of all, at the start too.
 
     Raises:
-        CheckFailed: every single knock-out failed.
+        CheckFailed: every knock-out failed.
         StoreError: the file cannot be written.
     """
-    kept = () if file is None else result.unfinished(file)
-    earlier = {knockout.place: knockout for knockout in kept if knockout.place in job.layers}
+    stored = () if file is None else result.unfinished(file)
+    earlier = {knockout.place: knockout for knockout in stored if knockout.place in job.layers}
     if earlier:
         log.info("resuming: %d of %d were done", len(earlier), result.total)
     made = dict(earlier)
 
     def so_far() -> Ablation:
-        in_order = (made[place] for place in job.layers if place in made)
+        in_order = (made[part] for part in job.layers if part in made)
         knockouts = rank_ablations(in_order, result.rank)
         return replace(result, knockouts=knockouts, resumed=len(earlier))
 
@@ -253,10 +259,10 @@ def run_ablation(
     try:
         if progress:
             progress(len(made), result.total)
-        for place in job.layers:
-            if place in made:
+        for part in job.layers:
+            if part in made:
                 continue
-            made[place] = job.knock_out(place)
+            made[part] = job.knock_out(part)
             if progress:
                 progress(len(made), result.total)
             if file is not None and time.monotonic() - saved > SAVED_EVERY:
@@ -275,7 +281,7 @@ def run_ablation(
 
 
 def _fingerprint(prepared: Prepared, clean: Any) -> str | None:
-    """The hash of the model's parameters and buffers, of its input, and of the clean output."""
+    """The hash of the model's parameters and buffers, its input and the clean output."""
     state = {**dict(prepared.module.named_parameters()), **dict(prepared.module.named_buffers())}
     tensors = walk((state, prepared.value, clean))
     return hash_tensors((" ".join(path), tensor) for path, tensor in tensors)

@@ -1,7 +1,6 @@
-"""What a knock-out is measured by: the target's score, a loss, and the output as a whole.
+"""The baseline of an ablation: the target's score, a loss and the output of the clean run.
 
-Everything is settled once, on the clean run: with ``argmax`` the target of each image is the class
-that the model itself preferred there.
+The target is fixed by the clean run: with ``argmax`` it is the class that the model predicts there.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from hookscope.tensors.nested import walk
 
 @dataclass(frozen=True)
 class Baseline:
-    """The clean run, and how another output is held against it.
+    """The clean run, with which the outputs of other runs are compared.
 
     Attributes:
         output: the clean output.
-        clean: its figures.
-        classes: the target class of each row of class scores; None where there is no such target.
-        top: the likeliest class of each row; None where there are no class scores.
-        loss: takes an output; None where there is no loss.
+        clean: its metrics.
+        classes: the target class of each row of class scores; None if there is no such target.
+        top: the predicted class of each row; None if there are no class scores.
+        loss: computes the loss of an output; None if there is no loss.
     """
 
     output: Any
@@ -42,23 +41,23 @@ class Baseline:
     top: Tensor | None = None
     loss: Callable[[Any], float] | None = None
 
-    def figures(self, output: Any) -> dict[str, Any]:
+    def metrics_of(self, output: Any) -> dict[str, Any]:
         """Return ``score``, ``loss``, ``output`` and ``flipped`` of an output, as far as defined.
 
         Raises:
-            LossError: the loss, or the classes, cannot be had of this output.
+            LossError: the output has no loss or no class scores.
         """
-        told: dict[str, Any] = {"output": relative_change(self.output, output)}
+        metrics: dict[str, Any] = {"output": relative_change(self.output, output)}
         if self.top is not None:
             scores = class_scores(output)
             if scores.shape != class_scores(self.output).shape:
                 return {"output": None}
-            told["flipped"] = int((scores.argmax(1) != self.top).sum())
+            metrics["flipped"] = int((scores.argmax(1) != self.top).sum())
             if self.classes is not None:
-                told["score"] = mean_score(scores, self.classes) - _number(self.clean.score)
+                metrics["score"] = mean_score(scores, self.classes) - _defined(self.clean.score)
         if self.loss is not None:
-            told["loss"] = self.loss(output) - _number(self.clean.loss)
-        return told
+            metrics["loss"] = self.loss(output) - _defined(self.clean.loss)
+        return metrics
 
 
 def mean_score(scores: Tensor, classes: Tensor) -> float:
@@ -80,56 +79,65 @@ def resolve_baseline(
     prepared: Prepared,
     clean: Any,
     *,
-    asked: LossRequest,
+    request: LossRequest,
     rank: str | None,
-    measure: Objective,
+    objective: Objective,
 ) -> Baseline:
-    """Settle the target on the clean run, and return what knock-outs are measured by.
+    """Resolve the target by the clean run, and return the baseline.
 
-    ``score`` and ``flipped`` are there if the output is one of class scores, or ``rank`` asks for
-    the score; a loss if one was asked for, or the default one fits. ``measure`` is the loss that is
-    ``asked`` for, ``rank`` the figure asked for.
+    ``score`` and ``flipped`` are defined if the output has class scores, or ``rank`` is the score.
+    A loss is defined if the user chose one, or the default loss fits the output.
+
+    Args:
+        prepared: the model and its input.
+        clean: the output of the clean run.
+        request: the loss that the user chose.
+        rank: the metric to sort by; None if the user chose none.
+        objective: the loss of ``request``.
 
     Raises:
-        LossError: the loss, the target and the output do not fit, or what ``rank`` asks for is not
+        LossError: the loss or the target does not fit the output, or the metric to sort by is not
             defined.
     """
-    classed = rank == "score" or has_classes(clean, prepared.loaded.task)
-    wanted = asked.loss is not None or rank == "loss"
-    named = asked.loss is None or asked.loss in FORMULAS
-    compares = named and FORMULAS[str(asked.loss or "ce")].needs_target
-    settled: Target | None = None
-    if classed or (wanted and compares):
-        settled = _target(prepared, clean, asked.target, demanded=named or rank == "score")
-    stick = Baseline(clean, BaselineMetrics(target=settled.text if settled else ""))
-    if classed:
-        stick = _with_classes(stick, settled, demanded=rank == "score")
-    if not (classed or wanted):
-        _check_unused_options(clean, asked)
-        return stick
-    if settled and compares:
-        fixed = settled.values if settled.classes is None else settled.classes
-        measure = resolve_loss(replace(asked, target=fixed))
+    has_scores = rank == "score" or has_classes(clean, prepared.loaded.task)
+    loss_required = request.loss is not None or rank == "loss"
+    formula_loss = request.loss is None or request.loss in FORMULAS
+    needs_target = formula_loss and FORMULAS[str(request.loss or "ce")].needs_target
+    resolved: Target | None = None
+    if has_scores or (loss_required and needs_target):
+        required = formula_loss or rank == "score"
+        resolved = _clean_target(prepared, clean, request.target, required=required)
+    baseline = Baseline(clean, BaselineMetrics(target=resolved.text if resolved else ""))
+    if has_scores:
+        baseline = _with_classes(baseline, resolved, required=rank == "score")
+    if not (has_scores or loss_required):
+        _check_unused_options(clean, request)
+        return baseline
+    if resolved and needs_target:
+        fixed = resolved.values if resolved.classes is None else resolved.classes
+        objective = resolve_loss(replace(request, target=fixed))
     try:
-        measured = measure.of(prepared, clean)
+        loss = objective.compute(prepared, clean)
     except LossError:
-        if wanted:
+        if loss_required:
             raise
-        return stick
-    figures = replace(
-        stick.clean,
-        target=stick.clean.target or measured.target,
-        loss=float(measured.value),
-        loss_name=measured.name,
+        return baseline
+    metrics = replace(
+        baseline.clean,
+        target=baseline.clean.target or loss.target,
+        loss=float(loss.value),
+        loss_name=loss.name,
     )
     return replace(
-        stick, clean=figures, loss=lambda output: float(measure.of(prepared, output).value)
+        baseline,
+        clean=metrics,
+        loss=lambda output: float(objective.compute(prepared, output).value),
     )
 
 
-def _check_unused_options(clean: Any, asked: LossRequest) -> None:
-    """Refuse what is only for class scores or a loss where there is neither; and nothing at all."""
-    for option in (f"--{name}" for name in chosen_options(asked)):
+def _check_unused_options(clean: Any, request: LossRequest) -> None:
+    """Check that no option needs class scores or a loss, and that the output has a tensor."""
+    for option in (f"--{name}" for name in chosen_options(request)):
         raise LossError(
             f"{option} is for class scores or a loss, and the output is not one of class scores.",
             f"Choose a --loss, or leave out {option}.",
@@ -141,32 +149,32 @@ def _check_unused_options(clean: Any, asked: LossRequest) -> None:
         )
 
 
-def _target(prepared: Prepared, clean: Any, target: Any, *, demanded: bool) -> Target | None:
-    """The target on the clean run; a function of the user's own may take one that is no class."""
+def _clean_target(prepared: Prepared, clean: Any, target: Any, *, required: bool) -> Target | None:
+    """The target for the clean output. A custom loss may take a target that is not a class."""
     try:
         return resolve_target(target, class_scores(clean), prepared.loaded.categories)
     except LossError:
-        if demanded:
+        if required:
             raise
         return None
 
 
-def _with_classes(stick: Baseline, settled: Target | None, *, demanded: bool) -> Baseline:
-    scores = class_scores(stick.output)
+def _with_classes(baseline: Baseline, resolved: Target | None, *, required: bool) -> Baseline:
+    scores = class_scores(baseline.output)
     top = scores.argmax(1)
-    clean = replace(stick.clean, decisions=top.numel())
-    stick = replace(stick, clean=clean, top=top)
-    if settled is not None and settled.classes is not None:
-        score = mean_score(scores, settled.classes)
-        return replace(stick, clean=replace(clean, score=score), classes=settled.classes)
-    if demanded:
+    clean = replace(baseline.clean, decisions=top.numel())
+    baseline = replace(baseline, clean=clean, top=top)
+    if resolved is not None and resolved.classes is not None:
+        score = mean_score(scores, resolved.classes)
+        return replace(baseline, clean=replace(clean, score=score), classes=resolved.classes)
+    if required:
         raise LossError(
             f"The score is the logit of a class, and the target is {clean.target}.",
             "Give an index or a label's name as --target, or rank by loss or output.",
         )
-    return stick
+    return baseline
 
 
-def _number(value: float | None) -> float:
+def _defined(value: float | None) -> float:
     assert value is not None
     return value

@@ -1,1 +1,1 @@
-"""Which parts of an image a class's score comes from, as maps over it (``hookscope cam``)."""
+"""Maps over an image that explain the score of a class (``hookscope cam``)."""

@@ -1,198 +1,167 @@
-"""From a prepared model to a map: the runs that each method needs."""
+"""One run of ``cam``: the method by its name, and its maps as a capture with metadata."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from hookscope.analysis.cams import formulas
-from hookscope.analysis.cams.class_score import ClassScore
-from hookscope.analysis.cams.explained_image import find_image
-from hookscope.analysis.cams.guided_backprop import guide_relus
-from hookscope.analysis.cams.layer_scan import LayerCandidate
-from hookscope.analysis.cams.score_gradients import (
-    clone_at_layer,
-    gradient_at_image,
-    observe_layer,
-    run_on_image,
-)
-from hookscope.errors import RequestError
+from hookscope.analysis.cams.cam_input import CamInput, displayable_image
+from hookscope.analysis.cams.cam_method import CamMethod, CamResult
+from hookscope.analysis.cams.methods.eigen_cam import EigenCam
+from hookscope.analysis.cams.methods.grad_cam import GradCam
+from hookscope.analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
+from hookscope.analysis.cams.methods.guided_backprop import GuidedBackprop
+from hookscope.analysis.cams.methods.hires_cam import HiResCam
+from hookscope.analysis.cams.methods.integrated_gradients import IntegratedGradients
+from hookscope.analysis.cams.methods.layer_cam import LayerCam
+from hookscope.analysis.cams.methods.saliency import Saliency
+from hookscope.analysis.cams.methods.score_cam import ScoreCam
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.prepare import Prepared
-from hookscope.inputs.image_recipes import black_and_white
-from hookscope.results.records import Coverage, ExecutedModule
-from hookscope.specs.cam_methods import AT_INPUT, AT_LAYER, METHODS, STEPS
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.tensor_sink import what_of
+from hookscope.results.module_tree import ROOT
+from hookscope.specs.cam_methods import METHODS
+from hookscope.specs.record_kinds import ATTRIBUTION, CAM, INPUT
 
-log = logging.getLogger("hookscope")
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass
-class CamResult:
-    """What came of a method.
-
-    Attributes:
-        maps: (N, h, w), never negative: at the layer's grid, or the image's size.
-        output: the model's output for the images as given.
-        coverage: how often the layer ran.
-        spot: the layer's output that was used; None for methods at the image.
-        attribution: the values that a map at the image is made from, (N, C, H, W).
-        told: what the metadata say besides.
-    """
-
-    maps: Tensor
-    output: Any
-    coverage: Coverage = field(default_factory=Coverage)
-    spot: LayerCandidate | None = None
-    attribution: Tensor | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+CLASSES: dict[str, type[CamMethod]] = {
+    "gradcam": GradCam,
+    "gradcam++": GradCamPlusPlus,
+    "hirescam": HiResCam,
+    "layercam": LayerCam,
+    "eigencam": EigenCam,
+    "scorecam": ScoreCam,
+    "guided": GuidedBackprop,
+    "saliency": Saliency,
+    "integrated": IntegratedGradients,
+}
 
 
-class CamRun:
-    """One request: a model with its images, a score, and a method by its name.
+def run_cam(
+    inputs: CamInput, method: str, upsample: str, steps: int | None, baseline: Any
+) -> tuple[Capture, dict[str, Any]]:
+    """Run a method; return its maps, and the entries of the metadata under ``cam``.
 
     Args:
-        prepared: the model; its layers are the one asked for, or all of them.
-        score: what is explained.
-        method: one of ``METHODS``.
-        progress: called with the number of runs made and that of all, where there are many.
+        inputs: the model with its images and the score.
+        method: one of ``hookscope.specs.cam_methods.METHODS``.
+        upsample: how a layer's map is brought to the image's size, ``bilinear`` or ``nearest``.
+        steps: of integrated gradients.
+        baseline: of integrated gradients.
+
+    Raises:
+        RequestError: the model has no layer or score that the method could use.
+        LossError, ForwardError, CheckFailed: as for ``grads``.
     """
-
-    def __init__(
-        self, prepared: Prepared, score: ClassScore, method: str, progress: Progress | None = None
-    ) -> None:
-        self.prepared = prepared
-        self.score = score
-        self.method = METHODS[method]
-        self.path, self.image = find_image(prepared)
-        self._advance = progress or (lambda done, total: None)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the images."""
-        return self.image.shape[2], self.image.shape[3]
-
-    def run(self, named: bool, steps: int | None, baseline: Any) -> CamResult:
-        """Run the method; ``named`` tells that the layer was asked for.
-
-        Raises:
-            RequestError: the model has no images, layers or scores that the method could use.
-            LossError, ForwardError, CheckFailed: as for ``grads``.
-        """
-        with explain_forward_errors(self.prepared):
-            if self.method.name == "integrated":
-                return self._integrated(steps or STEPS, baseline)
-            if self.method.source == AT_INPUT:
-                return self._at_input()
-            return self._at_layer(named)
-
-    def _at_layer(self, named: bool) -> CamResult:
-        layer = self.prepared.layers[0] if named else None
-        differentiate = self.method.source == AT_LAYER
-        run = observe_layer(
-            self.prepared, self.score, self.path, self.image, layer, gradient=differentiate
-        ) or clone_at_layer(self.prepared, self.score, self.image, layer, gradient=differentiate)
-        spot = run.spot
-        if layer is None:
-            why = " that the score needs" if spot.needed else ""
-            log.info("layer: %s, the last on a grid%s", spot.layer.name, why)
-        activations = _maps(spot, spot.value)
-        if differentiate:
-            gradients = _maps(spot, spot.gradient)
-            found = formulas.OF_GRADIENTS[self.method.name](activations, gradients)
-        elif self.method.name == "eigencam":
-            found = formulas.eigencam(activations)
-        else:
-            found = self._score_weighted(activations)
-        executed = ExecutedModule(spot.layer.name, spot.layer.type, run.calls)
-        return CamResult(found, run.output, Coverage((executed,)), spot)
-
-    def _score_weighted(self, activations: Tensor) -> Tensor:
-        """Score-CAM: a run for every channel, each of the same shape as the images."""
-        scores, count = [], activations.shape[1]
-        for channel in range(count):
-            mask = formulas.mask(activations[:, channel], self.size).to(self.image)
-            masked = self.image * mask.expand_as(self.image)
-            scores.append(self.score.each(run_on_image(self.prepared, self.path, masked)))
-            self._advance(channel + 1, count)
-        weights = torch.stack(scores, 1).softmax(1)
-        return formulas.weighted(activations, weights.to(activations))
-
-    def _at_input(self) -> CamResult:
-        told: dict[str, Any] = {}
-        if self.method.name == "guided":
-            with guide_relus(self.prepared.module) as told:
-                output, gradient = self._gradient_at(self.image)
-        else:
-            output, gradient = self._gradient_at(self.image)
-        found = formulas.strongest(gradient)
-        return CamResult(found, output, attribution=gradient, told=told)
-
-    def _integrated(self, steps: int, baseline: Any) -> CamResult:
-        """(x - b) times the mean gradient on the way from b to x, and how complete that is."""
-        output = run_on_image(self.prepared, self.path, self.image)
-        self.score.of(self.prepared, output)  # the class is that of the image as given
-        start = self._baseline(baseline)
-        way = self.image - start
-        total = torch.zeros(self.image.shape, dtype=torch.float64)
-        for number, (place, weight) in enumerate(formulas.nodes(steps)):
-            _, gradient = self._gradient_at(start + place * way)
-            total += weight * gradient.double()
-            self._advance(number + 1, steps)
-        attribution = total * way.cpu().double()
-        before = self.score.each(run_on_image(self.prepared, self.path, start)).double()
-        after = self.score.each(output).double()
-        gaps = attribution.flatten(1).sum(1) - (after - before)
-        named = baseline if isinstance(baseline, str) else "zero" if baseline is None else "given"
-        told = {"steps": steps, "baseline": named, "gap": gaps.tolist(), "from": before.tolist()}
-        attribution = attribution.to(_wide(self.image))
-        return CamResult(attribution.sum(1).abs(), output, attribution=attribution, told=told)
-
-    def _baseline(self, baseline: Any) -> Tensor:
-        if baseline is None or (isinstance(baseline, str) and baseline == "zero"):
-            return torch.zeros_like(self.image)
-        if isinstance(baseline, Tensor):
-            try:
-                return baseline.to(self.image).expand_as(self.image).clone()
-            except RuntimeError as error:
-                shapes = ["x".join(map(str, t.shape)) for t in (baseline, self.image)]
-                raise RequestError(
-                    f"A baseline of shape {shapes[0]} does not fit images of {shapes[1]}.",
-                    "Give one that broadcasts to them.",
-                ) from error
-        recipe = self.prepared.recipe
-        bounds = black_and_white(recipe, tuple(self.image.shape[1:])) if recipe else None
-        if bounds is None:
-            raise RequestError(
-                f"What a {baseline} image is to this model is not known: its input was not made"
-                " from an image file, or by more than scaling and shifting each channel.",
-                "Give --input an image file, or --baseline zero.",
-            )
-        color = bounds[0 if baseline == "black" else 1]
-        return color.to(self.image).expand_as(self.image).clone()
-
-    def _gradient_at(self, image: Tensor) -> tuple[Any, Tensor]:
-        output, gradient = gradient_at_image(self.prepared, self.score, self.path, image)
-        return output, _wide(gradient)
+    if method == "integrated":
+        explainer: CamMethod = IntegratedGradients(steps, baseline)
+    else:
+        explainer = CLASSES[method]()
+    with explain_forward_errors(inputs.prepared):
+        result = explainer.attribute(inputs)
+    maps = result.maps
+    if result.candidate is not None:
+        maps = upsampled(maps, inputs.size, upsample)
+    image, origin = displayable_image(inputs.image, inputs.prepared.recipe)
+    entry = METHODS[method]
+    metadata = {
+        "method": entry.name,
+        "formula": entry.formula,
+        "paper": entry.paper,
+        "target": inputs.score.text,
+        **_layer_entry(result, upsample),
+        **result.metadata,
+        "image": origin,
+        "images": _image_entries(inputs, result, maps),
+    }
+    return _capture_of(inputs, result, maps, image), metadata
 
 
-def _maps(spot: LayerCandidate, tensor: Tensor | None) -> Tensor:
-    assert spot.grid is not None
-    if tensor is None:
-        raise RequestError(
-            f"The score has no gradient at what the layer {spot.layer.name} ({spot.layer.type})"
-            " returns.",
-            "Choose another --layer or --target, or a method without gradients, such as eigencam.",
+def _capture_of(inputs: CamInput, result: CamResult, maps: Tensor, image: Tensor) -> Capture:
+    """Return the map on the layer's grid or the attribution, the maps and the images."""
+    capture = Capture()
+    capture.output, capture.coverage = result.output, result.coverage
+    model: dict[str, Any] = {
+        "module": ROOT,
+        "type": type(inputs.prepared.module).__name__,
+        "call": 1,
+    }
+    if result.candidate is not None:
+        layer = result.candidate.layer
+        capture.put(
+            result.maps,
+            module=layer.name,
+            type=layer.type,
+            call=result.candidate.call,
+            what="cam",
+            kind=CAM,
+            aliases=layer.aliases,
         )
-    return spot.grid.maps(_wide(tensor))
+    if result.attribution is not None:
+        what = f"{what_of(INPUT, inputs.path)}.attribution"
+        capture.put(result.attribution, **model, what=what, kind=ATTRIBUTION)
+    capture.put(maps, **model, what="cam", kind=CAM)
+    capture.put(image, **model, what="image", kind=INPUT)
+    return capture
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """On the CPU, in float32 or wider: what follows is little work, and wants float64."""
-    return tensor.cpu().to(torch.promote_types(tensor.dtype, torch.float32))
+def upsampled(maps: Tensor, size: tuple[int, int], how: str) -> Tensor:
+    """Return maps (N, h, w) at the images' size, bilinear (pixel centres aligned) or nearest."""
+    corners = {"align_corners": False} if how == "bilinear" else {}
+    return F.interpolate(maps.unsqueeze(1), size, mode=how, **corners).squeeze(1)
+
+
+def _layer_entry(result: CamResult, upsample: str) -> dict[str, Any]:
+    candidate = result.candidate
+    if candidate is None or candidate.grid is None:
+        return {}
+    grid = candidate.grid
+    return {
+        "layer": candidate.layer.name,
+        "type": candidate.layer.type,
+        "call": candidate.call,
+        "grid": [grid.height, grid.width],
+        "channels": candidate.shape[1 if grid.layout == "NCHW" else -1],
+        "layout": grid.layout,
+        "prefix": grid.prefix,
+        "upsampling": upsample,
+    }
+
+
+def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[dict[str, Any]]:
+    """One entry for each image: its class, the class's score, and where the map peaks."""
+    specs = [str(source["word"]) for source in inputs.prepared.sources]
+    scores = inputs.score.each(result.output).tolist()
+    probabilities = inputs.score.probabilities(result.output)
+    assert inputs.score.classes is not None
+    return [
+        {
+            "word": specs[n] if len(specs) == len(result.maps) else str(n + 1),
+            **_class_entry(classes, inputs.prepared.loaded.categories),
+            "score": scores[n],
+            "probability": probabilities[n],
+            "peak": _peak(result.maps[n]),
+            "pixel": _peak(maps[n]),
+            "largest": float(result.maps[n].max()),
+        }
+        for n, classes in enumerate(inputs.score.classes)
+    ]
+
+
+def _class_entry(classes: Tensor, categories: tuple[str, ...]) -> dict[str, Any]:
+    """The class of an image; None where it differs from position to position."""
+    distinct = classes.unique().tolist()
+    if len(distinct) > 1:
+        return {"index": None, "label": None}
+    index = distinct[0]
+    return {"index": index, "label": categories[index] if index < len(categories) else None}
+
+
+def _peak(values: Tensor) -> list[int] | None:
+    """Row and column of the largest entry, the first of equal ones; None for zeros and NaN."""
+    if not float(values.max()) > 0:
+        return None
+    row, column = divmod(int(torch.argmax(values)), values.shape[1])
+    return [row, column]

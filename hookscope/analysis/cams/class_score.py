@@ -1,4 +1,4 @@
-"""The score that is explained: the target class's own logit, the same class in every run."""
+"""The score that is explained: the logit of the target class."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from torch import Tensor
 
 from hookscope.errors import LossError, RequestError
 from hookscope.execution.losses.loss import Loss, class_scores, compute_loss
-from hookscope.execution.objective import Objective
 from hookscope.execution.prepare import Prepared
 
 _ONE = "cam explains the score of a class, of a classifier or a segmentation."
 
 
 class ClassScore:
-    """The target's score. The first output that it is taken of settles the classes.
+    """The score of the target. The first output that it is computed of fixes the classes.
 
     Args:
         target: a class index, several for a batch, a label, ``argmax``, or a tensor of indices.
@@ -30,44 +29,38 @@ class ClassScore:
         self.classes: Tensor | None = None
         self._target = target
 
-    @property
-    def measure(self) -> Objective:
-        """The score, summed over the batch, as what a run differentiates."""
-        return Objective(self.of, False, None)
-
-    def of(self, prepared: Prepared, output: Any) -> Loss:
-        """Return the score summed over the batch: no image's score depends on another image.
+    def loss(self, prepared: Prepared, output: Any) -> Loss:
+        """Return the score summed over the batch. The score of one image does not depend on others.
 
         Raises:
             RequestError: the output holds no class scores.
             LossError: the target does not fit.
         """
-        self._demand_classes(output)
+        self._check_classes(output)
         categories = prepared.loaded.categories
-        found = compute_loss("logit", output, self._target, categories=categories)
+        loss = compute_loss("logit", output, self._target, categories=categories)
         if self.classes is None:
-            self.text, self.classes = found.target, found.classes
-            self._target = found.classes
-        return found
+            self.text, self.classes = loss.target, loss.classes
+            self._target = loss.classes
+        return loss
 
     def each(self, output: Any) -> Tensor:
-        """Return the score of every image, (N,); over the positions of a segmentation, the sum."""
+        """Return the score of every image, (N,); of a segmentation, the sum over its positions."""
         assert self.classes is not None
-        found = class_scores(output).detach().gather(1, self.classes.unsqueeze(1))
-        return found.flatten(1).sum(1).cpu()
+        scores = class_scores(output).detach().gather(1, self.classes.unsqueeze(1))
+        return scores.flatten(1).sum(1).cpu()
 
     def probabilities(self, output: Any) -> list[float | None]:
-        """Return the target's softmax, the mean over positions; None where there is one class."""
+        """Return the target's softmax, its mean over positions; None if there is one class."""
         assert self.classes is not None
         logits = class_scores(output).detach().cpu().double()
         if logits.shape[1] == 1:
             return [None] * len(logits)
-        found: list[float | None] = (
-            logits.softmax(1).gather(1, self.classes.cpu().unsqueeze(1)).flatten(1).mean(1).tolist()
-        )
-        return found
+        shares = logits.softmax(1).gather(1, self.classes.cpu().unsqueeze(1))
+        means: list[float | None] = shares.flatten(1).mean(1).tolist()
+        return means
 
-    def _demand_classes(self, output: Any) -> None:
+    def _check_classes(self, output: Any) -> None:
         sequence = isinstance(output, Tensor) and output.ndim == 3
         try:
             class_scores(output)

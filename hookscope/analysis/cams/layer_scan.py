@@ -1,4 +1,4 @@
-"""One run that tells which layers return something on a grid, and which of it the score needs."""
+"""The layers of a model that return tensors on an image grid, and those the score depends on."""
 
 from __future__ import annotations
 
@@ -6,32 +6,42 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.registry import HookSet, inside_backward, what_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry, HookSet
+from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.gradient_gate import carries_gradient
 from hookscope.tensors.image_grid import ImageGrid, find_image_grid
 from hookscope.tensors.interrupts import SignalSafeContext
-from hookscope.tensors.nested import TensorPath, map_tensors
+from hookscope.tensors.nested import TensorPath, map_tensors, walk
 
-RECENT = 16  # outputs on a grid that a run which looks for a layer holds on to
+RECENT = 16  # outputs on a grid whose tensors a run that looks for a layer keeps alive
 
 
 @dataclass(eq=False)
 class LayerCandidate:
     """One tensor that a call of a layer returned.
 
-    ``needed`` tells whether the score has a gradient that is not zero at some position of the grid:
-    what a vision transformer's last layers return for the patches goes nowhere. ``value`` and
-    ``gradient`` are those of the layer that is kept. ``tensor``, its ``version`` when it was
-    returned, and ``edge``, its place in autograd's graph, are there where hooks only observe.
+    Attributes:
+        layer: the layer.
+        call: the number of the call.
+        path: position of the tensor in the layer's output.
+        shape: shape of the tensor.
+        grid: how the tensor lies over the image; None if it does not.
+        needed: whether the score has a gradient that is not zero at some position of the grid. The
+            score of a vision transformer does not depend on its last layers' patches, for example.
+        value: a copy of the tensor, for the layer whose values are stored.
+        gradient: the score's gradient at the tensor, for the same layer.
+        tensor: the tensor itself, where hooks only observe.
+        version: version of ``tensor`` when it was returned.
+        edge: node of ``tensor`` in autograd's graph.
     """
 
     layer: Layer
@@ -53,10 +63,10 @@ class LayerCandidate:
 
     @property
     def cut_off(self) -> bool:
-        """Whether its gradient cannot be asked for, or only in part.
+        """Whether autograd cannot give its gradient, or only a part of it.
 
-        A view that is changed in place gets another edge, and what flows through the tensor that it
-        is a view of passes the first one by.
+        A view that is changed in place gets another edge, and gradients through its base tensor
+        do not pass the first edge.
         """
         view = self.tensor is None or self.tensor._is_view()
         return self.edge is None or (view and self.changed_in_place)
@@ -67,21 +77,22 @@ class LayerCandidate:
         return key_of(self.layer.name, self.call, what_of(OUTPUT, self.path))
 
 
-class LayerScan(SignalSafeContext["LayerScan"]):
-    """Lists what every layer of a model returns while the ``with`` block runs.
+class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
+    """Lists the tensors that the layers of a model return while the ``with`` block runs.
 
     Args:
         model: the model that is going to run.
-        batch: how many images it gets.
-        image: their height and width.
-        keep: the one layer to keep values and gradients of; None to learn of all which the score
-            needs.
-        clones: hand on clones and listen to their gradients, which works wherever autograd does,
-            also where no gradient reaches the image. Without it the model gets its own tensors, and
-            only their edges in the graph are noted, at which ``torch.autograd.grad`` can ask.
+        batch: number of images in its input.
+        image: height and width of the images.
+        keep: the one layer whose values and gradients are stored; None to find out for all layers
+            whether the score needs them.
+        clones: replace outputs by clones and hook their gradients. This works wherever autograd
+            does, also where no gradient reaches the image. Otherwise the model's own tensors stay,
+            and their edges in the graph are stored for ``torch.autograd.grad``.
 
     Attributes:
-        spots: what was returned, in the order in which the calls ended.
+        candidates: the returned tensors, in the order in which the calls ended; those of ``keep``
+            alone if it is given.
         calls: how often each module ran.
     """
 
@@ -94,126 +105,142 @@ class LayerScan(SignalSafeContext["LayerScan"]):
         *,
         clones: bool,
     ) -> None:
-        self.spots: list[LayerCandidate] = []
-        self.calls: dict[nn.Module, int] = {}
+        self.candidates: list[LayerCandidate] = []
         self._model, self._batch, self._image = model, batch, image
         self._keep = keep
         self._clones = clones
         self._recent: deque[LayerCandidate] = deque()
         self._hooks = HookSet(model)
+        self._registry = CallRegistry(model)
+        self.calls = self._registry.counts
         self._known: dict[tuple[int, int], None] = {}
 
     def _enter(self) -> LayerScan:
-        with self._hooks.attaching() as hooks:
-            for layer in layers_of(self._model):
-                hooks.after(layer.module, partial(self._after, layer))
+        with self._hooks.attaching():
+            self._registry.subscribe(self, layers_of(self._model))
         return self
 
     def _leave(self, *error: object) -> None:
+        self._registry.unsubscribe(self)
         self._hooks.__exit__(None, None, None)
 
-    def _after(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        if inside_backward():  # activation checkpointing runs it again
+    def after_call(self, call: ModuleCall, state: None) -> None:
+        """List what a call returned."""
+        if not call.number or call.failed:
+            return
+        if self._keep is not None and call.layer.module is not self._keep.module:
+            for _, tensor in walk(call.output, whole=True):
+                self._find_grid(tensor)
+            return
+        call.output = map_tensors(call.output, partial(self._look, call.layer, call.number))
+
+    def _find_grid(self, tensor: Tensor) -> ImageGrid | None:
+        """Find the grid of a tensor; those of maps tell later what grid a row of tokens has."""
+        if not tensor.is_floating_point():
             return None
-        call = self.calls[layer.module] = self.calls.get(layer.module, 0) + 1
-        return map_tensors(output, partial(self._look, layer, call))
+        grid = find_image_grid(tuple(tensor.shape), self._batch, self._image, self._known)
+        if grid is not None and grid.layout != "NLC":
+            self._known[grid.height, grid.width] = None
+        return grid
 
     def _look(self, layer: Layer, call: int, path: TensorPath, tensor: Tensor) -> Tensor:
-        shape = tuple(tensor.shape)
-        grid = None
-        if tensor.is_floating_point():
-            grid = find_image_grid(shape, self._batch, self._image, self._known)
-        spot = LayerCandidate(layer, call, path, shape, grid)
-        self.spots.append(spot)
+        grid = self._find_grid(tensor)
+        candidate = LayerCandidate(layer, call, path, tuple(tensor.shape), grid)
+        self.candidates.append(candidate)
         if grid is None:
             return tensor
-        if grid.layout != "NLC":
-            self._known[grid.height, grid.width] = None
         if self._keep is not None:
-            if self._keep.module is not layer.module:
-                return tensor
-            spot.value = tensor.detach().clone()
+            candidate.value = tensor.detach().clone()
         if not self._clones:
-            self._observe(spot, tensor)
+            self._observe(candidate, tensor)
             return tensor
-        # Gradients begin here where they have not before. What is done in place later is done to
-        # the clone.
-        begun = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-        clone = begun.clone()
-        if clone.requires_grad:  # not where the model itself turned gradients off
-            self._hooks.listen(clone, partial(self._arrived, spot, grid))
+        # The graph begins here if it has not begun before. Later in-place operations change the
+        # clone.
+        source = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+        clone = source.clone()
+        if clone.requires_grad:  # not if the model itself turned gradients off
+            self._hooks.listen(clone, partial(self._on_grad, candidate, grid))
         return clone
 
-    def _observe(self, spot: LayerCandidate, tensor: Tensor) -> None:
+    def _observe(self, candidate: LayerCandidate, tensor: Tensor) -> None:
         if carries_gradient(tensor):
-            # The edge of this moment: a later change in place gives the tensor another one.
-            spot.edge, spot.version = get_gradient_edge(tensor), tensor._version
-        spot.tensor = tensor
-        self._recent.append(spot)
+            # A later in-place operation gives the tensor another edge.
+            candidate.edge, candidate.version = get_gradient_edge(tensor), tensor._version
+        candidate.tensor = tensor
+        self._recent.append(candidate)
         if len(self._recent) > RECENT:
             self._recent.popleft().tensor = None
 
-    def _arrived(self, spot: LayerCandidate, grid: ImageGrid, grad: Tensor | None) -> None:
+    def _on_grad(self, candidate: LayerCandidate, grid: ImageGrid, grad: Tensor | None) -> None:
         if grad is None:
             return
-        spot.needed = spot.needed or bool(grid.maps(grad).count_nonzero())
+        candidate.needed = candidate.needed or bool(grid.maps(grad).count_nonzero())
         if self._keep is not None:
-            spot.gradient = grad.detach().clone()
+            candidate.gradient = grad.detach().clone()
 
 
 def last_where(
-    holds: Callable[[Sequence[LayerCandidate]], Iterable[bool]], spots: Sequence[LayerCandidate]
+    holds: Callable[[Sequence[LayerCandidate]], Iterable[bool]],
+    candidates: Sequence[LayerCandidate],
 ) -> int:
-    """Return the index of the last spot for which ``holds`` is true; -1 where there is none.
+    """Return the index of the last candidate for which ``holds`` is true; -1 if there is none.
 
-    ``holds`` is called with the last one, then with the two before it, the four before these, and
-    so on: each call may be a backward pass, as short as the way to the first of its spots.
+    ``holds`` is called with the last candidate, then with the two before it, the four before these,
+    and so on. Each call may be a backward pass to the first of its candidates.
 
     Example:
-        >>> last_where(lambda few: [spot > 4 for spot in few], [7, 1, 5, 2, 3])
+        >>> last_where(lambda few: [number > 4 for number in few], [7, 1, 5, 2, 3])
         2
     """
-    end, count = len(spots), 1
+    end, count = len(candidates), 1
     while end > 0:
         start = max(end - count, 0)
-        found = [start + i for i, true in enumerate(holds(spots[start:end])) if true]
-        if found:
-            return found[-1]
+        indices = [start + i for i, true in enumerate(holds(candidates[start:end])) if true]
+        if indices:
+            return indices[-1]
         end, count = start, count * 2
     return -1
 
 
-def grid_candidates(spots: Sequence[LayerCandidate], scores: Tensor) -> list[LayerCandidate]:
-    """Return the spots that may explain ``scores``, the model's class scores, (N, C) and any more.
+def grid_candidates(candidates: Sequence[LayerCandidate], scores: Tensor) -> list[LayerCandidate]:
+    """Return the candidates on a grid that can explain the model's class scores.
 
-    The scores of a segmentation are on a grid too and explain nothing; and weights of attention,
-    whose sides are numbers of tokens, are no picture.
+    The scores of a segmentation lie on a grid too, and do not explain themselves. Attention weights
+    have sides as long as the sequence of tokens, and do not lie over the image.
+
+    Args:
+        candidates: in the order in which the calls ended.
+        scores: the class scores, (N, C) and any more dimensions.
     """
-    lengths = {spot.shape[1] for spot in spots if spot.grid and spot.grid.layout == "NLC"}
+    on_grid = [(candidate, candidate.grid) for candidate in candidates if candidate.grid]
+    lengths = {candidate.shape[1] for candidate, grid in on_grid if grid.layout == "NLC"}
     return [
-        spot
-        for spot in spots
-        if spot.grid
-        and not (scores.ndim > 2 and len(spot.shape) == 4 and spot.shape[1] == scores.shape[1])
-        and (spot.grid.layout == "NLC" or not {spot.grid.height, spot.grid.width} & lengths)
+        candidate
+        for candidate, grid in on_grid
+        if not _is_score_map(candidate.shape, scores)
+        and (grid.layout == "NLC" or not {grid.height, grid.width} & lengths)
     ]
 
 
+def _is_score_map(shape: tuple[int, ...], scores: Tensor) -> bool:
+    return scores.ndim > 2 and len(shape) == 4 and shape[1] == scores.shape[1]
+
+
 def choose_candidate(
-    spots: Sequence[LayerCandidate], scores: Tensor, *, needed: bool
+    candidates: Sequence[LayerCandidate], scores: Tensor, *, needed: bool
 ) -> LayerCandidate:
-    """Return the last spot on a grid that the score needs.
+    """Return the last candidate on a grid that the score needs.
 
     Args:
-        spots: in the order in which the calls ended.
-        scores: the model's class scores, (N, C) and any more.
-        needed: whether one will do only if the score needs it.
+        candidates: in the order in which the calls ended.
+        scores: the class scores, (N, C) and any more dimensions.
+        needed: whether a candidate that the score does not need is refused.
 
     Raises:
         RequestError: there is none.
     """
-    on_grid = grid_candidates(spots, scores)
-    chosen = next((spot for spot in reversed(on_grid) if spot.needed), None)
+    on_grid = grid_candidates(candidates, scores)
+    chosen = next((candidate for candidate in reversed(on_grid) if candidate.needed), None)
     if chosen is not None:
         return chosen
     if on_grid and not needed:
@@ -231,22 +258,23 @@ def choose_candidate(
     )
 
 
-def last_on_grid(spots: Sequence[LayerCandidate], layer: Layer) -> LayerCandidate:
-    """Return the last spot on a grid of one layer.
+def last_on_grid(candidates: Sequence[LayerCandidate], layer: Layer) -> LayerCandidate:
+    """Return the last candidate on a grid of one layer.
 
     Raises:
         RequestError: the layer never ran, or what it returned lies on no grid.
     """
-    own = [spot for spot in spots if spot.layer.module is layer.module]
-    found = next((spot for spot in reversed(own) if spot.grid), None)
-    if found is not None:
-        return found
-    if not own:
+    of_layer = [candidate for candidate in candidates if candidate.layer.module is layer.module]
+    last = next((candidate for candidate in reversed(of_layer) if candidate.grid), None)
+    if last is not None:
+        return last
+    if not of_layer:
         raise RequestError(
             f"The layer {layer.name} ({layer.type}) never ran, or returned no tensor.",
             "Name another one, or leave out --layer.",
         )
-    shapes = " and ".join("x".join(map(str, spot.shape)) or "one number" for spot in own[-3:])
+    sizes = ("x".join(map(str, candidate.shape)) or "one number" for candidate in of_layer[-3:])
+    shapes = " and ".join(sizes)
     raise RequestError(
         f"What the layer {layer.name} ({layer.type}) returns lies on no grid: {shapes}.",
         "Name a layer with maps or patches, or leave out --layer for the last one.",

@@ -1,4 +1,4 @@
-"""What ``cam`` found as a picture: each image as the model saw it, and the map over it."""
+"""The maps of ``cam`` as a picture: each image of the model's input, and the map over it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pixels = NDArray[np.uint8]
 
 
 def overlay_png(capture: Capture) -> bytes:
-    """Return the picture as a PNG file, whose ``Description`` says what was computed."""
+    """Return the picture as a PNG file. Its ``Description`` names the method and the layer."""
     info, stream = PngInfo(), io.BytesIO()
     info.add_text("Software", MARK)
     info.add_text("Description", heading(capture.metadata["cam"]))
@@ -40,35 +40,37 @@ def overlay_png(capture: Capture) -> bytes:
 def draw_overlay(capture: Capture) -> Image.Image:
     """Return the picture of what ``hookscope.cam`` returned.
 
-    Each image of the batch, the first 16 at most, has a row: what the model saw, the map's colours
-    over its grey, and their scale, from 0 to the map's largest value. The grey is flattened and the
-    scale mixed with its middle, so that brightness means the map and not the image. An image is
-    enlarged a whole number of times, pixel by pixel.
+    Each of the first 16 images of the batch has a row: the model's input, the map in colours over
+    the image in grey, and a scale from 0 to the map's largest value. The contrast of the grey is
+    halved, so that brightness shows the map and not the image. An image is enlarged by an integer
+    factor without interpolation.
 
     Example:
         >>> import hookscope
         >>> shot = hookscope.cam("sample_models/digits.py:trained")
-        >>> picture(shot).size  # two of 8 by 8 pixels, each 50 wide, the scale, text, margins
+        >>> draw_overlay(shot).size  # two of 8 by 8 pixels, each 50 wide, the scale, text, margins
         (944, 492)
     """
-    told = capture.metadata["cam"]
+    metadata = capture.metadata["cam"]
     images = capture[_key(capture, INPUT)].permute(0, 2, 3, 1).numpy()
     maps = capture[_key(capture, CAM)].double().numpy()
-    rows = [_row(*each) for each in zip(images[:MOST], maps, told["images"], strict=False)]
+    rows = [_row(*each) for each in zip(images[:MOST], maps, metadata["images"], strict=False)]
     more = len(images) - len(rows)
-    lines = [heading(told), *([f"and {plural(more, 'image')} more in the file"] if more else [])]
-    head = _written(lines, rows[0].width)
-    whole = _stacked([head, *rows])
-    page = Image.new("RGB", (whole.width + 2 * GAP, whole.height + 2 * GAP), PAPER)
-    page.paste(whole, (GAP, GAP))
+    lines = [
+        heading(metadata),
+        *([f"and {plural(more, 'image')} more in the file"] if more else []),
+    ]
+    content = _stacked([_text_block(lines, rows[0].width), *rows])
+    page = Image.new("RGB", (content.width + 2 * GAP, content.height + 2 * GAP), PAPER)
+    page.paste(content, (GAP, GAP))
     return page
 
 
-def heading(told: dict[str, Any]) -> str:
-    """Return one line that says what the map is."""
-    if "layer" not in told:
-        return f"{told['method']} at the image"
-    return f"{told['method']} at {told['layer']}, grid {shape_text(told['grid'])}"
+def heading(metadata: dict[str, Any]) -> str:
+    """Return a line with the method and the layer of a map."""
+    if "layer" not in metadata:
+        return f"{metadata['method']} at the image"
+    return f"{metadata['method']} at {metadata['layer']}, grid {shape_text(metadata['grid'])}"
 
 
 def _key(capture: Capture, kind: str) -> str:
@@ -89,17 +91,17 @@ def _row(image: Pixels, values: NDArray[np.float64], entry: dict[str, Any]) -> I
     row.paste(left, (0, 0))
     row.paste(right, (left.width + GAP, 0))
     _draw_scale(row, left.width + GAP + right.width + GAP, top)
-    return _stacked([_written(["", caption(entry)], width), row])
+    return _stacked([_text_block(["", caption(entry)], width), row])
 
 
 def caption(entry: dict[str, Any]) -> str:
-    """Return one line that says of one image which class it was, and how sure the model is."""
+    """Return a line with the class of an image, its score and its probability."""
     name = entry["label"] or (
         f"class {entry['index']}" if entry["index"] is not None else "several classes"
     )
-    told = f"{entry['word']}: {name}, score {number_text(parse_number(entry['score']))}"
+    text = f"{entry['word']}: {name}, score {number_text(parse_number(entry['score']))}"
     share = parse_number(entry["probability"])
-    return told if share is None else f"{told}, probability {share:.1%}"
+    return text if share is None else f"{text}, probability {share:.1%}"
 
 
 def _mixed(colors: Pixels, grey: NDArray[np.float64] | float) -> Pixels:
@@ -111,33 +113,33 @@ def _enlarged(pixels: Pixels, times: int) -> Pixels:
 
 
 def _draw_scale(row: Image.Image, left: int, top: float) -> None:
-    """The colours from below to above, with 0 and the largest value beside them."""
-    places = np.linspace(255, 0, row.height).round().astype(np.uint8)
-    bar = np.repeat(_mixed(SEQUENTIAL[places], MIDDLE)[:, None], BAR, 1)
+    """Draw the colour bar, from 0 at the bottom to the largest value at the top."""
+    indices = np.linspace(255, 0, row.height).round().astype(np.uint8)
+    bar = np.repeat(_mixed(SEQUENTIAL[indices], MIDDLE)[:, None], BAR, 1)
     row.paste(Image.fromarray(bar), (left, 0))
     draw, font, at = ImageDraw.Draw(row), ImageFont.load_default(14), left + BAR + 4
     draw.text((at, 0), number_text(top, 3), INK, font, anchor="lt")
     draw.text((at, row.height), "0", INK, font, anchor="lb")
 
 
-def _written(lines: list[str], width: int) -> Image.Image:
-    """Lines of text; what is too long for ``width`` ends in dots."""
+def _text_block(lines: list[str], width: int) -> Image.Image:
+    """Lines of text. A line that is too long for ``width`` is cut and ends in dots."""
     font = ImageFont.load_default(14)
     page = Image.new("RGB", (width, LINE * len(lines)), PAPER)
     draw = ImageDraw.Draw(page)
-    for number_, line in enumerate(lines):
+    for index, line in enumerate(lines):
         shown = line
         while font.getlength(shown) > width:
             shown = f"{shown[:-4]}..."
-        draw.text((0, LINE * number_), shown, INK, font)
+        draw.text((0, LINE * index), shown, INK, font)
     return page
 
 
 def _stacked(parts: list[Image.Image]) -> Image.Image:
     """The parts one below the other."""
     page = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)), PAPER)
-    below = 0
+    top = 0
     for part in parts:
-        page.paste(part, (0, below))
-        below += part.height
+        page.paste(part, (0, top))
+        top += part.height
     return page

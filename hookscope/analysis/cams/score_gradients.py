@@ -1,4 +1,4 @@
-"""One run of the model and its score: what came of it at the layers, or at the image."""
+"""The value and the gradient of a score at a layer's output, or the gradient at the image."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ from hookscope.analysis.cams.layer_scan import (
     last_where,
 )
 from hookscope.errors import RequestError
-from hookscope.execution.forward import (
-    backward,
-    detach_clone,
-    disable_mha_fast_path,
-    forward,
-    frozen,
-    preserve_model_state,
-    verify_output_unchanged,
-)
+from hookscope.execution.forward import backward, detach_clone, forward
+from hookscope.execution.isolation import disable_mha_fast_path, frozen, preserve_model_state
 from hookscope.execution.losses.loss import class_scores
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
 from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
@@ -40,11 +34,11 @@ from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 
 @signal_safe_contextmanager
 def _differentiable(prepared: Prepared) -> Iterator[None]:
-    """Run the block so that values of it can be differentiated, and leave the model as it was.
+    """Enable autograd within the block, and restore the state of the model after it.
 
-    The parameters are frozen meanwhile. Their gradients are no part of any map, and are half the
-    work of a backward pass; and then only what is asked about begins the graph. Attention takes its
-    fast path where nothing in it requires grad: here never, so that all of a run is of one kind.
+    The parameters are frozen in the block. No map uses their gradients, which are half the work of
+    a backward pass, and the graph then begins at the image or the layer alone. The fast path of
+    attention is off, because it would depend on whether a tensor requires grad.
     """
     module = prepared.module
     guard = preserve_model_state(module, train=prepared.train, seed=prepared.seed)
@@ -55,15 +49,15 @@ def _differentiable(prepared: Prepared) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LayerPass:
-    """One layer's output that a map is made from, and the run in which it was returned.
+    """A layer's output that a map is made from, and the run that returned it.
 
     Attributes:
-        spot: with its value and, where one was asked for, its gradient.
+        candidate: the layer's output with its value and, if it was asked for, its gradient.
         calls: how often the layer ran.
-        output: of the model.
+        output: the model's output.
     """
 
-    spot: LayerCandidate
+    candidate: LayerCandidate
     calls: int
     output: Any
 
@@ -77,35 +71,35 @@ def observe_layer(
     *,
     gradient: bool,
 ) -> LayerPass | None:
-    """Run the model once with hooks that change nothing, and ask autograd for what a map needs.
+    """Run the model once, and return the value and the gradient that a map needs.
 
-    The model gets its own tensors, so its output needs no second run to compare with. The graph
-    begins at the image, and a gradient is computed only from the score back to the layer.
+    The hooks return the model's own tensors, so no second run has to verify the output. The graph
+    begins at the image, and the gradient is computed only from the score back to the layer.
 
     Args:
         prepared: the model and its input.
-        score: what is differentiated; its classes are settled if they are not yet.
-        path: where in the input the images are.
+        score: the score to differentiate; this run fixes its classes if none did before.
+        path: position of the images in the input.
         image: the images in the input.
         layer: the layer to use; None for the last one on a grid that the score needs.
-        gradient: whether the gradient at a named layer is wanted.
+        gradient: whether to compute the gradient at a named layer.
 
     Returns:
-        None where this way does not reach: no gradient connects the score with the layer and the
-        image, or a view was changed in place. ``clone_at_layer`` tells what can be told then.
+        None where no gradient connects the score with the layer and the image, or a view was
+        changed in place. ``clone_at_layer`` works in these cases.
 
     Raises:
         RequestError: the named layer never ran, or returned nothing on a grid.
     """
     run = partial(_observe_once, prepared, score, path, image)
     if layer is not None:
-        return run(layer, lambda spots: last_on_grid(spots, layer), gradient)
+        return run(layer, lambda candidates: last_on_grid(candidates, layer), gradient)
     chosen = run(None, None, True)
-    if chosen is None or not chosen.spot.changed_in_place:
+    if chosen is None or not chosen.candidate.changed_in_place:
         return chosen
-    # Once more, to copy the value before it is changed.
-    key = chosen.spot.key
-    return run(chosen.spot.layer, lambda spots: next(s for s in spots if s.key == key), True)
+    # A second run copies the value before it is changed.
+    key = chosen.candidate.key
+    return run(chosen.candidate.layer, lambda found: next(c for c in found if c.key == key), True)
 
 
 def _observe_once(
@@ -117,66 +111,66 @@ def _observe_once(
     pick: Callable[[Sequence[LayerCandidate]], LayerCandidate] | None,
     gradient: bool,
 ) -> LayerPass | None:
-    """Run the model; use the output that ``pick`` returns, by default the last that is needed."""
+    """Run the model; use the candidate that ``pick`` returns, by default the last one needed."""
     size = (image.shape[2], image.shape[3])
-    survey = LayerScan(prepared.module, len(image), size, keep, clones=False)
-    with _differentiable(prepared), survey:
+    scan = LayerScan(prepared.module, len(image), size, keep, clones=False)
+    with _differentiable(prepared), scan:
         leaf = image.detach().clone().requires_grad_(gradient)
         output = forward(prepared, call=_with_image(prepared, path, leaf))
-        value = score.of(prepared, output).value
+        value = score.loss(prepared, output).value
         if pick is not None:
-            spot = pick(survey.spots)
-            if gradient and (spot.cut_off or not any(_find_gradients(value, [spot]))):
+            candidate = pick(scan.candidates)
+            if gradient and (candidate.cut_off or not any(_find_gradients(value, [candidate]))):
                 return None
         else:
-            on_grid = grid_candidates(survey.spots, class_scores(output))
+            on_grid = grid_candidates(scan.candidates, class_scores(output))
             index = last_where(partial(_find_gradients, value), on_grid)
-            if index < 0 or any(spot.cut_off for spot in on_grid[index:]):
+            if index < 0 or any(candidate.cut_off for candidate in on_grid[index:]):
                 return None
-            spot = on_grid[index]
-            assert spot.tensor is not None
-            spot.value = spot.tensor.detach().clone()
-        return LayerPass(spot, survey.calls[spot.layer.module], detach_clone(output))
+            candidate = on_grid[index]
+            assert candidate.tensor is not None
+            candidate.value = candidate.tensor.detach().clone()
+        return LayerPass(candidate, scan.calls[candidate.layer.module], detach_clone(output))
 
 
-def _find_gradients(value: Tensor, spots: Sequence[LayerCandidate]) -> list[bool]:
-    """Find the gradients at ``spots``; tell for each whether it is not zero on the grid."""
-    edges = [spot.edge for spot in spots if spot.edge is not None]
+def _find_gradients(value: Tensor, candidates: Sequence[LayerCandidate]) -> list[bool]:
+    """Set the gradients of ``candidates``; return for each whether it is not zero on the grid."""
+    edges = [candidate.edge for candidate in candidates if candidate.edge is not None]
     if edges and value.requires_grad:
         try:
-            found = torch.autograd.grad(value, edges, retain_graph=True, allow_unused=True)
-        except RuntimeError:  # reentrant checkpointing, say, allows a plain backward alone
-            return [False for _ in spots]
-        by_edge = dict(zip(edges, found, strict=True))
-        for spot in spots:
-            spot.gradient = None if spot.edge is None else by_edge[spot.edge]
-            if spot.gradient is not None and spot.grid is not None:
-                spot.needed = bool(spot.grid.maps(spot.gradient).count_nonzero())
-    return [spot.needed for spot in spots]
+            grads = torch.autograd.grad(value, edges, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # reentrant checkpointing, for example, allows only backward()
+            return [False for _ in candidates]
+        by_edge = dict(zip(edges, grads, strict=True))
+        for candidate in candidates:
+            candidate.gradient = None if candidate.edge is None else by_edge[candidate.edge]
+            if candidate.gradient is not None and candidate.grid is not None:
+                candidate.needed = bool(candidate.grid.maps(candidate.gradient).count_nonzero())
+    return [candidate.needed for candidate in candidates]
 
 
 def clone_at_layer(
     prepared: Prepared, score: ClassScore, image: Tensor, layer: Layer | None, *, gradient: bool
 ) -> LayerPass:
-    """Return what ``observe`` does from a run in which layers hand on clones of their outputs.
+    """Do what ``observe_layer`` does, with hooks that replace layers' outputs by clones.
 
-    That works wherever autograd does: graphs may begin at any layer. A run without hooks proves
-    that the clones change nothing.
+    This works wherever autograd does, because graphs may begin at any layer. A further run without
+    hooks verifies that the clones do not change the output.
 
     Raises:
         RequestError: there is no such layer, or nothing on a grid that the score needs.
-        CheckFailed: the model's output with hooks is another one than without.
+        CheckFailed: the hooks change the model's output.
     """
     chosen = None
-    if layer is None:  # nothing is kept in the run that finds it, as that would be all
-        survey, output = scan_layers(prepared, score, image)
-        chosen = choose_candidate(survey.spots, class_scores(output), needed=gradient)
+    if layer is None:  # the run that looks for the layer stores no values: it would store all
+        scan, output = scan_layers(prepared, score, image)
+        chosen = choose_candidate(scan.candidates, class_scores(output), needed=gradient)
         layer = chosen.layer
-    survey, output = scan_layers(prepared, score, image, layer, gradient)
-    own = {spot.key: spot for spot in survey.spots}
-    spot = own[chosen.key] if chosen else last_on_grid(survey.spots, layer)
+    scan, output = scan_layers(prepared, score, image, layer, gradient)
+    by_key = {candidate.key: candidate for candidate in scan.candidates}
+    candidate = by_key[chosen.key] if chosen else last_on_grid(scan.candidates, layer)
     verify_unchanged_by_hooks(prepared, output)
-    return LayerPass(spot, survey.calls[layer.module], output)
+    return LayerPass(candidate, scan.calls[layer.module], output)
 
 
 def scan_layers(
@@ -186,36 +180,36 @@ def scan_layers(
     keep: Layer | None = None,
     differentiate: bool = True,
 ) -> tuple[LayerScan, Any]:
-    """Run the model on ``image``, and the score backward; tell what the layers return.
+    """Run the model forward and the score backward with clones; return what the layers returned.
 
     Args:
         prepared: the model and its input.
-        score: what is differentiated; its classes are settled if they are not yet.
+        score: the score to differentiate; this run fixes its classes if none did before.
         image: the images in the input.
-        keep: the layer whose values and gradients are kept.
-        differentiate: whether gradients are wanted.
+        keep: the layer whose values and gradients are stored.
+        differentiate: whether to run the score backward.
 
     Returns:
-        What was seen, and the model's output.
+        The scan, and the model's output.
     """
     size = (image.shape[2], image.shape[3])
-    survey = LayerScan(prepared.module, len(image), size, keep, clones=True)
-    with _differentiable(prepared), survey:
+    scan = LayerScan(prepared.module, len(image), size, keep, clones=True)
+    with _differentiable(prepared), scan:
         output = forward(prepared)
-        found = score.of(prepared, output)
-        if differentiate and found.value.requires_grad:
-            backward(prepared, found.value, Capture())
-        return survey, detach_clone(output)
+        loss = score.loss(prepared, output)
+        if differentiate and loss.value.requires_grad:
+            backward(prepared, loss.value, Capture())
+        return scan, detach_clone(output)
 
 
 def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
-    """Demand that a run as ``scan_layers`` makes it, but without hooks, gives the same ``output``.
+    """Check that a run without hooks gives the same ``output`` as ``scan_layers``.
 
-    Frozen weights are multiplied another way, which may change the last bits: so here they are
-    frozen too.
+    The weights are frozen in both runs. Other kernels may multiply weights that require grad, and
+    give other last bits.
 
     Raises:
-        CheckFailed: it does not.
+        CheckFailed: the outputs differ.
     """
     with _differentiable(prepared):
         verify_output_unchanged(prepared, output, excuse_noise=True)
@@ -224,7 +218,7 @@ def verify_unchanged_by_hooks(prepared: Prepared, output: Any) -> None:
 def gradient_at_image(
     prepared: Prepared, score: ClassScore, path: TensorPath, image: Tensor
 ) -> tuple[Any, Tensor]:
-    """Run the model on ``image``; return its output, and the gradient of the score at the image.
+    """Run the model on ``image``; return its output and the gradient of the score at the image.
 
     Raises:
         RequestError: the score does not depend on the image in a way that has a gradient.
@@ -232,9 +226,9 @@ def gradient_at_image(
     with _differentiable(prepared):
         leaf = image.detach().clone().requires_grad_()
         output = forward(prepared, call=_with_image(prepared, path, leaf))
-        found = score.of(prepared, output)
-        if found.value.requires_grad:
-            backward(prepared, found.value, Capture())
+        loss = score.loss(prepared, output)
+        if loss.value.requires_grad:
+            backward(prepared, loss.value, Capture())
         output = detach_clone(output)
     if leaf.grad is None:
         raise RequestError(
@@ -246,13 +240,13 @@ def gradient_at_image(
 
 
 def run_on_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
-    """Return the output for ``image`` of a run that is not differentiated."""
+    """Return the model's output for ``image``, from a run without autograd."""
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     with guard, signal_safe(torch.no_grad()):
         return detach_clone(forward(prepared, call=_with_image(prepared, path, image)))
 
 
 def _with_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
-    """What the model is called with, other images in the place of its own; it may change it all."""
+    """Copies of the model's arguments, with ``image`` in place of its own images."""
     call = as_call(prepared.value)
     return map_tensors(call, lambda here, own: (image if here == path else own.detach()).clone())

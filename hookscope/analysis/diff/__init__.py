@@ -1,1 +1,1 @@
-"""Two recordings, or two models on one input, held against each other tensor by tensor."""
+"""Comparison of two models on one input, tensor by tensor."""

@@ -1,4 +1,4 @@
-"""Two threads of which one runs at a time, each with the random state in which it stopped."""
+"""Two threads that run in lockstep, each with its own state of the random generators."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 
 
 class Stopped(BaseException):
-    """Ends a thread that waits for its turn when there is nothing more to wait for."""
+    """Ends a thread that waits for its turn after the other thread has failed."""
 
 
 class Lockstep:
-    """Runs two functions in step: each hands over with ``target_for_function`` and waits for its turn.
+    """Runs two functions in two threads, one at a time. A function switches with ``hand_over``.
 
-    Whatever holds for a single thread (grad mode, hooks that run) is each one's own already. The
-    generators of random numbers are not: they are put away and brought back at each change.
+    Grad mode and the hooks that run belong to a thread already. The random generators belong to
+    the process: their states are stored and restored at each switch.
 
     Args:
-        gpus: indices of the CUDA devices whose generators are to be changed too.
+        gpus: indices of the CUDA devices whose generators are switched too.
     """
 
     def __init__(self, gpus: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ class Lockstep:
         self._states = [self._state(), self._state()]
 
     def run(self, works: tuple[Callable[[], None], Callable[[], None]]) -> None:
-        """Run both to their ends, the first one first; raise what the first to fail raised."""
+        """Run both functions to their ends, beginning with the first; raise the first error."""
         threads = [
             threading.Thread(target=self._work, args=(side, work), daemon=True)
             for side, work in enumerate(works)
@@ -42,10 +42,12 @@ class Lockstep:
         try:
             for thread in threads:
                 thread.start()
-            with self._changed:  # no join: a thread whose join is interrupted counts as ended
+            with self._changed:  # not join: a thread whose join is interrupted counts as ended
                 self._changed.wait_for(lambda: all(self._ended))
-        except BaseException as error:  # Ctrl-C comes to this thread alone
-            self._end(error)
+        except BaseException as error:  # only this thread gets Ctrl-C
+            # An interrupt while a condition takes its lock again makes the condition raise another.
+            cause = error.__context__ if isinstance(error, RuntimeError) else None
+            self._end(cause if isinstance(cause, KeyboardInterrupt) else error)
         for thread in threads:
             if thread.is_alive():  # the second one may not have been started
                 thread.join()
@@ -53,13 +55,13 @@ class Lockstep:
             raise self._error
 
     def has_ended(self, side: int) -> bool:
-        """Whether one of the two is at its end."""
+        """Whether one of the two functions has returned."""
         return self._ended[side]
 
     def hand_over(self, side: int) -> None:
-        """Let the other one run until it hands over; go on at once if it has come to its end."""
+        """Let the other function run until it hands over; return at once if it has ended."""
         with self._changed:
-            self._demand_going()
+            self._check_running()
             if self._ended[1 - side]:
                 return
             self._states[side] = self._state()
@@ -84,10 +86,10 @@ class Lockstep:
 
     def _wait(self, side: int) -> None:
         self._changed.wait_for(lambda: self._turn == side or self._error is not None)
-        self._demand_going()
+        self._check_running()
         self._restore(self._states[side])
 
-    def _demand_going(self) -> None:
+    def _check_running(self) -> None:
         if self._error is not None:
             raise Stopped
 
@@ -105,5 +107,5 @@ class Lockstep:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_rng_state(cpu)
-        for gpu, one in zip(self._gpus, gpus, strict=True):
-            torch.cuda.set_rng_state(one, gpu)
+        for gpu, gpu_state in zip(self._gpus, gpus, strict=True):
+            torch.cuda.set_rng_state(gpu_state, gpu)

@@ -1,32 +1,30 @@
-"""Two models run in step, so that memory holds one tensor of each and not all.
+"""Comparison of two models on one input. They run in lockstep, so few tensors are in memory.
 
-Both run once before that, on their own, with nothing kept: then it is known which tensor of A
-belongs to which of B. In the run that compares, each model has a thread, and only one of the two
-runs at a time. A tensor that has a partner is kept until that one is there; the model that made it
-waits meanwhile. Tensors wait longer only where the models make them in another order.
+Each model first runs alone, to match the tensors of A with those of B. In the second run each model
+has a thread, and one thread runs at a time. A tensor is kept until its partner exists, and the
+model that made it waits. It is kept longer only where the models make tensors in different orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hookscope.analysis.diff.lockstep import Lockstep
-from hookscope.errors import HookscopeError, LayerError
+from hookscope.errors import LayerError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import forward, preserve_model_state
+from hookscope.execution.forward import forward
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared, prepare, select_layers
 from hookscope.execution.provenance import describe_run
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import CaptureSink
+from hookscope.hooks.tensor_sink import RecordKey, absent, put
 from hookscope.inputs.batch import Batch
 from hookscope.results.diff.comparator import Comparator
 from hookscope.results.diff.diff_result import Diff, TensorComparison
@@ -36,162 +34,173 @@ from hookscope.results.diff.record_matches import (
     match_records,
     select_matches,
 )
-from hookscope.results.records import Record
+from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
 from hookscope.sources.wrappers import copy_model
-from hookscope.specs.diff_request import DiffRequest
+from hookscope.specs.diff_request import DiffRequest, label_errors
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import InputRequest, LayerSelection, chosen_options
 from hookscope.tensors.interrupts import signal_safe
+from hookscope.tensors.nested import unreadable_reason
 from hookscope.tensors.tensor_stats import numpy_blocks
 from hookscope.tensors.threads import as_this_thread
 
-SIDES = ("A", "B")
 
+class StreamingSink:
+    """Passes each tensor on as it comes; its capture holds records without tensors."""
 
-@contextmanager
-def label_errors(side: int) -> Iterator[None]:
-    """Let an error in the block say in which of the two models it arose."""
-    try:
-        yield
-    except HookscopeError as error:
-        error.message = f"{SIDES[side]}: {error.message}"
-        raise
+    adds_gradients = False
 
+    def __init__(self, receive: Callable[[Record, Tensor], None]) -> None:
+        self.capture = Capture()
+        self.absent: list[Absent] = []
+        self.open = False
+        self._receive = receive
 
-class StreamingCapture(Capture):
-    """A recording that hands each tensor on as it comes and keeps none."""
+    def store(self, key: RecordKey, tensor: Tensor) -> None:
+        """Pass a clone of a tensor on."""
+        if reason := unreadable_reason(tensor):
+            self.mark_absent(key, reason)
+            return
+        clone = tensor.detach().clone()
+        self._receive(put(self.capture, key, clone, held=False, summary=partial(Stats)), clone)
 
-    def __init__(self, hand: Callable[[Record, Tensor], None]) -> None:
-        super().__init__()
-        self._hand = hand
+    def store_gradient(
+        self,
+        key: RecordKey,
+        gradient: Tensor,
+        aliases: tuple[str, ...] | None = None,
+        weight_norm: float | None = None,
+    ) -> None:
+        """Pass a clone of a gradient on."""
+        self.store(key, gradient)
 
-    def put(self, tensor: Tensor, **origin: Any) -> Record:
-        """Hand ``tensor`` on; its record stays, without statistics."""
-        record = super().put(tensor, **origin)
-        self._tensors.clear()
-        self._records[record.key] = replace(record, summary=partial(Stats))
-        self._hand(self._records[record.key], tensor)
-        return record
+    def mark_absent(self, key: RecordKey, reason: str) -> None:
+        """Note why a tensor is not there."""
+        self.absent.append(absent(key, reason))
 
 
 def list_records(prepared: Prepared, kinds: Iterable[str], side: int) -> tuple[Record, ...]:
-    """Run a model once, of all its layers, and return what it makes, without a tensor.
+    """Run a model once, and return the records of all its layers without their tensors.
 
     Raises:
         ForwardError: the model raised.
     """
-    every = layers_of(prepared.module)
-    told = StreamingCapture(lambda record, tensor: None)
-    recorder = Recorder(prepared.module, every, kinds, sink=partial(CaptureSink, capture=told))
+    layers = layers_of(prepared.module)
+    sink = StreamingSink(lambda record, tensor: None)
+    recorder = Recorder(prepared.module, layers, kinds, sink=sink)
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     explained = explain_forward_errors(prepared)
     with label_errors(side), explained, guard, signal_safe(torch.no_grad()), recorder:
-        forward(prepared, told)
-    return told.records
+        forward(prepared, sink.capture)
+    return sink.capture.records
 
 
 def compare_in_lockstep(
     prepared: tuple[Prepared, Prepared],
     kinds: Iterable[str],
-    matching: RecordMatches,
-    judge: Comparator,
+    matches: RecordMatches,
+    comparator: Comparator,
 ) -> list[TensorComparison]:
-    """Run both models in step and judge each pair of ``matching``; they come in its order.
+    """Run both models in lockstep and compare each pair of ``matches``, in its order.
 
-    A pair is left out if a model that is not deterministic does not make one of the two again.
+    A pair is left out if a model is not deterministic and does not make one of the two again.
 
     Raises:
         ForwardError: a model raised.
     """
-    devices = (p.device for one in prepared for p in one.module.parameters())
+    devices = (p.device for side in prepared for p in side.module.parameters())
     gpus = sorted({device.index for device in devices if device.type == "cuda"})
     first, second = (
-        preserve_model_state(one.module, train=one.train, seed=one.seed) for one in prepared
+        preserve_model_state(side.module, train=side.train, seed=side.seed) for side in prepared
     )
     with first, second:
-        meeting = _PairBuffer(Lockstep(gpus), matching, judge)
-        recorders, works = [], []
-        for side, one in enumerate(prepared):
-            names = {record.module for record in matching.side(side)}
-            layers = [layer for layer in layers_of(one.module) if layer.name in names]
-            passing = StreamingCapture(partial(meeting.arrive, side))
-            sink = partial(CaptureSink, capture=passing)
-            recorders.append(Recorder(one.module, layers, kinds, sink=sink))
-            works.append(as_this_thread(partial(meeting.work, side, one, passing)))
+        buffer = _PairBuffer(Lockstep(gpus), matches, comparator)
+        recorders, passes = [], []
+        for side, model in enumerate(prepared):
+            names = {record.module for record in matches.side(side)}
+            layers = [layer for layer in layers_of(model.module) if layer.name in names]
+            sink = StreamingSink(partial(buffer.add, side))
+            recorders.append(Recorder(model.module, layers, kinds, sink=sink))
+            passes.append(as_this_thread(partial(buffer.run_model, side, model, sink.capture)))
         with recorders[0], recorders[1]:  # not in their threads: the first entered is left last
-            meeting.turns.run((works[0], works[1]))
-    return [meeting.found[n] for n in sorted(meeting.found)]
+            buffer.lockstep.run((passes[0], passes[1]))
+    return [buffer.comparisons[n] for n in sorted(buffer.comparisons)]
 
 
 class _PairBuffer:
-    """Where the tensors of two running models meet."""
+    """The tensors of two running models that wait for their partners."""
 
-    def __init__(self, turns: Lockstep, matching: RecordMatches, judge: Comparator) -> None:
-        self.turns = turns
-        self.found: dict[int, TensorComparison] = {}
-        self._judge = judge
-        self._how = [by for _, _, by in matching.pairs]
+    def __init__(self, lockstep: Lockstep, matches: RecordMatches, comparator: Comparator) -> None:
+        self.lockstep = lockstep
+        self.comparisons: dict[int, TensorComparison] = {}
+        self._comparator = comparator
+        self._matched_by = [by for _, _, by in matches.pairs]
         self._numbers: Sequence[dict[str, int]] = [
-            {record.key: n for n, record in enumerate(matching.side(side))} for side in (0, 1)
+            {record.key: n for n, record in enumerate(matches.side(side))} for side in (0, 1)
         ]
         self._waiting: dict[int, tuple[int, Record, Tensor]] = {}
 
-    def work(self, side: int, prepared: Prepared, capture: Capture) -> None:
-        """Run a model, in a thread of its own."""
+    def run_model(self, side: int, prepared: Prepared, capture: Capture) -> None:
+        """Run one of the models, in its thread."""
         with label_errors(side), signal_safe(torch.no_grad()):
             forward(prepared, capture)
-        # What still waits for a tensor of this model waits in vain.
-        self._waiting = {n: one for n, one in self._waiting.items() if one[0] == side}
+        # This model makes no further partners for the tensors of the other one.
+        self._waiting = {n: entry for n, entry in self._waiting.items() if entry[0] == side}
 
-    def arrive(self, side: int, record: Record, tensor: Tensor) -> None:
-        """Compare a tensor with its partner, or keep it and let the other model run."""
+    def add(self, side: int, record: Record, tensor: Tensor) -> None:
+        """Compare a tensor with its partner, or store it and let the other model run."""
         n = self._numbers[side].get(record.key)
         if n is None:
             return
         if n in self._waiting:
-            _, other, its = self._waiting.pop(n)
-            (a, of_a), (b, of_b) = ((record, tensor), (other, its))[:: 1 - 2 * side]
-            self.found[n] = self._judge.pair(
-                a, b, self._how[n], partial(numpy_blocks, of_a), partial(numpy_blocks, of_b)
+            _, partner, partner_tensor = self._waiting.pop(n)
+            records, tensors = (record, partner), (tensor, partner_tensor)
+            a, b = side, 1 - side
+            self.comparisons[n] = self._comparator.compare(
+                records[a],
+                records[b],
+                self._matched_by[n],
+                partial(numpy_blocks, tensors[a]),
+                partial(numpy_blocks, tensors[b]),
             )
-        elif not self.turns.has_ended(1 - side):
+        elif not self.lockstep.has_ended(1 - side):
             self._waiting[n] = side, record, tensor
-            self.turns.hand_over(side)
+            self.lockstep.hand_over(side)
 
 
 def compare_models(request: DiffRequest) -> Diff:
     """Compare two models on one input."""
     a, b = prepared = _prepare_both(request)
     kinds = resolve_kinds(request.what or "output", VALUE_KINDS)
-    judge = Comparator(request.atol, request.rtol, request.equal_nan)
-    chosen_a, chosen_b = _chosen(prepared, request.selection)
-    records_a, records_b = (list_records(one, kinds, side) for side, one in enumerate(prepared))
-    found = select_matches(
+    comparator = Comparator(request.atol, request.rtol, request.equal_nan)
+    chosen_a, chosen_b = _selected_layers(prepared, request.selection)
+    records_a, records_b = (list_records(model, kinds, n) for n, model in enumerate(prepared))
+    matches = select_matches(
         match_records(records_a, records_b, request.map or {}),
         lambda record: record.module in chosen_a,
         lambda record: record.module in chosen_b,
     )
-    pairs = compare_in_lockstep(prepared, kinds, found, judge)
+    pairs = compare_in_lockstep(prepared, kinds, matches, comparator)
     options = {k: v for k, v in chosen_options(request).items() if k not in ("a", "b")}
     origins = {"a": describe_run("diff", a, options), "b": describe_run("diff", b, options)}
-    return build_diff(found, pairs, strict=request.strict, equal_nan=judge.equal_nan, **origins)
+    return build_diff(
+        matches, pairs, strict=request.strict, equal_nan=comparator.equal_nan, **origins
+    )
 
 
 def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:
-    """Load both models; the input is built once, as A takes it, and B gets the same values."""
-    made: list[Prepared] = []
-    requests = request.requests()
-    for side in range(2):
+    """Load both models. The input is built once, for A, and B gets the same values."""
+    prepared: list[Prepared] = []
+    for side, model_request in enumerate(request.requests):
         with label_errors(side):
-            of_side = next(requests)
-            if made:
-                batch = Batch(made[0].value, made[0].sources, "")
-                of_side = replace(of_side, input=InputRequest(batch))
-            made.append(prepare(of_side))
-    a, b = made
+            if prepared:
+                batch = Batch(prepared[0].value, prepared[0].sources, "")
+                model_request = replace(model_request, input=InputRequest(batch))
+            prepared.append(prepare(model_request))
+    a, b = prepared
     if _tensors_and_modules(a.module) & _tensors_and_modules(b.module):
-        # The hooks of both would be on one module.
+        # One module would have the hooks of both.
         repair = "Build B anew rather than give the same model twice."
         b = replace(b, module=copy_model(b.module, "to run beside itself", repair))
     return a, b
@@ -201,19 +210,19 @@ def _tensors_and_modules(model: nn.Module) -> set[int]:
     return {id(x) for x in (*model.modules(), *model.parameters(), *model.buffers())}
 
 
-def _chosen(
+def _selected_layers(
     prepared: tuple[Prepared, Prepared], selection: LayerSelection
 ) -> tuple[set[str], set[str]]:
-    """The names of the chosen layers; a pattern may mean something in one model alone."""
-    failed: list[LayerError] = []
-    found: list[set[str]] = []
-    for one in prepared:
+    """The names of the selected layers. A pattern may match layers of one model only."""
+    errors: list[LayerError] = []
+    names: list[set[str]] = []
+    for model in prepared:
         try:
-            layers = select_layers(selection, one.module, one.loaded.word)
+            layers = select_layers(selection, model.module, model.loaded.word)
         except LayerError as error:
-            failed.append(error)
+            errors.append(error)
             layers = ()
-        found.append({layer.name for layer in layers})
-    if len(failed) == len(prepared):
-        raise failed[0]
-    return found[0], found[1]
+        names.append({layer.name for layer in layers})
+    if len(errors) == len(prepared):
+        raise errors[0]
+    return names[0], names[1]

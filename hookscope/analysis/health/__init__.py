@@ -1,1 +1,1 @@
-"""Whether a model is in good order: what is measured as it runs, and what is found."""
+"""Faults of a model: observations of a run, and the findings from them."""

@@ -1,4 +1,4 @@
-"""Names of parameters gathered to the names of modules: few findings instead of many."""
+"""Names of parameters grouped by modules, for few findings in place of many."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def lies_in(name: str, module: str) -> bool:
 
 
 def topmost(marked: Iterable[str], everything: Iterable[str]) -> dict[str, list[str]]:
-    """Gather names by the largest module of which all names are marked.
+    """Group marked names by the largest module of which all names are marked.
 
-    Names of a module that has others too stay under the module itself.
+    Other names are grouped by their own module.
 
     >>> topmost(["a.b.w", "a.b.v", "c.w"], ["a.b.w", "a.b.v", "a.z", "c.w", "c.v"])
     {'a.b': ['a.b.w', 'a.b.v'], 'c': ['c.w']}
     """
     marked, free = list(marked), set(everything) - set(marked)
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in marked:
-        own = owner_of(name)
-        whole = next((m for m in _above(own) if not any(lies_in(n, m) for n in free)), own)
-        found.setdefault(whole, []).append(name)
-    return found
+        owner = owner_of(name)
+        complete = (m for m in _ancestors(owner) if not any(lies_in(n, m) for n in free))
+        groups.setdefault(next(complete, owner), []).append(name)
+    return groups
 
 
-def _above(module: str) -> Iterator[str]:
-    """A module and those above it, the model first."""
+def _ancestors(module: str) -> Iterator[str]:
+    """A module and its ancestors, the model first."""
     yield ROOT
     parts = [] if module == ROOT else module.split(".")
     for i in range(1, len(parts) + 1):
@@ -57,16 +57,16 @@ def outermost(names: Iterable[str]) -> list[str]:
 
 
 def group_by_modules(sets: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
-    """Gather sets of names by the modules that they lie in at the same place; count the names.
+    """Count sets of names by the modules in which they have the same relative name.
 
-    >>> alike([("a.x.weight", "b.x.weight"), ("a.x.bias", "b.x.bias")])
+    >>> group_by_modules([("a.x.weight", "b.x.weight"), ("a.x.bias", "b.x.bias")])
     {('a', 'b'): 2}
     """
-    found: dict[tuple[str, ...], int] = {}
+    counts: dict[tuple[str, ...], int] = {}
     for names in sets:
         parts = [name.split(".") for name in names]
         while all(len(p) > 1 for p in parts) and len({p[-1] for p in parts}) == 1:
             parts = [p[:-1] for p in parts]
         key = tuple(".".join(p) for p in parts)
-        found[key] = found.get(key, 0) + 1
-    return found
+        counts[key] = counts.get(key, 0) + 1
+    return counts

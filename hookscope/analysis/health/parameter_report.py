@@ -1,4 +1,4 @@
-"""What can be told of parameters and buffers while the model stands still."""
+"""The parameters and buffers of a model, and the findings from them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from hookscope.tensors.tensor_stats import dense_real
 
 @dataclass(frozen=True)
 class StateTensor:
-    """A parameter or buffer as it stands.
+    """A parameter or buffer.
 
     Attributes:
         name: dotted name.
         parameter: whether it is a parameter.
         trainable: whether it requires grad.
         dtype: name of its dtype.
-        floating: whether it is of a floating-point type.
-        nan: how many entries are NaN.
-        inf: how many are infinite and positive; for a parameter also those that are negative.
-        blank: whether it is a parameter of two dimensions or more that is zero throughout.
+        floating: whether its dtype is a floating-point type.
+        nan: number of NaN entries.
+        inf: number of entries that are inf; for a parameter also of those that are -inf.
+        all_zero: whether it is a parameter of two dimensions or more whose entries are all zero.
     """
 
     name: str
@@ -50,45 +50,45 @@ class StateTensor:
     floating: bool
     nan: int
     inf: int
-    blank: bool
+    all_zero: bool
 
 
 @dataclass(frozen=True)
 class ParameterReport:
-    """What there is to be told of a model that stands still.
+    """The parameters and buffers of a model.
 
     Attributes:
-        held: its parameters, then its buffers.
-        tied: for each tensor of several names, all of them.
-        duplicated: for each set of parameters of equal values, their names.
-        never_updated: layers whose running mean is 0 and variance 1 throughout.
-        updated: those that have other ones.
-        placed: each with the device that it was on when the model was handed over.
-        dispatched: whether accelerate has put its parts on their devices.
+        tensors: the parameters, then the buffers.
+        tied: the names of each tensor that has several.
+        duplicated: the names of each set of parameters of equal values.
+        never_updated: layers whose running mean is all 0 and whose running variance is all 1.
+        updated: layers with other running statistics.
+        devices: the name of each parameter and buffer with the device of the user's model.
+        dispatched: whether accelerate has put parts of the model on several devices.
     """
 
-    held: tuple[StateTensor, ...]
+    tensors: tuple[StateTensor, ...]
     tied: tuple[tuple[str, ...], ...]
     duplicated: tuple[tuple[str, ...], ...]
     never_updated: tuple[str, ...]
     updated: tuple[str, ...]
-    placed: tuple[tuple[str, str], ...]
+    devices: tuple[tuple[str, str], ...]
     dispatched: bool
 
 
 @torch.no_grad()
-def inspect_parameters(model: nn.Module, given: nn.Module | None = None) -> ParameterReport:
-    """Look at all parameters and buffers of ``model``, one at a time.
+def inspect_parameters(model: nn.Module, original: nn.Module | None = None) -> ParameterReport:
+    """Inspect all parameters and buffers of ``model``, one at a time.
 
     Args:
-        model: what runs.
-        given: what was handed over, of which ``model`` may be a copy on one device.
+        model: the model that runs.
+        original: the user's model, of which ``model`` may be a copy on one device.
     """
-    given = given or model
+    original = original or model
     names: dict[tuple[object, ...], list[str]] = {}
     tensors: dict[tuple[object, ...], nn.Parameter] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        key = _place(parameter)
+        key = _storage_key(parameter)
         names.setdefault(key, []).append(name)
         tensors.setdefault(key, parameter)
     parameters = [(names[key][0], parameter) for key, parameter in tensors.items()]
@@ -100,20 +100,20 @@ def inspect_parameters(model: nn.Module, given: nn.Module | None = None) -> Para
                 (_describe_tensor(name, t, parameter=False) for name, t in model.named_buffers()),
             )
         ),
-        tuple(tuple(found) for found in names.values() if len(found) > 1),
-        tuple(_equal(parameters)),
+        tuple(tuple(group) for group in names.values() if len(group) > 1),
+        tuple(_equal_parameters(parameters)),
         fresh,
         used,
         tuple(
             (name, str(tensor.device))
-            for name, tensor in chain(given.named_parameters(), given.named_buffers())
+            for name, tensor in chain(original.named_parameters(), original.named_buffers())
         ),
-        bool(getattr(given, "hf_device_map", None)),
+        bool(getattr(original, "hf_device_map", None)),
     )
 
 
-def _place(tensor: Tensor) -> tuple[object, ...]:
-    """What two tensors have in common that are one in memory."""
+def _storage_key(tensor: Tensor) -> tuple[object, ...]:
+    """A key that two tensors share if they are the same memory."""
     if tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel():
         return (id(tensor),)
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
@@ -121,10 +121,10 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 
 def _describe_tensor(name: str, tensor: Tensor, *, parameter: bool) -> StateTensor:
     nan = inf = 0
-    blank = False
+    all_zero = False
     if (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta:
         values = dense_real(tensor.detach())
-        blank = parameter and tensor.ndim > 1 and not bool(values.any())
+        all_zero = parameter and tensor.ndim > 1 and not bool(values.any())
         if not bool(torch.isfinite(values).all()):
             nan = int(torch.isnan(values).sum())
             infinite = torch.isinf(values) if parameter else torch.isposinf(values)
@@ -137,13 +137,13 @@ def _describe_tensor(name: str, tensor: Tensor, *, parameter: bool) -> StateTens
         tensor.is_floating_point(),
         nan,
         inf,
-        blank,
+        all_zero,
     )
 
 
-def _equal(parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, ...]]:
-    """Parameters of equal values, but for those of one value throughout, as fresh ones are."""
-    alike: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
+def _equal_parameters(parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str, ...]]:
+    """The names of parameters of equal values. Constant ones, as initialised, are left out."""
+    candidates: dict[tuple[object, ...], list[tuple[str, Tensor]]] = {}
     for name, parameter in parameters:
         if parameter.is_meta or not parameter.is_floating_point() or parameter.numel() < 2:
             continue
@@ -152,18 +152,18 @@ def _equal(parameters: Iterable[tuple[str, nn.Parameter]]) -> Iterator[tuple[str
         if bool(low == high) or not bool(torch.isfinite(high - low)):
             continue
         key = (values.shape, values.dtype, values.device, float(low), float(high))
-        alike.setdefault(key, []).append((name, values))
-    for found in alike.values():
-        while len(found) > 1:
-            (first, values), *others = found
-            same = [name for name, other in others if torch.equal(values, other)]
-            found = [one for one in others if one[0] not in same]
-            if same:
-                yield (first, *same)
+        candidates.setdefault(key, []).append((name, values))
+    for group in candidates.values():
+        while len(group) > 1:
+            (first, values), *others = group
+            equal = [name for name, other in others if torch.equal(values, other)]
+            group = [entry for entry in others if entry[0] not in equal]
+            if equal:
+                yield (first, *equal)
 
 
 def _layers_with_statistics(model: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The layers whose running statistics are as built, and the others."""
+    """The layers whose running statistics are those of a new layer, and the other layers."""
     fresh: list[str] = []
     used: list[str] = []
     for layer in layers_of(model):
@@ -176,73 +176,76 @@ def _layers_with_statistics(model: nn.Module) -> tuple[tuple[str, ...], tuple[st
     return tuple(fresh), tuple(used)
 
 
-def parameter_findings(standing: ParameterReport, *, weights_from_file: bool) -> Iterator[Finding]:
-    """All that is found of a model that stands still."""
-    yield from _not_finite(standing.held)
-    yield from _batchnorm_findings(standing, weights_from_file=weights_from_file)
-    yield from _same(standing)
-    floating = [held for held in standing.held if held.floating]
-    yield from _mixed(DTYPES, [(held.name, held.dtype) for held in floating if held.parameter])
-    level = NOTE if standing.dispatched else WARNING
-    yield from _mixed(DEVICES, standing.placed, level)
+def parameter_findings(report: ParameterReport, *, weights_from_file: bool) -> Iterator[Finding]:
+    """The findings that need no run of the model."""
+    yield from _nonfinite_findings(report.tensors)
+    yield from _batchnorm_findings(report, weights_from_file=weights_from_file)
+    yield from _sharing_findings(report)
+    floating = [tensor for tensor in report.tensors if tensor.floating and tensor.parameter]
+    yield from _mixed_findings(DTYPES, [(tensor.name, tensor.dtype) for tensor in floating])
+    level = NOTE if report.dispatched else WARNING
+    yield from _mixed_findings(DEVICES, report.devices, level)
 
 
-def _not_finite(held: Sequence[StateTensor]) -> Iterator[Finding]:
-    for one in held:
-        for check, count, kind in ((NAN, one.nan, "NaN"), (INF, one.inf, "infinite")):
+def _nonfinite_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
+    for tensor in tensors:
+        for check, count, kind in ((NAN, tensor.nan, "NaN"), (INF, tensor.inf, "infinite")):
             if count:
                 entries = "entry" if count == 1 else "entries"
-                what = "parameter" if one.parameter else "buffer"
-                told = f"its {what} {one.name.rpartition('.')[2]} has {count:,} {kind} {entries}"
+                what = "parameter" if tensor.parameter else "buffer"
+                name = tensor.name.rpartition(".")[2]
+                message = f"its {what} {name} has {count:,} {kind} {entries}"
                 hint = "Load weights that are sound; training that diverged leaves such ones."
-                yield Finding(check, ERROR, owner_of(one.name), told, count, 0, hint)
+                yield Finding(check, ERROR, owner_of(tensor.name), message, count, 0, hint)
 
 
-def _batchnorm_findings(standing: ParameterReport, *, weights_from_file: bool) -> Iterator[Finding]:
-    fresh = standing.never_updated
+def _batchnorm_findings(report: ParameterReport, *, weights_from_file: bool) -> Iterator[Finding]:
+    fresh = report.never_updated
     if not fresh:
         return
-    told = "its running mean is 0 and its variance 1: they were never updated"
+    message = "its running mean is 0 and its variance 1: they were never updated"
     hint = "Run the model in train mode over data, or load weights that hold the buffers too."
-    level = WARNING if weights_from_file or standing.updated else NOTE
-    yield Finding(BATCHNORM, level, fresh[0], told, len(fresh), 0, hint, fresh[1:])
+    level = WARNING if weights_from_file or report.updated else NOTE
+    yield Finding(BATCHNORM, level, fresh[0], message, len(fresh), 0, hint, fresh[1:])
 
 
-def _same(standing: ParameterReport) -> Iterator[Finding]:
-    """Tied parameters, and those that are copies."""
-    for names, count in group_by_modules(standing.tied).items():
-        told = f"{_so_many(count)} also {_also(names)}: one tensor"
-        yield Finding(TIED, NOTE, names[0], told, len(names) - 1, None, others=names[1:])
-    pairs = group_by_modules(standing.duplicated)
+def _sharing_findings(report: ParameterReport) -> Iterator[Finding]:
+    """Tied parameters, and copies of parameters."""
+    for names, count in group_by_modules(report.tied).items():
+        message = f"{_count_text(count)} also {_names_text(names)}: one tensor"
+        yield Finding(TIED, NOTE, names[0], message, len(names) - 1, None, others=names[1:])
+    pairs = group_by_modules(report.duplicated)
     for names in pairs:
         if names[0] in outermost(other[0] for other in pairs):
-            told = f"{_so_many(pairs[names])} equal to {_also(names)} in every bit"
+            message = f"{_count_text(pairs[names])} equal to {_names_text(names)} in every bit"
             hint = "As after copy.deepcopy: initialise each anew, or share one parameter if meant."
-            yield Finding(DUPLICATED, WARNING, names[0], told, pairs[names], 0, hint, names[1:])
+            yield Finding(DUPLICATED, WARNING, names[0], message, pairs[names], 0, hint, names[1:])
 
 
-def _so_many(count: int) -> str:
+def _count_text(count: int) -> str:
     return "its parameter is" if count == 1 else f"{count:,} of its parameters are"
 
 
-def _also(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3:,} more" if len(names) > 4 else ""
     return f"{', '.join(names[1 : 4 if more else None])}{more}"
 
 
-def _mixed(check: str, held: Sequence[tuple[str, str]], level: str = WARNING) -> Iterator[Finding]:
-    """One finding for each kind but the commonest, at the first that is of it."""
-    counts = Counter(kind for _, kind in held)
+def _mixed_findings(
+    check: str, tensors: Sequence[tuple[str, str]], level: str = WARNING
+) -> Iterator[Finding]:
+    """One finding for each value but the most common, at the first tensor that has it."""
+    counts = Counter(kind for _, kind in tensors)
     common = counts.most_common(1)[0][0] if counts else ""
     for kind in counts:
         if kind != common:
-            layers = tuple(dict.fromkeys(owner_of(name) for name, k in held if k == kind))
+            layers = tuple(dict.fromkeys(owner_of(name) for name, k in tensors if k == kind))
             what = "parameters" if check == DTYPES else "parameters and buffers"
-            told = (
+            message = (
                 f"it is {'of' if check == DTYPES else 'on'} {kind}, where {counts[common]:,} of"
-                f" {len(held):,} {what} are {common}"
+                f" {len(tensors):,} {what} are {common}"
             )
             hint = (
                 f"Bring the whole model to one with .to(), unless it is meant so (--skip {check})."
             )
-            yield Finding(check, level, layers[0], told, len(counts), 1, hint, layers[1:])
+            yield Finding(check, level, layers[0], message, len(counts), 1, hint, layers[1:])

@@ -1,4 +1,4 @@
-"""From what was seen to findings: values, gradients, and what never took part."""
+"""Findings from the observed run: values, activations, and unused layers and parameters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hookscope.analysis.health.module_names import lies_in, outermost, topmost
-from hookscope.analysis.health.nonfinite_origin import NonFiniteOrigin, TensorObservation, births
+from hookscope.analysis.health.nonfinite_origin import NonFiniteOrigin, find_nonfinite_origins
 from hookscope.analysis.health.parameter_report import ParameterReport
 from hookscope.analysis.health.run_observation import RunObservation
+from hookscope.analysis.health.tensor_observation import TensorObservation
 from hookscope.hooks.layer_coverage import UNEXPLAINED
 from hookscope.results.health import Finding
 from hookscope.results.module_tree import ROOT
@@ -31,230 +32,236 @@ from hookscope.specs.health_checks import (
 )
 from hookscope.specs.record_kinds import INPUT, OP, OUTPUT, PARAM_GRAD
 
-FEW = 16  # so many values say something of a unit, so many entries something of a layer
-FEWEST = 8  # units of a layer that tell by being zero all together
+FEW = 16  # values of a unit, or entries of a layer, that are enough for a finding
+FEWEST = 8  # units of a layer that are enough if all of them are zero
 
 
 @dataclass(frozen=True)
 class CheckContext:
-    """All that is judged.
+    """The data that findings are made from.
 
     Attributes:
-        seen: the run.
-        standing: parameters and buffers.
-        thresholds: from where on something is a finding.
+        run: the observed run.
+        report: the parameters and buffers.
+        thresholds: the limits beyond which there is a finding.
         training: whether the model ran in training mode.
-        in_training: modules that did not run and do in training mode.
-        traced: gradients of a second run, at inputs too; empty unless one is not finite.
-        checks: names of the checks that are made.
+        in_training: modules that did not run, and run in training mode.
+        traced_gradients: gradients of a second run, also at inputs; empty unless one is not finite.
+        checks: names of the checks to make.
     """
 
-    seen: RunObservation
-    standing: ParameterReport
+    run: RunObservation
+    report: ParameterReport
     thresholds: Thresholds
     training: bool = False
     in_training: frozenset[str] = frozenset()
-    traced: tuple[Record, ...] = ()
+    traced_gradients: tuple[Record, ...] = ()
     checks: tuple[str, ...] = tuple(CHECKS)
 
     @property
-    def not_finite(self) -> frozenset[str]:
-        """What is looked for of ``nan`` and ``inf``; both where neither check is made.
+    def nonfinite_kinds(self) -> frozenset[str]:
+        """Which of ``nan`` and ``inf`` to look for; both if neither check is made.
 
-        Where one check is made alone, what the other would find explains nothing: NaN that comes
-        from an infinity is found by ``nan`` where it first is NaN.
+        If only one check is made, findings of the other are not reported: ``nan`` reports a NaN
+        that comes from an infinity where it first is NaN.
         """
         return frozenset({NAN, INF} & set(self.checks)) or frozenset({NAN, INF})
 
-    def births(self) -> list[NonFiniteOrigin]:
-        """Where what is looked for arose going forward."""
-        found = births(self.seen.sights)
-        if len(self.not_finite) == 2:
-            return found
-        alone = [self._narrowed(sight) for sight in self.seen.sights]
-        found = [replace(birth, seen=self._narrowed(birth.seen)) for birth in found]
-        found = [b for b in found if b.seen.nan or b.seen.inf or b.seen.minus_inf]
-        known = {(birth.module, birth.function) for birth in found}
-        return found + [b for b in births(alone) if (b.module, b.function) not in known]
+    def nonfinite_origins(self) -> list[NonFiniteOrigin]:
+        """Where NaN or infinities, as far as they are looked for, arose in the forward pass."""
+        origins = find_nonfinite_origins(self.run.observations)
+        if len(self.nonfinite_kinds) == 2:
+            return origins
+        origins = [replace(origin, first=self._restricted(origin.first)) for origin in origins]
+        origins = [o for o in origins if o.first.nan or o.first.inf or o.first.minus_inf]
+        known = {(origin.module, origin.function) for origin in origins}
+        further = find_nonfinite_origins(map(self._restricted, self.run.observations))
+        return origins + [o for o in further if (o.module, o.function) not in known]
 
-    def _narrowed(self, sight: TensorObservation) -> TensorObservation:
-        """What was seen of a tensor, without what is not looked for."""
-        if NAN in self.not_finite:
-            return replace(sight, inf=0, minus_inf=0) if sight.inf or sight.minus_inf else sight
-        return replace(sight, nan=0) if sight.nan else sight
+    def _restricted(self, observation: TensorObservation) -> TensorObservation:
+        """The observation without the counts of what is not looked for."""
+        if NAN not in self.nonfinite_kinds:
+            return replace(observation, nan=0) if observation.nan else observation
+        infinite = observation.inf or observation.minus_inf
+        return replace(observation, inf=0, minus_inf=0) if infinite else observation
 
-    def broken_parameters(self) -> list[str]:
-        """The names of parameters and buffers that hold what is looked for."""
-        nan, inf = NAN in self.not_finite, INF in self.not_finite
-        return [h.name for h in self.standing.held if (nan and h.nan) or (inf and h.inf)]
+    def nonfinite_parameters(self) -> list[str]:
+        """The names of parameters and buffers with NaN or infinities that are looked for."""
+        nan, inf = NAN in self.nonfinite_kinds, INF in self.nonfinite_kinds
+        return [t.name for t in self.report.tensors if (nan and t.nan) or (inf and t.inf)]
 
 
-def failure_findings(facts: CheckContext) -> Iterator[Finding]:
-    """What is wrong with the run itself."""
-    error = facts.seen.failure
+def failure_findings(context: CheckContext) -> Iterator[Finding]:
+    """The failure of the run itself."""
+    error = context.run.failure
     if error is not None:
         _, known, hint = error.hint.partition("The input was")
         lines = error.failure.explanation() if error.failure is not None else []
-        told = " ".join((*lines, known + hint)).strip()
-        yield Finding(RUN, ERROR, error.layer, error.message, 1, 0, told)
+        hint = " ".join((*lines, known + hint)).strip()
+        yield Finding(RUN, ERROR, error.layer, error.message, 1, 0, hint)
 
 
-def nonfinite_findings(facts: CheckContext) -> Iterator[Finding]:
-    """Where NaN and infinities arose going forward."""
-    broken = facts.broken_parameters()
-    found = facts.births()
-    causes = births(facts.seen.sights) if len(facts.not_finite) == 1 else found
-    for birth in found:
-        if any(lies_in(name, birth.module) for name in broken if birth.module != ROOT):
-            continue  # its parameters are told of
-        first = birth.seen
+def nonfinite_findings(context: CheckContext) -> Iterator[Finding]:
+    """Where NaN and infinities arose in the forward pass."""
+    nonfinite = context.nonfinite_parameters()
+    origins = causes = context.nonfinite_origins()
+    if len(context.nonfinite_kinds) == 1:
+        causes = find_nonfinite_origins(context.run.observations)
+    for origin in origins:
+        if any(lies_in(name, origin.module) for name in nonfinite if origin.module != ROOT):
+            continue  # there is a finding for its parameters
+        first = origin.first
         check = NAN if first.nan else INF
         count = first.nan or first.inf + first.minus_inf
         kind, noun = ("NaN", "NaN") if first.nan else ("infinite", "infinity")
         share = f"{count:,} of {first.numel:,} entries are {kind}"
-        if not birth.module:
-            told = f"{noun} comes in with the model's own {first.what}: {share}"
-            yield Finding(check, ERROR, ROOT, told, count, 0, "Look at the file of --input.")
+        if not origin.module:
+            message = f"{noun} comes in with the model's own {first.what}: {share}"
+            yield Finding(check, ERROR, ROOT, message, count, 0, "Look at the file of --input.")
             continue
-        if birth.module == ROOT and broken and not birth.function:
+        if origin.module == ROOT and nonfinite and not origin.function:
             continue
-        where = (
-            f"in {birth.function}()" if birth.function else f"seen in {_of(first, birth.module)}"
-        )
-        told = f"{noun} arises here, {where}: {share}"
-        hint = _cause(birth, causes) or _cure(first)
-        yield Finding(check, ERROR, birth.module, told, count, 0, hint)
+        where = f"seen in {_describe_tensor(first, origin.module)}"
+        if origin.function:
+            where = f"in {origin.function}()"
+        message = f"{noun} arises here, {where}: {share}"
+        hint = _cause(origin, causes) or _remedy(first)
+        yield Finding(check, ERROR, origin.module, message, count, 0, hint)
 
 
-def _cause(birth: NonFiniteOrigin, causes: Sequence[NonFiniteOrigin]) -> str:
-    """Where what goes in is not finite either, though of the kind that is not looked for."""
-    if not causes or any((b.module, b.function) == (birth.module, birth.function) for b in causes):
+def _cause(origin: NonFiniteOrigin, causes: Sequence[NonFiniteOrigin]) -> str:
+    """The hint if the input has values of the other kind, which is not looked for; else empty."""
+    known = {(cause.module, cause.function) for cause in causes}
+    if not causes or (origin.module, origin.function) in known:
         return ""
-    other = INF if birth.seen.nan else NAN
+    other = INF if origin.first.nan else NAN
     what = "Infinity" if other == INF else "NaN"
-    place = causes[0].module or "the model's own input"
-    return f"{what} goes in, which begins at {place}: run the check {other} too."
+    start = causes[0].module or "the model's own input"
+    return f"{what} goes in, which begins at {start}: run the check {other} too."
 
 
-def _of(sight: TensorObservation, module: str) -> str:
-    owner = "" if sight.module == module else f"{sight.module}'s "
-    return f"{owner}{sight.place}"
+def _describe_tensor(observation: TensorObservation, module: str) -> str:
+    owner = "" if observation.module == module else f"{observation.module}'s "
+    return f"{owner}{observation.label}"
 
 
-def _cure(sight: TensorObservation) -> str:
-    if sight.dtype == "float16":
+def _remedy(observation: TensorObservation) -> str:
+    if observation.dtype == "float16":
         return "float16 ends at 65,504: use bfloat16 or float32, or scale down what goes in."
     return "What goes in is finite: look for a log, a root, a division or an exp, and bound it."
 
 
-def activation_findings(facts: CheckContext) -> Iterator[Finding]:
+def activation_findings(context: CheckContext) -> Iterator[Finding]:
     """Dead units and saturated activations."""
-    limits = facts.thresholds
-    for sight in facts.seen.sights:
-        where = "" if sight.what == OUTPUT and sight.call == 1 else f" ({sight.place})"
-        dead, full = sight.dead, sight.saturated
+    limits = context.thresholds
+    for observation in context.run.observations:
+        module, dead, saturated = observation.module, observation.dead, observation.saturated
+        first_output = observation.what == OUTPUT and observation.call == 1
+        where = "" if first_output else f" ({observation.label})"
         if dead is not None and dead.count and dead.share >= limits.dead:
             all_zero = dead.share == 1 and dead.of >= FEWEST
             if dead.values >= FEW or all_zero:
-                told = f"{dead.count:,} of {dead.of:,} units are zero everywhere{where}"
+                message = f"{dead.count:,} of {dead.of:,} units are zero everywhere{where}"
                 hint = "No gradient comes back through them: look at the bias before, and the input"
                 hint += " (--input), or lower the learning rate that it was trained with."
-                yield _warned(DEAD, sight.module, told, dead.share, limits.dead, hint)
-        if full is not None and full.of >= FEW and full.count and full.share >= limits.saturated:
-            what = "entries lie at a bound" if full.values == 1 else "rows have one entry near 1"
-            told = f"{full.count:,} of {full.of:,} {what}{where}"
+                yield _warning(DEAD, module, message, dead.share, limits.dead, hint)
+        if saturated is None or saturated.of < FEW or not saturated.count:
+            continue
+        if saturated.share >= limits.saturated:
+            elementwise = saturated.values == 1
+            what = "entries lie at a bound" if elementwise else "rows have one entry near 1"
+            message = f"{saturated.count:,} of {saturated.of:,} {what}{where}"
             hint = "Next to no gradient comes back through them: scale down what goes in."
-            yield _warned(SATURATED, sight.module, told, full.share, limits.saturated, hint)
+            share, limit = saturated.share, limits.saturated
+            yield _warning(SATURATED, module, message, share, limit, hint)
 
 
-def unused_layer_findings(facts: CheckContext) -> Iterator[Finding]:
+def unused_layer_findings(context: CheckContext) -> Iterator[Finding]:
     """Modules that never ran."""
-    seen = facts.seen
-    if seen.failure is not None:
+    run = context.run
+    if run.failure is not None:
         return
-    weights = [held.name for held in facts.standing.held if held.parameter]
-    bare: list[str] = []
-    for name in _uncalled(facts):
+    weights = [tensor.name for tensor in context.report.tensors if tensor.parameter]
+    without_parameters: list[str] = []
+    for name in unexecuted_modules(run):
         inside = sum(lies_in(weight, name) for weight in weights)
-        if name in facts.in_training:
-            told = "it runs in training mode only"
-            yield Finding(UNCALLED, NOTE, name, told, 0, None, "Add --train to check it too.")
+        if name in context.in_training:
+            message = "it runs in training mode only"
+            yield Finding(UNCALLED, NOTE, name, message, 0, None, "Add --train to check it too.")
         elif inside:
-            told = f"it never runs, and has {inside:,} parameter{'s' * (inside > 1)}"
+            message = f"it never runs, and has {inside:,} parameter{'s' * (inside > 1)}"
             hint = "Call it in forward, or take it out."
-            yield _warned(UNCALLED, name, told, 0, None, hint)
+            yield _warning(UNCALLED, name, message, 0, None, hint)
         else:
-            bare.append(name)
-    if bare:
-        told = "it never runs, and has no parameters"
-        yield Finding(UNCALLED, NOTE, bare[0], told, 0, None, others=tuple(bare[1:]))
+            without_parameters.append(name)
+    if without_parameters:
+        message = "it never runs, and has no parameters"
+        first, *others = without_parameters
+        yield Finding(UNCALLED, NOTE, first, message, 0, None, others=tuple(others))
 
 
-def unexecuted_modules(seen: RunObservation) -> list[str]:
-    """The modules that never ran for a reason that the model's structure does not tell."""
-    trained = {record.module for record in seen.gradients if record.kind == PARAM_GRAD}
-    not_executed = [
-        s.module for s in seen.coverage.not_executed if s.reason.startswith(UNEXPLAINED)
-    ]
+def unexecuted_modules(run: RunObservation) -> list[str]:
+    """The modules that did not run, for no reason that follows from the model's structure."""
+    trained = {record.module for record in run.gradients if record.kind == PARAM_GRAD}
+    not_executed = [s.module for s in run.coverage.not_executed if s.reason.startswith(UNEXPLAINED)]
     used = [name for name in not_executed if any(lies_in(owner, name) for owner in trained)]
     return outermost(name for name in not_executed if name not in used)
 
 
-def _uncalled(facts: CheckContext) -> list[str]:
-    return unexecuted_modules(facts.seen)
-
-
-def untrained_parameter_findings(facts: CheckContext) -> Iterator[Finding]:
+def untrained_parameter_findings(context: CheckContext) -> Iterator[Finding]:
     """Parameters that get no gradient: frozen ones, and those outside the loss."""
-    parameters = [held for held in facts.standing.held if held.parameter]
-    names = [held.name for held in parameters]
-    frozen = [held.name for held in parameters if not held.trainable]
-    for layer, held in topmost(frozen, names).items():
+    parameters = [tensor for tensor in context.report.tensors if tensor.parameter]
+    names = [parameter.name for parameter in parameters]
+    frozen = [parameter.name for parameter in parameters if not parameter.trainable]
+    for layer, group in topmost(frozen, names).items():
         whole = len(frozen) == len(names)
-        told = f"{_some(held, layer, names)} frozen: requires_grad is False"
+        message = f"{_subject_of(group, layer, names)} frozen: requires_grad is False"
         hint = "Unfreeze it with requires_grad_(), or leave this check out with --skip frozen."
         level = NOTE if whole else WARNING
-        yield Finding(FROZEN, level, layer, told, len(held), None, hint)
-    if facts.seen.no_backward:
+        yield Finding(FROZEN, level, layer, message, len(group), None, hint)
+    if context.run.no_backward:
         return
-    idle = _uncalled(facts)
-    missed = {
+    unexecuted = unexecuted_modules(context.run)
+    without_gradient = {
         f"{absent.module}.{absent.what.removesuffix('.grad')}".removeprefix("..")
-        for absent in facts.seen.absent
+        for absent in context.run.absent
         if absent.kind == PARAM_GRAD
     }
-    unused = [name for name in names if name in missed and name not in frozen]
-    unused = [name for name in unused if not any(lies_in(name, module) for module in idle)]
-    for layer, held in topmost(unused, (n for n in names if n not in frozen)).items():
-        told = f"{_some(held, layer, names)} outside the loss: no gradient comes back"
+    unused = [name for name in names if name in without_gradient and name not in frozen]
+    unused = [name for name in unused if not any(lies_in(name, module) for module in unexecuted)]
+    for layer, group in topmost(unused, (n for n in names if n not in frozen)).items():
+        message = f"{_subject_of(group, layer, names)} outside the loss: no gradient comes back"
         hint = "Use what it computes, take it out, or choose another --loss."
-        yield _warned(UNUSED, layer, told, len(held), None, hint)
+        yield _warning(UNUSED, layer, message, len(group), None, hint)
 
 
-def _some(held: Sequence[str], layer: str, names: Sequence[str]) -> str:
-    """What of a layer: all of it, or which parameters."""
-    whole = [name for name in names if lies_in(name, layer)]
-    if len(held) == len(whole):
-        return f"all its parameters ({len(held):,}) are"
-    own = [name if layer == ROOT else name.removeprefix(f"{layer}.") for name in held]
-    verb = "is" if len(own) == 1 else "are"
-    return f"{', '.join(own[:4])}{' and more' if len(own) > 4 else ''} {verb}"
+def _subject_of(parameters: Sequence[str], layer: str, names: Sequence[str]) -> str:
+    """The subject of a sentence: some of a layer's parameters, or all of them."""
+    in_layer = [name for name in names if lies_in(name, layer)]
+    if len(parameters) == len(in_layer):
+        return f"all its parameters ({len(parameters):,}) are"
+    local = [name if layer == ROOT else name.removeprefix(f"{layer}.") for name in parameters]
+    verb = "is" if len(local) == 1 else "are"
+    return f"{', '.join(local[:4])}{' and more' if len(local) > 4 else ''} {verb}"
 
 
-def dtype_promotion_findings(facts: CheckContext) -> Iterator[Finding]:
-    """Values in float64 where the model has none."""
-    wide = [s.module for s in facts.seen.sights if s.dtype == "float64" and s.kind != OP]
-    own = {held.dtype for held in facts.standing.held if held.parameter}
-    entered = any(s.kind == INPUT and s.module == ROOT for s in facts.seen.sights[:8])
-    if not wide or "float64" in own or not own or (entered and wide[0] == ROOT):
+def dtype_promotion_findings(context: CheckContext) -> Iterator[Finding]:
+    """Values in float64 in a model without float64 parameters."""
+    observations = context.run.observations
+    modules = [o.module for o in observations if o.dtype == "float64" and o.kind != OP]
+    dtypes = {tensor.dtype for tensor in context.report.tensors if tensor.parameter}
+    if not modules or not dtypes or "float64" in dtypes:
         return
-    told = f"a float64 tensor passes here in a model of {', '.join(sorted(own))}"
+    has_input = any(o.kind == INPUT and o.module == ROOT for o in observations[:8])
+    if has_input and modules[0] == ROOT:
+        return
+    message = f"a float64 tensor passes here in a model of {', '.join(sorted(dtypes))}"
     hint = "It costs time and memory: a NumPy array or a Python float is likely behind it."
-    others = tuple(dict.fromkeys(name for name in wide if name != wide[0]))
-    yield Finding(DTYPES, WARNING, wide[0], told, 1 + len(others), None, hint, others)
+    first, *others = dict.fromkeys(modules)
+    yield Finding(DTYPES, WARNING, first, message, 1 + len(others), None, hint, tuple(others))
 
 
-def _warned(
-    check: str, layer: str, told: str, measured: float, threshold: float | None, hint: str
+def _warning(
+    check: str, layer: str, message: str, measured: float, threshold: float | None, hint: str
 ) -> Finding:
-    return Finding(check, WARNING, layer, told, measured, threshold, hint)
+    return Finding(check, WARNING, layer, message, measured, threshold, hint)

@@ -1,4 +1,4 @@
-"""Runs a model forward and backward once, and tells what was seen on the way."""
+"""One forward and backward run of a model, observed without storing tensors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.health.nonfinite_origin import TensorObservation
-from hookscope.analysis.health.tensor_observation import ObservationSink
+from hookscope.analysis.health.tensor_observation import ObservationSink, TensorObservation
 from hookscope.errors import ForwardError, LossError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
-from hookscope.execution.forward import (
-    detach_clone,
-    forward,
-    grad_mode,
-    preserve_model_state,
-    seeded,
-    verify_output_unchanged,
-)
+from hookscope.execution.forward import detach_clone, forward
+from hookscope.execution.isolation import grad_mode, preserve_model_state, seeded
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.verification import verify_output_unchanged
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.ops.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
@@ -41,23 +35,23 @@ GRADIENTS = {OUTPUT_GRAD, PARAM_GRAD}
 
 @dataclass(frozen=True)
 class RunObservation:
-    """What was seen of a run.
+    """The observations of a run.
 
     Attributes:
-        sights: of every tensor that passed, in order.
-        gradients: records of gradients without tensors, in order of their arrival.
-        absent: gradients that do not exist, and why.
+        observations: one for every tensor, in the order of the forward pass.
+        gradients: records of gradients, without tensors, in the order of the backward pass.
+        absent: gradients that do not exist, with the reason.
         coverage: which modules ran.
-        told: what the metadata tell of the loss.
-        failure: the error that ended the run; None if it came to its end.
+        metadata: the entries of the metadata about the loss.
+        failure: the error that ended the run; None if the run was complete.
         no_backward: why there was no backward pass; empty if there was one.
     """
 
-    sights: tuple[TensorObservation, ...]
+    observations: tuple[TensorObservation, ...]
     gradients: tuple[Record, ...] = ()
     absent: tuple[Absent, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
-    told: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     failure: ForwardError | None = None
     no_backward: str = ""
 
@@ -65,29 +59,30 @@ class RunObservation:
 def run_and_observe(
     prepared: Prepared, measure: Objective | None, *, own_loss: bool, margin: float
 ) -> RunObservation:
-    """Run a model forward, and the loss backward unless ``measure`` is None; keep no tensor.
+    """Run a model forward, and the loss backward unless ``measure`` is None; store no tensor.
 
-    A model that raises is no error here but something to be told.
+    If the model raises, the observation has the error as ``failure``.
 
     Args:
         prepared: the model and its input.
-        measure: what is differentiated.
-        resolve_custom_loss: whether the user chose the loss, so that one that does not fit is an error.
-        margin: how near a bound an activation counts as at it.
+        measure: the loss.
+        own_loss: whether the user chose the loss. It is then an error if it does not fit.
+        margin: the distance from a bound within which an activation is saturated, as a share of
+            the width between the bounds.
 
     Raises:
         LossError: the loss that the user chose does not fit the output.
-        CheckFailed: hooks change what the model returns.
+        CheckFailed: hooks change the model's output.
     """
     kinds = VALUES | (GRADIENTS if measure else set())
     recorder = _recorder(prepared, kinds, margin, model_input=measure is not None)
-    told: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     failure: ForwardError | None = None
     no_backward = "" if measure else "--forward-only"
     output: Any = None
     try:
         with explain_forward_errors(prepared):
-            told = _pass(prepared, recorder, measure)
+            metadata = _run_model(prepared, recorder, measure)
         output = detach_clone(recorder.capture.output)
     except ForwardError as error:
         failure, no_backward = error, "the model raised"
@@ -101,43 +96,43 @@ def run_and_observe(
             verify_output_unchanged(
                 prepared, output, excuse_noise=True, recorded=len(recorder.capture.records)
             )
-    observer, found = recorder.sink, recorder.capture
-    assert isinstance(observer, ObservationSink)
+    sink, capture = recorder.sink, recorder.capture
+    assert isinstance(sink, ObservationSink)
     return RunObservation(
-        tuple(observer.sights),
-        found.records,
-        found.absent,
-        found.coverage,
-        told,
+        tuple(sink.observations),
+        capture.records,
+        capture.absent,
+        capture.coverage,
+        metadata,
         failure,
         no_backward,
     )
 
 
 def trace_gradients(prepared: Prepared, measure: Objective) -> tuple[Record, ...]:
-    """Run once more and return the gradients at inputs too: only needed where one is not finite."""
+    """Run again, and return all gradients, also those at inputs, after one was not finite."""
     recorder = _recorder(prepared, {*GRADIENTS, INPUT_GRAD}, 0.0, model_input=True)
     with suppress(ForwardError, LossError):
-        _pass(prepared, recorder, measure)
+        _run_model(prepared, recorder, measure)
     return recorder.capture.records
 
 
 def runs_in_training(prepared: Prepared, names: Iterable[str]) -> set[str]:
-    """Which of the modules run in training mode, as far as a pass without values can tell."""
+    """Return those of the modules that run in training mode, as far as a meta pass can show."""
     ran: set[str] = set()
-    with suppress(Exception):  # the copy is only asked, and may be unable to answer
-        ghost = meta_copy(prepared.module).train()
+    with suppress(Exception):  # some models cannot run on the meta device
+        copy = meta_copy(prepared.module).train()
         args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
         wanted = set(names)
-        with HookSet(ghost) as hooks, seeded(ghost, prepared.seed), signal_safe(torch.no_grad()):
-            for layer in layers_of(ghost):
+        with HookSet(copy) as hooks, seeded(copy, prepared.seed), signal_safe(torch.no_grad()):
+            for layer in layers_of(copy):
                 if layer.name in wanted:
-                    hooks.before(layer.module, partial(_note, ran, layer.name))
-            ghost(*args, **kwargs)
+                    hooks.before(layer.module, partial(_add_name, ran, layer.name))
+            copy(*args, **kwargs)
     return ran
 
 
-def _note(ran: set[str], name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+def _add_name(ran: set[str], name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
     ran.add(name)
 
 
@@ -147,12 +142,12 @@ def _recorder(prepared: Prepared, kinds: set[str], margin: float, *, model_input
         prepared.layers,
         kinds,
         model_input=model_input,
-        sink=partial(ObservationSink, margin=margin),
+        sink=ObservationSink(margin),
     )
 
 
-def _pass(prepared: Prepared, recorder: Recorder, measure: Objective | None) -> dict[str, Any]:
-    """Run the model within an open recording; return what the metadata tell of the loss."""
+def _run_model(prepared: Prepared, recorder: Recorder, measure: Objective | None) -> dict[str, Any]:
+    """Run the model while the recorder records; return the metadata about the loss."""
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     with (
         signal_safe(torch.inference_mode(False)),

@@ -1,81 +1,154 @@
-"""Looks at tensors as they pass, and keeps none of them."""
+"""What is measured of each tensor of a run, while no tensor is stored."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hookscope.analysis.health.nonfinite_origin import Ratio, TensorObservation
-from hookscope.hooks.registry import HookSet
-from hookscope.hooks.tensor_sink import CaptureSink, RecordKey
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.tensor_sink import RecordKey, absent, put
+from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OP, OUTPUT
 from hookscope.tensors.nested import unreadable_reason
 from hookscope.tensors.tensor_stats import dense_real
 
-# By the name of a function, or of a module's class in small letters.
-ZEROING = {"relu", "relu6", "hardswish"}  # what is never positive leaves them as exactly 0
+# By the name of a function, or of a module's class in lower case.
+ZEROING = {"relu", "relu6", "hardswish"}  # their output is 0 where the input is not positive
 BOUNDS: dict[str, tuple[float, float]] = {
     "sigmoid": (0, 1),
     "hardsigmoid": (0, 1),
     "tanh": (-1, 1),
     "hardtanh": (-1, 1),
     "softsign": (-1, 1),
-    "relu6": (-math.inf, 6),  # its zeros are those of a ReLU
+    "relu6": (-math.inf, 6),  # its zeros count as those of a ReLU
 }
 SOFTMAX = {"softmax", "softmax2d"}
 
 
-class ObservationSink(CaptureSink):
-    """In the place of what keeps: sees values, keeps the statistics of gradients.
+@dataclass(frozen=True)
+class Ratio:
+    """A number of units, entries or rows out of all.
+
+    Attributes:
+        count: the number.
+        of: the number of all.
+        values: number of entries that each of them has.
+    """
+
+    count: int
+    of: int
+    values: int
+
+    @property
+    def share(self) -> float:
+        """``count`` over ``of``, from 0 to 1."""
+        return self.count / self.of if self.of else 0.0
+
+
+@dataclass(frozen=True)
+class TensorObservation:
+    """The counts of one tensor.
+
+    Attributes:
+        kind: ``input``, ``op`` or ``output``.
+        module: dotted name of the module whose call it belongs to.
+        type: class name of the module.
+        call: number of the call.
+        what: ``input.0``, ``relu:2``, ``output``.
+        dtype: name of its dtype.
+        numel: number of entries.
+        nan: number of NaN entries.
+        inf: number of entries that are inf.
+        minus_inf: number of entries that are -inf.
+        dead: units that are zero everywhere; None if it is not the output of a ReLU.
+        saturated: entries at a bound; None if the function has no bounds.
+    """
+
+    kind: str
+    module: str
+    type: str
+    call: int
+    what: str
+    dtype: str
+    numel: int
+    nan: int = 0
+    inf: int = 0
+    minus_inf: int = 0
+    dead: Ratio | None = None
+    saturated: Ratio | None = None
+
+    @property
+    def function(self) -> str:
+        """Name of the function that returned an ``op``, without its number; else empty."""
+        return self.what.partition(":")[0].rstrip("_") if self.kind == OP else ""
+
+    @property
+    def label(self) -> str:
+        """The tensor's name within its module: ``output``, ``relu:2``, ``output, call 2``."""
+        return self.what if self.call == 1 else f"{self.what}, call {self.call}"
+
+
+class ObservationSink:
+    """Observes values and keeps the statistics of gradients; stores no tensor.
 
     Args:
-        hooks: where it listens to tensors.
-        max_bytes: not used, as nothing is kept.
         margin: how near a bound is at it, as a share of the width between the bounds.
     """
 
-    def __init__(self, hooks: HookSet, max_bytes: int | None, *, margin: float) -> None:
-        super().__init__(hooks, max_bytes)
+    adds_gradients = False
+
+    def __init__(self, margin: float) -> None:
         self.margin = margin
-        self.sights: list[TensorObservation] = []
+        self.capture = Capture()
+        self.absent: list[Absent] = []
+        self.open = False
+        self.observations: list[TensorObservation] = []
 
-    def keep(self, slot: RecordKey, tensor: Tensor) -> None:
-        """Look at a tensor."""
+    def store(self, key: RecordKey, tensor: Tensor) -> None:
+        """Observe a tensor."""
         if reason := unreadable_reason(tensor):
-            self.mark_absent(slot, reason)
+            self.mark_absent(key, reason)
             return
-        self.sights.append(observe_tensor(slot, tensor, self.margin))
+        self.observations.append(observe_tensor(key, tensor, self.margin))
 
-    def _put(self, slot: RecordKey, tensor: Tensor, *, held: bool = False, **extra: Any) -> Tensor:
-        return super()._put(slot, tensor, held=held, **extra)
-
-    def _arrived(self, slot: RecordKey, grad: Tensor | None) -> None:
-        if slot in self._arrivals:
+    def store_gradient(
+        self,
+        key: RecordKey,
+        gradient: Tensor,
+        aliases: tuple[str, ...] | None = None,
+        weight_norm: float | None = None,
+    ) -> None:
+        """Keep the statistics of a gradient."""
+        if reason := unreadable_reason(gradient):
+            self.mark_absent(key, reason)
             return
-        super()._arrived(slot, grad)
-        if slot in self._arrivals:
-            self._arrivals[slot] = []  # told already, and not to be held
+        put(self.capture, key, gradient, aliases, weight_norm, held=False)
+
+    def mark_absent(self, key: RecordKey, reason: str) -> None:
+        """Note why a tensor is not there."""
+        self.absent.append(absent(key, reason))
 
 
 @torch.no_grad()
 def observe_tensor(slot: RecordKey, tensor: Tensor, margin: float) -> TensorObservation:
-    """Return what there is to be said of a tensor in the place ``slot``."""
+    """Return the counts of a tensor that is recorded as ``slot``."""
     layer = slot.layer
     values = dense_real(tensor.detach())
-    told: dict[str, Any] = {}
+    measures: dict[str, Any] = {}
     if values.is_floating_point() and values.numel():
-        told = {**_not_finite(values), **_activation(slot, values, margin)}
+        measures = {**_count_nonfinite(values), **_measure_activation(slot, values, margin)}
     dtype = str(tensor.dtype).removeprefix("torch.")
     return TensorObservation(
-        slot.kind, layer.name, layer.type, slot.call, slot.what, dtype, tensor.numel(), **told
+        slot.kind, layer.name, layer.type, slot.call, slot.what, dtype, tensor.numel(), **measures
     )
 
 
-def _not_finite(values: Tensor) -> dict[str, int]:
-    """How many entries are no finite numbers; looked at closer only if some are."""
+def _count_nonfinite(values: Tensor) -> dict[str, int]:
+    """The numbers of entries that are not finite; empty if all are finite."""
     if bool(torch.isfinite(values).all()):
         return {}
     return {
@@ -85,53 +158,53 @@ def _not_finite(values: Tensor) -> dict[str, int]:
     }
 
 
-def _activation(slot: RecordKey, values: Tensor, margin: float) -> dict[str, Ratio]:
-    """What is told of the output of an activation function, as a module or called by one."""
-    own = slot.layer.type.lower()
+def _measure_activation(slot: RecordKey, values: Tensor, margin: float) -> dict[str, Ratio]:
+    """The dead and saturated share of an activation function's output, module or function."""
+    type_name = slot.layer.type.lower()
     known = {*ZEROING, *BOUNDS, *SOFTMAX}
     if slot.kind == OUTPUT:
-        name = own
-    elif slot.kind == OP and own not in known:
+        name = type_name
+    elif slot.kind == OP and type_name not in known:
         name = slot.what.partition(":")[0].rstrip("_")
     else:
         return {}
-    found: dict[str, Ratio] = {}
+    measures: dict[str, Ratio] = {}
     if name in ZEROING:
-        found["dead"] = _dead(values)
+        measures["dead"] = _dead_units(values)
     if name in BOUNDS:
         module = slot.layer.module
         low, high = BOUNDS[name]
-        if name == own == "hardtanh":
+        if name == type_name == "hardtanh":
             low, high = getattr(module, "min_val", low), getattr(module, "max_val", high)
         near = margin * (high - low if math.isfinite(low) else high)
         at_bound = (values >= high - near) | (values <= low + near)
-        found["saturated"] = Ratio(int(at_bound.sum()), values.numel(), 1)
+        measures["saturated"] = Ratio(int(at_bound.sum()), values.numel(), 1)
     elif name in SOFTMAX:
-        found |= _rows(values, margin)
-    return found
+        measures |= _saturated_rows(values, margin)
+    return measures
 
 
-def _dead(values: Tensor) -> Ratio:
-    """Units that are zero everywhere: along dimension 1, or the last one of three dimensions.
+def _dead_units(values: Tensor) -> Ratio:
+    """Units that are zero everywhere, along dimension 1, or the last of three dimensions.
 
-    Three dimensions are batch, channel, length or batch, token, feature; the one that looks better
-    is believed.
+    Three dimensions are batch, channel, length or batch, token, feature. The one with the smaller
+    share is taken.
     """
     alive = values != 0
     dims = [1, 2] if values.ndim == 3 else [min(1, values.ndim - 1)]
-    gauges = []
+    ratios = []
     for dim in dims:
         if values.ndim == 0:
             units = alive.reshape(1)
         else:
             units = alive.movedim(dim, 0).flatten(1).any(1) if values.ndim > 1 else alive
         dead = units.numel() - int(units.sum())
-        gauges.append(Ratio(dead, units.numel(), values.numel() // units.numel()))
-    return min(gauges, key=lambda gauge: gauge.share)
+        ratios.append(Ratio(dead, units.numel(), values.numel() // units.numel()))
+    return min(ratios, key=lambda ratio: ratio.share)
 
 
-def _rows(values: Tensor, margin: float) -> dict[str, Ratio]:
-    """Rows of a softmax in which one entry has all but nothing left for the others."""
+def _saturated_rows(values: Tensor, margin: float) -> dict[str, Ratio]:
+    """Rows of a softmax in which one entry is close to 1."""
     for dim in (-1, min(1, values.ndim - 1)):
         if values.ndim and values.shape[dim] > 1:
             total = values.sum(dim, dtype=torch.float32)

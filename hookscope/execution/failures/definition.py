@@ -1,4 +1,4 @@
-"""Where in the user's Python a layer is made: the call of its class in the source text."""
+"""The definition of a layer in the user's Python file: the call of its class."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Definition:
 def find_definition(model: nn.Module, name: str, file: str = "") -> Definition | None:
     """Return the call that makes the layer ``name`` of ``model``; None unless it is certain.
 
-    Looked at are ``self.NAME = CLASS(...)`` in the class of the parent (and the entries of an
-    ``nn.Sequential`` there), then whichever call of the layer's class is the only one of its
+    The search looks for ``self.NAME = CLASS(...)`` in the class of the parent, and for entries of
+    an ``nn.Sequential`` there. Then it takes the only call of the layer's class with the layer's
     arguments in the user's file.
 
     Args:
@@ -43,28 +43,30 @@ def find_definition(model: nn.Module, name: str, file: str = "") -> Definition |
     parent, _, last = name.rpartition(".")
     owner = submodule(model, parent)
     if last.isdecimal() and isinstance(owner, nn.Sequential):
-        above, _, attribute = parent.rpartition(".")
-        owner, index = submodule(model, above), int(last)
+        grandparent, _, attribute = parent.rpartition(".")
+        owner, index = submodule(model, grandparent), int(last)
     else:
         attribute, index = last, None
-    homes = [(home, kind) for kind in type(owner).__mro__ if (home := _own_file(kind))]
-    # A line that makes layers of several modules is not to be changed for one of them.
+    classes = [(path, kind) for kind in type(owner).__mro__ if (path := _user_file(kind))]
+    # A line that makes layers of several modules must not be changed for one of them.
     if attribute and sum(type(module) is type(owner) for module in model.modules()) == 1:
-        assigned = (c for home, kind in homes for c in _assigned(home, kind, attribute, index))
-        calls = [(home, call) for home, call in assigned if _makes(call, layer)]
+        assigned = (
+            c for path, kind in classes for c in _assigned_calls(path, kind, attribute, index)
+        )
+        calls = [(path, call) for path, call in assigned if _makes(call, layer)]
     if len(calls) != 1:
-        named = [os.path.abspath(file)] if file else []
-        files = dict.fromkeys((*named, *(home for home, _ in homes)))
-        every = ((home, call) for home in files for call in _calls(parsed(home)))
-        calls = [(home, call) for home, call in every if _makes(call, layer, strictly=True)]
+        paths = [os.path.abspath(file)] if file else []
+        files = dict.fromkeys((*paths, *(path for path, _ in classes)))
+        candidates = ((path, call) for path in files for call in _calls(parsed(path)))
+        calls = [(path, call) for path, call in candidates if _makes(call, layer, strictly=True)]
         if len(calls) != 1 or sum(_makes(calls[0][1], m) for m in model.modules()) != 1:
             return None
-    [(home, call)] = calls
-    return Definition(home, call.lineno, ast.unparse(call))
+    [(path, call)] = calls
+    return Definition(path, call.lineno, ast.unparse(call))
 
 
-def _own_file(kind: type) -> str:
-    """The user's file that has the ``__init__`` of a class; empty if it has none of its own."""
+def _user_file(kind: type) -> str:
+    """The user's file with the ``__init__`` of a class; empty if there is none."""
     code = getattr(vars(kind).get("__init__"), "__code__", None)
     file = code.co_filename if code is not None else ""
     return "" if not file or is_library(file) or is_installed(file) else file
@@ -74,10 +76,10 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def _assigned(
+def _assigned_calls(
     file: str, owner: type, attribute: str, index: int | None
 ) -> Iterator[tuple[str, ast.Call]]:
-    """The calls assigned to ``self.ATTRIBUTE`` in a class; or an entry of the Sequential there."""
+    """The calls assigned to ``self.ATTRIBUTE`` in a class, or an entry of the Sequential there."""
     for scope in ast.walk(parsed(file)):
         if not isinstance(scope, ast.ClassDef) or scope.name != owner.__name__:
             continue
@@ -95,7 +97,7 @@ def _assigned(
 
 
 def _entry(value: ast.expr | None, index: int) -> ast.expr | None:
-    """An argument of ``nn.Sequential(...)``; None where arguments are unpacked before it."""
+    """An argument of ``nn.Sequential(...)``; None if arguments are unpacked before it."""
     if not isinstance(value, ast.Call) or _name(value) != "Sequential":
         return None
     entries = value.args[: index + 1]
@@ -109,25 +111,25 @@ def _name(call: ast.Call) -> str:
 
 
 def _makes(call: ast.Call, layer: nn.Module, *, strictly: bool = False) -> bool:
-    """Whether a call can be what made ``layer``: its class, and the arguments written as numbers.
+    """Whether a call may have made ``layer``: its class and its numeric arguments agree.
 
-    With ``strictly`` some argument has to be a number.
+    With ``strictly`` at least one argument must be a number.
     """
     kind = type(layer)
     if _name(call) != kind.__name__:
         return False
     positional = zip(inspect.signature(kind).parameters, call.args, strict=False)
-    written = {key: _number(node) for key, node in positional}
-    written |= {keyword.arg: _number(keyword.value) for keyword in call.keywords if keyword.arg}
-    known = [key for key, value in written.items() if value is not None]
+    arguments = {key: _number(node) for key, node in positional}
+    arguments |= {keyword.arg: _number(keyword.value) for keyword in call.keywords if keyword.arg}
+    known = [key for key, value in arguments.items() if value is not None]
     known = [key for key in known if isinstance(getattr(layer, key, None), int)]
     if strictly and not known:
         return False
-    return all(getattr(layer, key) == written[key] for key in known)
+    return all(getattr(layer, key) == arguments[key] for key in known)
 
 
 def _number(node: ast.expr) -> int | None:
-    """The whole number that an expression of numbers gives, such as ``4 * 5 * 5``."""
+    """The value of an expression of integers, such as ``4 * 5 * 5``."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, int) else None
     if not isinstance(node, ast.BinOp) or type(node.op) not in _ARITHMETIC:

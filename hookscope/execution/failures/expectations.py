@@ -1,7 +1,7 @@
-"""What PyTorch's layers take, and in what a call differs from it.
+"""The inputs that PyTorch's layers expect, and the mismatches of a call.
 
-Only what is certainly wrong is told. Of a layer whose kind is not known here, dtype and device of
-its parameters are all that is compared.
+Only certain mismatches are reported. For a layer of another class, only the dtype and the device
+of its parameters are compared.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from hookscope.execution.failures.frames import Call
 from hookscope.tensors.nested import walk
 
 _TORCH = "torch.nn.modules."
-# On the meta device the words are others.
+# The message on the meta device is different.
 _MATRICES = re.compile(r"(?:cannot be multiplied|reduction dim).*?\d+(?:x|, )(\d+)\D+(\d+)")
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One way in which a call differs from what the layer takes.
+    """A difference between a call and what the layer expects.
 
     Attributes:
-        text: what the layer takes and what it got, as a sentence.
-        setting: the argument of the layer that the input does not fit: ``in_features``.
-        wanted: its value.
+        text: what the layer expects and what it got, as a sentence.
+        setting: the layer's argument that does not fit the input, such as ``in_features``.
+        wanted: the value of the argument.
         got: the value that would fit the input.
     """
 
@@ -43,23 +43,23 @@ class Mismatch:
 Check = Callable[[nn.Module, Call, str], Iterator[Mismatch]]
 
 
-def mismatches(layer: nn.Module, call: Call | None, said: str = "") -> list[Mismatch]:
-    """Return what is wrong with a call of ``layer``; nothing where that is not known.
+def mismatches(layer: nn.Module, call: Call | None, message: str = "") -> list[Mismatch]:
+    """Return the mismatches of a call of ``layer``, as far as they are known.
 
     Args:
         layer: the module that was called.
         call: its positional and keyword arguments; None if they are not known.
-        said: the text of the exception.
+        message: the text of the exception.
     """
     check = _CHECKS.get(kind_of(layer))
-    found = list(check(layer, call, said)) if check and call else []
-    found = found or list(_product(said))
-    return found or (list(_other_dtype_or_device(layer, call)) if call else [])
+    by_class = list(check(layer, call, message)) if check and call else []
+    certain = by_class or list(_product(message))
+    return certain or (list(_other_dtype_or_device(layer, call)) if call else [])
 
 
-def _product(said: str) -> Iterator[Mismatch]:
-    """What PyTorch says of matrices that cannot be multiplied, wherever it was."""
-    if sizes := _MATRICES.search(said):
+def _product(message: str) -> Iterator[Mismatch]:
+    """The mismatch in PyTorch's message about matrices that cannot be multiplied."""
+    if sizes := _MATRICES.search(message):
         got, wanted = int(sizes[1]), int(sizes[2])
         yield Mismatch(
             f"a product of matrices with {wanted} columns in the first one, as the second has"
@@ -108,43 +108,43 @@ def _last(setting: str, wanted: int, got: Tensor, of: str = "") -> Iterator[Mism
         )
 
 
-def _linear(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given, weight = _first(call), getattr(layer, "weight", None)
-    if given is not None and isinstance(weight, Tensor) and weight.ndim == 2:
-        yield from _last("in_features", weight.shape[1], given)
+def _linear(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor, weight = _first(call), getattr(layer, "weight", None)
+    if tensor is not None and isinstance(weight, Tensor) and weight.ndim == 2:
+        yield from _last("in_features", weight.shape[1], tensor)
 
 
-def _channels(given: Tensor, rank: int, wanted: int, setting: str) -> Iterator[Mismatch]:
+def _channels(tensor: Tensor, rank: int, wanted: int, setting: str) -> Iterator[Mismatch]:
     """Whether dimension 1 is right, or 0 of an input without a batch."""
-    dim = 1 if given.ndim == rank + 2 else 0
-    if given.shape[dim] != wanted:
+    dim = 1 if tensor.ndim == rank + 2 else 0
+    if tensor.shape[dim] != wanted:
         yield Mismatch(
             f"{wanted} channels in dimension {dim} ({setting}={wanted}), and it has"
-            f" {given.shape[dim]}.",
+            f" {tensor.shape[dim]}.",
             setting,
             wanted,
-            given.shape[dim],
+            tensor.shape[dim],
         )
 
 
-def _rank(given: Tensor, ranks: tuple[int, ...]) -> Iterator[Mismatch]:
-    if given.ndim not in ranks:
+def _rank(tensor: Tensor, ranks: tuple[int, ...]) -> Iterator[Mismatch]:
+    if tensor.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))
-        yield Mismatch(f"{wanted} dimensions, and it has {given.ndim} ({_size(given)}).")
+        yield Mismatch(f"{wanted} dimensions, and it has {tensor.ndim} ({_size(tensor)}).")
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,) * rank
 
 
-def _kernel(layer: nn.Module, given: Tensor, rank: int) -> Iterator[Mismatch]:
+def _kernel(layer: nn.Module, tensor: Tensor, rank: int) -> Iterator[Mismatch]:
     padding = getattr(layer, "padding", 0)
     if not hasattr(layer, "kernel_size") or isinstance(padding, str):
         return
     kernel = _each(layer.kernel_size, rank)
     pads, gaps = _each(padding, rank), _each(getattr(layer, "dilation", 1), rank)
     reach = tuple((k - 1) * g + 1 for k, g in zip(kernel, gaps, strict=True))
-    sides = given.shape[-rank:]
+    sides = tensor.shape[-rank:]
     if any(side + 2 * pad < r for side, pad, r in zip(sides, pads, reach, strict=True)):
         padded = f", with a padding of {_text(pads)}" if any(pads) else ""
         dilated = f" (it covers {_text(reach)})" if reach != kernel else ""
@@ -154,68 +154,68 @@ def _kernel(layer: nn.Module, given: Tensor, rank: int) -> Iterator[Mismatch]:
         )
 
 
-def _conv(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given, weight = _first(call), getattr(layer, "weight", None)
-    if given is None or not isinstance(weight, Tensor):
+def _conv(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor, weight = _first(call), getattr(layer, "weight", None)
+    if tensor is None or not isinstance(weight, Tensor):
         return
     rank = weight.ndim - 2
-    ranks = list(_rank(given, (rank + 2, rank + 1)))
+    ranks = list(_rank(tensor, (rank + 2, rank + 1)))
     yield from ranks
     if ranks:
         return
     # A scripted or exported layer does not have its groups as an attribute.
-    named = re.search(r"groups=(\d+)", said)
+    named = re.search(r"groups=(\d+)", message)
     groups = getattr(layer, "groups", None) or (int(named[1]) if named else None)
     if groups is None:
         return
     transposed = "Transpose" in kind_of(layer)
     wanted = weight.shape[0] if transposed else weight.shape[1] * groups
-    yield from _channels(given, rank, wanted, "in_channels")
+    yield from _channels(tensor, rank, wanted, "in_channels")
     if not transposed:
-        yield from _kernel(layer, given, rank)
+        yield from _kernel(layer, tensor, rank)
 
 
-def _pool(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given, rank = _first(call), int(kind_of(layer)[-2])
-    if given is None:
+def _pool(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor, rank = _first(call), int(kind_of(layer)[-2])
+    if tensor is None:
         return
-    ranks = list(_rank(given, (rank + 2, rank + 1)))
-    yield from ranks or _kernel(layer, given, rank)
+    ranks = list(_rank(tensor, (rank + 2, rank + 1)))
+    yield from ranks or _kernel(layer, tensor, rank)
 
 
-def _norm(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given = _first(call)
+def _norm(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor = _first(call)
     known = (getattr(layer, name, None) for name in ("weight", "running_mean"))
     width = next((tensor.shape[0] for tensor in known if isinstance(tensor, Tensor)), None)
-    if given is None:
+    if tensor is None:
         return
     kind = kind_of(layer)
     rank = {"1": (2, 3), "2": (4,), "3": (5,)}.get(kind[-2], ())
     if "Instance" in kind:
         rank = {"1": (2, 3), "2": (3, 4), "3": (4, 5)}.get(kind[-2], ())
-    ranks = list(_rank(given, rank)) if rank else []
+    ranks = list(_rank(tensor, rank)) if rank else []
     yield from ranks
-    if ranks or given.ndim < 2 or "Instance" in kind:
+    if ranks or tensor.ndim < 2 or "Instance" in kind:
         return
     wanted = getattr(layer, "num_channels", None) or width
     setting = "num_channels" if kind == "GroupNorm" else "num_features"
     if wanted is not None:
-        yield from _channels(given, given.ndim - 2, wanted, setting)
-    if "Expected more than 1 value per channel" in said:
+        yield from _channels(tensor, tensor.ndim - 2, wanted, setting)
+    if "Expected more than 1 value per channel" in message:
         yield Mismatch(
             "more than one value per channel in train mode: a batch of 2 or more, or eval mode."
         )
 
 
-def _layer_norm(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given, weight = _first(call), getattr(layer, "weight", None)
+def _layer_norm(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor, weight = _first(call), getattr(layer, "weight", None)
     shape = getattr(layer, "normalized_shape", None)
     if shape is None and isinstance(weight, Tensor):
         shape = weight.shape
-    if given is None or shape is None:
+    if tensor is None or shape is None:
         return
     wanted = tuple(shape)
-    got = tuple(given.shape[-len(wanted) :])
+    got = tuple(tensor.shape[-len(wanted) :])
     if got != wanted:
         yield Mismatch(
             f"{_text(wanted)} in the last dimensions (normalized_shape), and it has"
@@ -226,17 +226,17 @@ def _layer_norm(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
         )
 
 
-def _embedding(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given, weight = _first(call), getattr(layer, "weight", None)
-    if given is None or not isinstance(weight, Tensor):
+def _embedding(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor, weight = _first(call), getattr(layer, "weight", None)
+    if tensor is None or not isinstance(weight, Tensor):
         return
-    if given.dtype not in (torch.int64, torch.int32):
-        dtype = str(given.dtype).removeprefix("torch.")
+    if tensor.dtype not in (torch.int64, torch.int32):
+        dtype = str(tensor.dtype).removeprefix("torch.")
         yield Mismatch(f"indices of dtype int64 or int32, such as ids.long(), and it gets {dtype}.")
         return
-    if given.is_meta or not given.numel():
+    if tensor.is_meta or not tensor.numel():
         return
-    low, high, rows = int(given.min()), int(given.max()), weight.shape[0]
+    low, high, rows = int(tensor.min()), int(tensor.max()), weight.shape[0]
     if low < 0:
         yield Mismatch(f"indices from 0 to {rows - 1} (num_embeddings={rows}), and one is {low}.")
     elif high >= rows:
@@ -248,24 +248,24 @@ def _embedding(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
         )
 
 
-def _recurrent(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
-    given = _first(call)
+def _recurrent(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
+    tensor = _first(call)
     weight = getattr(layer, "weight_ih_l0", getattr(layer, "weight_ih", None))
-    if given is None or not isinstance(weight, Tensor):  # a packed sequence
+    if tensor is None or not isinstance(weight, Tensor):  # a packed sequence
         return
-    ranks = list(_rank(given, (1, 2) if kind_of(layer).endswith("Cell") else (2, 3)))
-    yield from ranks or _last("input_size", weight.shape[1], given)
+    ranks = list(_rank(tensor, (1, 2) if kind_of(layer).endswith("Cell") else (2, 3)))
+    yield from ranks or _last("input_size", weight.shape[1], tensor)
 
 
-def _attention(layer: nn.Module, call: Call, said: str) -> Iterator[Mismatch]:
+def _attention(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]:
     args, kwargs = call
-    given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+    arguments = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
     for name, setting in (("query", "embed_dim"), ("key", "kdim"), ("value", "vdim")):
-        wanted, tensor = getattr(layer, setting, None), given.get(name)
+        wanted, tensor = getattr(layer, setting, None), arguments.get(name)
         if isinstance(tensor, Tensor) and not tensor.is_nested and wanted is not None:
-            found = next(_last(setting, wanted, tensor, f" of {name}"), None)
-            if found:
-                yield Mismatch(found.text, wanted=found.wanted, got=found.got)
+            mismatch = next(_last(setting, wanted, tensor, f" of {name}"), None)
+            if mismatch:
+                yield Mismatch(mismatch.text, wanted=mismatch.wanted, got=mismatch.got)
                 return
 
 

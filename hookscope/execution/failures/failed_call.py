@@ -1,11 +1,9 @@
-"""Noting every call of every layer, with shapes and without tensors."""
+"""The calls of the layers of a model, as shapes without tensors, and the call that failed."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -22,76 +20,52 @@ from hookscope.execution.failures.frames import (
 )
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
-from hookscope.hooks.registry import HookSet
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
+from hookscope.hooks.registry import CallRegistry
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.interrupts import SignalSafeContext
 
 
-@dataclass
-class _Open:
-    """A call that is under way; ``handled`` is the exception that was being handled before it."""
-
-    call: LayerCall
-    handled: BaseException | None
-
-
-class CallObserver(SignalSafeContext["CallObserver"]):
-    """Notes the calls of all layers of a model while the ``with`` block runs.
+class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):
+    """Records the calls of all layers of a model while the ``with`` block runs.
 
     Attributes:
         ran: the calls that returned, in that order.
-        failed: the innermost call that an exception ended; None if there was none.
+        failed: the innermost call that raised; None if none did.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.ran: list[LayerCall] = []
         self.failed: LayerCall | None = None
         self._layers = layers_of(model)
-        self._hooks = HookSet(model)
-        self._counts: dict[str, int] = {}
-        self._open: list[_Open] = []
+        self._calls = CallRegistry(model)
 
     def _enter(self) -> CallObserver:
-        with self._hooks.attaching() as hooks:
-            for layer in self._layers:
-                hooks.before(layer.module, partial(self._before, layer))
-                hooks.after(layer.module, self._after, always=True)
+        self._calls.subscribe(self, self._layers)
         return self
 
     def _leave(self, *error: object) -> None:
-        self._hooks.__exit__(None, None, None)
+        self._calls.unsubscribe(self)
 
-    def _before(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any) -> None:
-        number = self._counts[layer.name] = self._counts.get(layer.name, 0) + 1
-        call = layer_call(layer, number, describe_tensors(module, (args, kwargs)))
-        self._open.append(_Open(call, sys.exc_info()[1]))
+    def before_call(self, call: ModuleCall) -> LayerCall:
+        """Note what a call is given."""
+        inputs = describe_tensors(call.module, (call.args, call.kwargs))
+        return layer_call(call.layer, call.number, inputs)
 
-    def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if not self._open:
+    def after_call(self, call: ModuleCall, begun: LayerCall) -> None:
+        """Note what a call returned, or that it failed."""
+        if call.failed:
+            self.failed = self.failed or begun
             return
-        begun = self._open.pop()
-        if sys.exc_info()[1] is not begun.handled:  # PyTorch calls this hook for a failure too
-            self.failed = self.failed or begun.call
-            return
-        outputs = describe_each(output)
         self.failed = None  # the model caught what had failed before
-        self.ran.append(
-            LayerCall(
-                begun.call.layer,
-                begun.call.type,
-                begun.call.call,
-                begun.call.arguments,
-                begun.call.inputs,
-                outputs,
-            )
-        )
+        self.ran.append(replace(begun, outputs=describe_each(call.output)))
 
 
 def layer_call(layer: Layer, number: int, inputs: Any = (), outputs: Any = ()) -> LayerCall:
     """Return the call ``number`` of ``layer`` as plain data."""
     arguments = ""
-    with suppress(Exception):  # a user's own extra_repr
+    with suppress(Exception):  # extra_repr may be user code
         arguments = layer.module.extra_repr()
     return LayerCall(layer.name, layer.type, number, arguments, tuple(inputs), tuple(outputs))
 
@@ -99,26 +73,26 @@ def layer_call(layer: Layer, number: int, inputs: Any = (), outputs: Any = ()) -
 def describe_failure(
     layer: Layer, error: BaseException, capture: Capture | None, known: str
 ) -> ForwardFailure:
-    """Return what is known of a failure without another run.
+    """Return a description of a failure, without another run.
 
     Args:
-        layer: the innermost one that was running.
-        error: what was raised.
-        capture: what had been recorded; its calls are those that are known to have run.
-        known: what is already known to be wrong with the input.
+        layer: the innermost layer that was running.
+        error: the exception.
+        capture: what had been recorded; its calls are known to have run.
+        known: a known fault of the input; empty if there is none.
     """
     call = arguments_at(layer.module, error.__traceback__)
     inputs = describe_tensors(layer.module, call) if call else ()
-    wrong = mismatches(layer.module, call, str(error))
+    faults = mismatches(layer.module, call, str(error))
     failure = ForwardFailure(
         failed=layer_call(layer, 0, inputs),
         ran=_recorded_calls(capture),
-        expected=known or " ".join(one.text for one in wrong),
+        expected=known or " ".join(mismatch.text for mismatch in faults),
     )
-    place = user_line(error.__traceback__)
-    if place is None:
+    location = user_line(error.__traceback__)
+    if location is None:
         return failure
-    frame, line = place
+    frame, line = location
     file = frame.f_code.co_filename
     return ForwardFailure(
         failure.failed,
@@ -133,7 +107,7 @@ def describe_failure(
 
 
 def _recorded_calls(capture: Capture | None) -> tuple[LayerCall, ...]:
-    """The calls of which an output was recorded, in the order in which they returned."""
+    """The calls with a recorded output, in the order in which they returned."""
     outputs: dict[tuple[str, str, int], list[TensorInfo]] = {}
     for record in capture.records if capture is not None else ():
         if record.kind == OUTPUT:

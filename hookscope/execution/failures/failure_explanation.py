@@ -1,4 +1,4 @@
-"""From an exception in a forward pass to what is known of it, with what would help."""
+"""The explanation of a failed forward pass: the calls before it, and fixes that were tried."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hookscope.execution.failures.trials import (
     single_tensor,
     with_shape,
 )
-from hookscope.execution.forward import grad_mode, preserve_model_state
+from hookscope.execution.isolation import grad_mode, preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import submodule
@@ -39,68 +39,69 @@ from hookscope.specs.model_spec import FILE, LIVE
 
 @contextmanager
 def explain_forward_errors(prepared: Prepared) -> Iterator[None]:
-    """Complete what a ForwardError from the block tells; enter it before all that is to be undone.
+    """Add an explanation to a ForwardError from the block.
 
-    The model runs again to that end, as described at :func:`explain_failure`.
+    The model runs again for it, see ``explain_failure``. Enter this context before those that
+    change the state of the model, so that the state is restored when the model runs again.
     """
     try:
         yield
     except ForwardError as error:
-        with suppress(Exception):  # the error itself matters more than what explains it
+        with suppress(Exception):  # the error itself matters more than its explanation
             explain_failure(error, prepared)
         raise
 
 
 def explain_failure(error: ForwardError, prepared: Prepared) -> None:
-    """Add to ``error`` the calls of all layers that ran, and changes that would help.
+    """Add to ``error`` the calls of all layers that ran, and fixes.
 
-    The model runs once more from the same seed on the same input, with hooks on all layers, and is
-    left as it was. A live module, whose code is not run without need, runs as a copy on the meta
-    device. What did not fail in the same way tells nothing.
+    The model runs again from the same seed on the same input, with hooks on all layers, and its
+    state is restored. A live module runs as a copy on the meta device, because its code may have
+    side effects. A run that fails in another way is ignored.
     """
     failure, exception = error.failure, error.exception
-    if failure is None or not isinstance(exception, Exception) or _runs_with_others():
+    if failure is None or not isinstance(exception, Exception) or _is_distributed():
         return
     failed = outcome_of(prepared.module, exception)
     with suppress(Exception):
         failure = _with_calls(failure, failed, prepared, error.with_grad)
-    if failure.complete:  # a model that fails otherwise the next time runs for many reasons
+    if failure.complete:  # if the failure is not reproducible, a fix proves nothing
         with suppress(Exception):
-            failure = replace(failure, fixes=tuple(_fixes(failed, prepared, error.with_grad)))
+            failure = replace(failure, fixes=tuple(_find_fixes(failed, prepared, error.with_grad)))
     error.failure = failure
 
 
-def _runs_with_others() -> bool:
-    """Whether other processes would wait for a pass of this one, or this one for theirs."""
+def _is_distributed() -> bool:
+    """Whether a pass may have to wait for other processes."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _with_calls(
     failure: ForwardFailure, failed: Outcome, prepared: Prepared, grad: bool
 ) -> ForwardFailure:
-    short_of_memory = isinstance(failed.error, MemoryError | torch.OutOfMemoryError)
-    copied = prepared.loaded.source == LIVE or short_of_memory
+    out_of_memory = isinstance(failed.error, MemoryError | torch.OutOfMemoryError)
+    copied = prepared.loaded.source == LIVE or out_of_memory
     run = on_meta_device(prepared) if copied else prepared
     model, observer = run.module, CallObserver(run.module)
     guard = preserve_model_state(model, train=run.train, seed=run.seed)
-    with quiet(), guard, grad_mode(grad), forward_interventions(run.plan, model, run.seed):
+    with quiet(), guard, grad_mode(grad), forward_interventions(run.interventions, model, run.seed):
         try:
             with observer:
                 run.run(*run.fresh_call())
             return failure
-        except Exception as again:
-            if not outcome_of(model, again).is_like(failed) or observer.failed is None:
+        except Exception as error_again:
+            if not outcome_of(model, error_again).is_like(failed) or observer.failed is None:
                 return failure
     device = str(prepared.device)
-    ran = tuple(_on(call, device) if copied else call for call in observer.ran)
-    # A layer whose parent calls its forward directly has no call of its own.
+    ran = tuple(_on_device(call, device) if copied else call for call in observer.ran)
+    # A layer has no call if its parent calls its ``forward`` directly.
     number = observer.failed.call if observer.failed.layer == failed.layer else 0
-    known = replace(failure.failed, call=number)
-    return replace(failure, failed=known, ran=ran, complete=True)
+    failed_call = replace(failure.failed, call=number)
+    return replace(failure, failed=failed_call, ran=ran, complete=True)
 
 
-def _on(call: LayerCall, device: str) -> LayerCall:
-    """The call as it was in the true run, on its device."""
+def _on_device(call: LayerCall, device: str) -> LayerCall:
+    """The call with the device of the run that failed in place of meta."""
 
     def moved(tensors: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
         return tuple(replace(t, device=device if t.device == "meta" else t.device) for t in tensors)
@@ -108,40 +109,42 @@ def _on(call: LayerCall, device: str) -> LayerCall:
     return replace(call, inputs=moved(call.inputs), outputs=moved(call.outputs))
 
 
-def _fixes(failed: Outcome, prepared: Prepared, grad: bool) -> Iterator[str]:
-    """Changes of the model and of its input, each tried."""
-    if prepared.plan or prepared.generate is not None:
+def _find_fixes(failed: Outcome, prepared: Prepared, grad: bool) -> Iterator[str]:
+    """Changes of the model and of its input, each of them tried."""
+    if prepared.interventions or prepared.generate is not None:
         return
     layer = submodule(prepared.module, failed.layer)
-    ghost = on_meta_device(prepared)
-    shown = run_once(ghost).is_like(failed)  # else the copy cannot be asked
-    live = prepared.loaded.source == LIVE
-    if layer is not None and failed.call is not None and (shown or not live):
-        for wrong in mismatches(layer, failed.call, str(failed.error)):
-            if wrong.setting and (fix := _other_layer(wrong, failed, layer, prepared, grad)):
+    meta_run = on_meta_device(prepared)
+    reproducible = run_once(meta_run).is_like(failed)  # else the copy cannot be asked
+    is_live = prepared.loaded.source == LIVE
+    if layer is not None and failed.call is not None and (reproducible or not is_live):
+        for mismatch in mismatches(layer, failed.call, str(failed.error)):
+            if mismatch.setting and (fix := _fix_layer(mismatch, failed, layer, prepared, grad)):
                 yield fix
                 break
-    if shown and (fix := _other_input(failed, prepared, ghost, grad)):
+    if reproducible and (fix := _fix_input(failed, prepared, meta_run, grad)):
         yield fix
 
 
-def _other_layer(
-    wrong: Mismatch, failed: Outcome, layer: nn.Module, prepared: Prepared, grad: bool
+def _fix_layer(
+    mismatch: Mismatch, failed: Outcome, layer: nn.Module, prepared: Prepared, grad: bool
 ) -> str:
-    """The change of a layer's size that makes it fit; empty if it does not help or is not known."""
+    """The change of a layer's size that fits its input; empty if there is none that helps."""
     if not kind_of(layer) or getattr(layer, "_hookscope_class", None) is not None:
         return ""  # it is a file's, and cannot be changed there
-    loaded, live = prepared.loaded, prepared.loaded.source == LIVE
+    loaded, is_live = prepared.loaded, prepared.loaded.source == LIVE
     if loaded.weights.blake3 is not None:  # they would not fit any more
         return ""
     file = loaded.word if loaded.word.endswith(".py") else loaded.word.rpartition(":")[0]
-    made = find_definition(prepared.module, failed.layer, file if loaded.source == FILE else "")
-    if made is None and not live:
+    definition = find_definition(
+        prepared.module, failed.layer, file if loaded.source == FILE else ""
+    )
+    if definition is None and not is_live:
         return ""
-    run = on_meta_device(prepared) if live else prepared
+    run = on_meta_device(prepared) if is_live else prepared
     old = submodule(run.module, failed.layer)
     assert old is not None
-    other = _of_size(old, wrong)
+    other = _resized_layer(old, mismatch)
     with replace_layer(run.module, old, other):
         after = run_once(run, grad)
     if after.layer == failed.layer:
@@ -151,83 +154,80 @@ def _other_layer(
         if after.layer
         else "the model then runs to its end"
     )
-    if made is None:
+    if definition is None:
         return (
-            f"make {failed.layer} with {wrong.setting}={_code(wrong.got)} in place of"
-            f" {_code(wrong.wanted)}. Checked: {checked}."
+            f"make {failed.layer} with {mismatch.setting}={mismatch.got!r} in place of"
+            f" {mismatch.wanted!r}. Checked: {checked}."
         )
+    call = _rewritten_call(definition, layer, mismatch)
     return (
-        f"in {short_path(made.file)}, line {made.line}, write {_rewritten(made, layer, wrong)} in"
-        f" place of {made.text}. Checked: {checked}."
+        f"in {short_path(definition.file)}, line {definition.line}, write {call} in"
+        f" place of {definition.text}. Checked: {checked}."
     )
 
 
-def _of_size(layer: nn.Module, wrong: Mismatch) -> nn.Module:
-    """A layer like another one, but for the argument that did not fit."""
+def _resized_layer(layer: nn.Module, mismatch: Mismatch) -> nn.Module:
+    """A copy of a layer with the size that fits its input."""
     names = inspect.signature(nn.RNNBase if isinstance(layer, nn.RNNBase) else type(layer))
-    kept: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in names.parameters:
         if name != "mode" and hasattr(layer, name):
             value = getattr(layer, name)
             if name == "bias" and not isinstance(value, bool):
                 value = value is not None
-            kept[name] = value
-    kept[wrong.setting] = wrong.got
+            arguments[name] = value
+    arguments[mismatch.setting] = mismatch.got
     weight = next(layer.parameters(recurse=False))
-    made: nn.Module = type(layer)(**kept, device=weight.device, dtype=weight.dtype)
-    return made.train(layer.training)
+    resized: nn.Module = type(layer)(**arguments, device=weight.device, dtype=weight.dtype)
+    return resized.train(layer.training)
 
 
-def _rewritten(made: Definition, layer: nn.Module, wrong: Mismatch) -> str:
-    """The call that makes a layer, with the other size."""
-    call = ast.parse(made.text, mode="eval").body
+def _rewritten_call(definition: Definition, layer: nn.Module, mismatch: Mismatch) -> str:
+    """The call that makes a layer, with the size that fits its input."""
+    call = ast.parse(definition.text, mode="eval").body
     assert isinstance(call, ast.Call)
-    value = ast.parse(_code(wrong.got), mode="eval").body
+    value = ast.parse(repr(mismatch.got), mode="eval").body
     names = list(inspect.signature(type(layer)).parameters)
     if isinstance(layer, nn.RNNBase):
         names = ["input_size", "hidden_size"]
-    place = names.index(wrong.setting)
-    if place < len(call.args):
-        call.args[place] = value
+    index = names.index(mismatch.setting)
+    if index < len(call.args):
+        call.args[index] = value
     else:
-        call.keywords = [k for k in call.keywords if k.arg != wrong.setting]
-        call.keywords.insert(0, ast.keyword(wrong.setting, value))
+        call.keywords = [k for k in call.keywords if k.arg != mismatch.setting]
+        call.keywords.insert(0, ast.keyword(mismatch.setting, value))
     return ast.unparse(call)
 
 
-def _code(value: Any) -> str:
-    return repr(value)
-
-
-def _other_input(failed: Outcome, prepared: Prepared, ghost: Prepared, grad: bool) -> str:
-    """A shape of input on which the model runs; empty where none was found."""
+def _fix_input(failed: Outcome, prepared: Prepared, meta_run: Prepared, grad: bool) -> str:
+    """The fix of the input's shape; empty if none was found."""
     tensor = single_tensor(prepared.value)
     if tensor is None:
         return ""
     shape = tuple(tensor.shape)
-    trials = Trials(ghost, lambda other: run_once(with_shape(ghost, other)))
-    own = None
+    trials = Trials(meta_run, lambda other: run_once(with_shape(meta_run, other)))
+    preferred = None
     with suppress(Exception):
-        offered = single_tensor(prepared.loaded.example(0))
-        own = None if offered is None else tuple(offered.shape)
-    found = fitting_shape(trials, shape, failed, None if own == shape else own)
-    if found is None:
+        example = single_tensor(prepared.loaded.example(0))
+        preferred = None if example is None else tuple(example.shape)
+    fitting = fitting_shape(trials, shape, failed, None if preferred == shape else preferred)
+    if fitting is None:
         return ""
-    # A copy that was run before may have kept something; and shapes alone are not all.
+    # The meta copy may have state from earlier runs, and has no values: run the model itself.
     last = on_meta_device(prepared) if prepared.loaded.source == LIVE else prepared
-    if run_once(with_shape(last, found), grad).layer:
+    if run_once(with_shape(last, fitting), grad).layer:
         return ""
-    option = _option(prepared, shape, found)
-    return f"use an input of {_text(found)}{option}. Checked: the model then runs to its end."
+    option = _option(prepared, shape, fitting)
+    return f"use an input of {_text(fitting)}{option}. Checked: the model then runs to its end."
 
 
-def _option(prepared: Prepared, shape: tuple[int, ...], found: tuple[int, ...]) -> str:
-    """The option that gives the model such an input, as the end of a sentence."""
-    words = {source.get("word") for source in prepared.sources}
+def _option(prepared: Prepared, shape: tuple[int, ...], fitting: tuple[int, ...]) -> str:
+    """The option for an input of this shape, as the end of a sentence."""
+    specs = {source.get("word") for source in prepared.sources}
     sized = prepared.recipe is not None and prepared.recipe.tuned is not None
-    if sized and len(found) == len(shape) == 4 and found[:2] == shape[:2]:
-        return f": --size {found[2]}x{found[3]}"
-    return f": --shape {_text(found)}" if words <= {"noise"} else ""
+    if sized and len(fitting) == len(shape) == 4 and fitting[:2] == shape[:2]:
+        return f": --size {fitting[2]}x{fitting[3]}"
+    return f": --shape {_text(fitting)}" if specs <= {"noise"} else ""
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What a traceback shows of a failed call: its arguments, and the line of the user's own file."""
+"""A failed call in its traceback: the arguments, and the line of the user's file."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def frames_of(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    """Yield each frame with its line, the innermost one last."""
+    """Yield each frame with its line, the innermost frame last."""
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lineno
         traceback = traceback.tb_next
 
 
 def arguments_at(module: nn.Module, traceback: TracebackType | None) -> Call | None:
-    """Return what the last call of ``module`` in ``traceback`` was called with.
+    """Return the arguments of the last call of ``module`` in ``traceback``.
 
-    None where its parent does not call the module but a method of it, such as ``forward``.
+    None if its parent calls a method of it, such as ``forward``, in place of the module.
     """
-    found: Call | None = None
+    call: Call | None = None
     for frame, _ in frames_of(traceback):
         variables = frame.f_locals
-        # Module._call_impl and what it calls; the innermost has what hooks made of the arguments.
+        # Module._call_impl and its helpers. The innermost has the arguments that hooks returned.
         if frame.f_code.co_filename != nn.Module.__call__.__code__.co_filename:
             continue
         if variables.get("self") is module and {"args", "kwargs"} <= variables.keys():
-            found = variables["args"], variables["kwargs"]
-    return found
+            call = variables["args"], variables["kwargs"]
+    return call
 
 
 def describe_tensors(module: nn.Module, call: Call) -> tuple[TensorInfo, ...]:
-    """Describe the tensors in the arguments of a call, by the names of the parameters."""
+    """Return descriptions of the tensors in the arguments of a call, by parameter names."""
     args, kwargs = call
     names: list[str] = []
     with suppress(TypeError, ValueError):  # a forward of which nothing is known
@@ -60,7 +60,7 @@ def describe_tensors(module: nn.Module, call: Call) -> tuple[TensorInfo, ...]:
 
 
 def describe_each(values: Any) -> tuple[TensorInfo, ...]:
-    """Describe every tensor in ``values``, under its path in it."""
+    """Return a description of every tensor in ``values``, by its path."""
     return tuple(_describe(".".join(path), tensor) for path, tensor in walk(values))
 
 
@@ -70,13 +70,13 @@ def _describe(name: str, tensor: Tensor) -> TensorInfo:
 
 
 def user_line(traceback: TracebackType | None) -> tuple[FrameType, int] | None:
-    """Return the frame and line of the user's own code nearest to the failure.
+    """Return the frame and line of the user's code nearest to the failure.
 
-    That is code which is neither PyTorch, hookscope nor the standard library; code of installed
-    packages, such as torchvision, only where there is no other.
+    User code is not part of PyTorch, hookscope or the standard library. Code of other installed
+    packages, such as torchvision, counts if there is no user code.
     """
     installed: tuple[FrameType, int] | None = None
-    own: tuple[FrameType, int] | None = None
+    user: tuple[FrameType, int] | None = None
     for frame, line in frames_of(traceback):
         file = frame.f_code.co_filename
         if file.startswith(_GENERATED) or not source_line(file, line) or is_library(file):
@@ -84,18 +84,18 @@ def user_line(traceback: TracebackType | None) -> tuple[FrameType, int] | None:
         if is_installed(file):
             installed = frame, line
         else:
-            own = frame, line
-    return own or installed
+            user = frame, line
+    return user or installed
 
 
 def source_line(file: str, line: int) -> str:
-    """Return a line of a file, or of a cell of a notebook, without the spaces around it."""
+    """Return a line of a file, or of a notebook cell, without leading and trailing spaces."""
     linecache.checkcache(file)
     return linecache.getline(file, line).strip()
 
 
 def parsed(file: str) -> ast.Module:
-    """Return the syntax tree of a file, or of a cell of a notebook; an empty one if it has none."""
+    """Return the syntax tree of a file, or of a notebook cell; an empty one if there is none."""
     linecache.checkcache(file)
     try:
         return ast.parse("".join(linecache.getlines(file)))
@@ -104,7 +104,7 @@ def parsed(file: str) -> ast.Module:
 
 
 def short_path(file: str) -> str:
-    """Return a path as a user in the working folder would write it."""
+    """Return the path relative to the working folder, if the file is in it."""
     with suppress(ValueError, OSError):  # on another drive; a folder that is gone
         short = os.path.relpath(file)
         return file if short.startswith(os.pardir) else short
@@ -136,22 +136,22 @@ _LIBRARIES = (*_OURS, _folder(sysconfig.get_path("stdlib")))
 
 
 def variables_at(frame: FrameType, line: int) -> tuple[TensorInfo, ...]:
-    """Describe the tensors that a line names: variables, and attributes of variables."""
-    found: dict[str, Tensor] = {}
-    for node in _names_in(frame.f_code.co_filename, line):
-        owner, _, attribute = node.partition(".")
+    """Return descriptions of the tensors that a line names: variables and their attributes."""
+    tensors: dict[str, Tensor] = {}
+    for name in _names_in(frame.f_code.co_filename, line):
+        owner, _, attribute = name.partition(".")
         value = frame.f_locals.get(owner)
         if attribute and isinstance(value, nn.Module):
             value = value._parameters.get(attribute, value._buffers.get(attribute))
         elif attribute:
             continue
         if isinstance(value, Tensor):
-            found.setdefault(node, value)
-    return tuple(_describe(name, tensor) for name, tensor in found.items())
+            tensors.setdefault(name, value)
+    return tuple(_describe(name, tensor) for name, tensor in tensors.items())
 
 
 def _names_in(file: str, line: int) -> tuple[str, ...]:
-    """The names that a statement reads at a line, with one attribute each: ``x``, ``self.w``."""
+    """The names that are read in a line, with at most one attribute: ``x``, ``self.w``."""
     names: list[str] = []
     for node in ast.walk(parsed(file)):
         if getattr(node, "lineno", 0) != line or not isinstance(node, ast.Name | ast.Attribute):

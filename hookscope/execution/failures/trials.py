@@ -1,7 +1,7 @@
-"""Trying what would fit: a model on other shapes, and with a layer of another size.
+"""Trial runs of a model that failed: on other shapes, and with a layer of another size.
 
-Nothing is proposed that was not run. Sizes are searched with a copy on the meta device, which has
-no values. A live module is run in no other way, since its code may do more than compute.
+Every proposed fix has been run. Shapes are searched with a copy on the meta device, which has no
+values. A live module runs only as such a copy, because its code may have side effects.
 """
 
 from __future__ import annotations
@@ -19,18 +19,31 @@ from torch import Tensor, nn
 
 from hookscope.execution.failures.expectations import mismatches
 from hookscope.execution.failures.frames import Call, arguments_at
-from hookscope.execution.forward import grad_mode, preserve_model_state
+from hookscope.execution.isolation import grad_mode, preserve_model_state
 from hookscope.execution.prepare import Prepared
-from hookscope.hooks.interventions import forward_interventions
+from hookscope.hooks.interventions import BoundInterventions, forward_interventions
 from hookscope.hooks.layers import module_running, submodule
 from hookscope.sources.meta import meta_copy
 from hookscope.tensors.interrupts import signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, map_tensors, walk
 
+Shape = tuple[int, ...]
+
+
+# Common sides of images and lengths of sequences.
+COMMON = (
+    *(8, 16, 24, 28, 32, 40, 48, 50, 56, 64, 75, 80, 84, 96, 100, 112, 120, 128, 144, 150, 160),
+    *(192, 200, 224, 227, 240, 256, 260, 288, 299, 300, 320, 331, 336, 380, 384, 400, 416, 448),
+    *(480, 500, 512, 600, 640, 768, 800, 1000, 1024),
+)
+LARGEST = 4096
+# A minimum number of modules, exclusive, and the maximum number of trials for such a model.
+LIMITS = ((0, 160), (50, 60), (200, 30))
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a pass ended: ``layer`` is empty where it came to its end."""
+    """The layer that failed in a pass, its arguments and the error; empty if none failed."""
 
     layer: str = ""
     call: Call | None = None
@@ -44,31 +57,31 @@ class Outcome:
         return [tuple(tensor.shape) for _, tensor in walk(self.call)]
 
     def is_like(self, other: Outcome) -> bool:
-        """Whether two passes failed in one layer, on one shape of input."""
+        """Whether two passes failed in the same layer, on the same shapes of its input."""
         return self.layer == other.layer and self.shapes == other.shapes
 
 
 def outcome_of(module: nn.Module, error: Exception) -> Outcome:
-    """Return where in ``module`` an exception arose, and what that layer was called with."""
+    """Return the layer of ``module`` that raised, and its arguments."""
     layer = module_running(module, error.__traceback__)
     running = submodule(module, layer) or module
     return Outcome(layer, arguments_at(running, error.__traceback__), error)
 
 
 def on_meta_device(prepared: Prepared) -> Prepared:
-    """Return the same model and input on the meta device, and without what is to be done to it."""
-    ghost = meta_copy(prepared.module)
+    """Return the same model and input on the meta device, without interventions."""
+    module = meta_copy(prepared.module)
     value = map_tensors(prepared.value, lambda path, tensor: tensor.to("meta"))
-    return replace(prepared, module=ghost, value=value, plan=type(prepared.plan)())
+    return replace(prepared, module=module, value=value, interventions=BoundInterventions())
 
 
 def run_once(prepared: Prepared, grad: bool = False) -> Outcome:
-    """Run a model as the run that failed did, quietly; leave it as it was."""
+    """Run a model like the run that failed, without output; restore its state."""
     model = prepared.module
     guard = preserve_model_state(model, train=prepared.train, seed=prepared.seed)
     with quiet(), guard, grad_mode(grad):
         try:
-            with forward_interventions(prepared.plan, model, prepared.seed):
+            with forward_interventions(prepared.interventions, model, prepared.seed):
                 prepared.run(*prepared.fresh_call())
         except Exception as error:
             return outcome_of(model, error)
@@ -77,7 +90,7 @@ def run_once(prepared: Prepared, grad: bool = False) -> Outcome:
 
 @signal_safe_contextmanager
 def quiet() -> Iterator[None]:
-    """Let a model print and warn of nothing that it has said before."""
+    """Suppress what the model prints and its warnings within the block."""
     with (
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
@@ -89,19 +102,19 @@ def quiet() -> Iterator[None]:
 
 @signal_safe_contextmanager
 def replace_layer(model: nn.Module, layer: nn.Module, other: nn.Module) -> Iterator[None]:
-    """Put another module in the place of a layer, under all its names, for the block."""
-    places = [(m, n) for m in model.modules() for n, c in m._modules.items() if c is layer]
-    for owner, name in places:
+    """Replace a layer by another module, under all its names, within the block."""
+    references = [(m, n) for m in model.modules() for n, c in m._modules.items() if c is layer]
+    for owner, name in references:
         owner._modules[name] = other
     try:
         yield
     finally:
-        for owner, name in places:
+        for owner, name in references:
             owner._modules[name] = layer
 
 
 def single_tensor(value: Any) -> Tensor | None:
-    """Return the tensor that a model is called with; None where it takes anything else."""
+    """Return the only argument of a model if it is a tensor; else None."""
     args, kwargs = as_call(value)
     if len(args) == 1 and not kwargs and isinstance(args[0], Tensor) and not args[0].is_nested:
         return args[0]
@@ -109,45 +122,29 @@ def single_tensor(value: Any) -> Tensor | None:
 
 
 def with_shape(prepared: Prepared, shape: tuple[int, ...]) -> Prepared:
-    """Return the same run on a tensor of another shape: noise, or zeros where it has integers."""
+    """Return the same run on a tensor of another shape: noise, or zeros for integers."""
     old = single_tensor(prepared.value)
     assert old is not None
     if old.is_meta:
         return replace(prepared, value=torch.empty(shape, dtype=old.dtype, device="meta"))
-    source = torch.Generator().manual_seed(prepared.seed)
-    fresh = torch.randn(shape, generator=source) if old.is_floating_point() else torch.zeros(shape)
-    return replace(prepared, value=fresh.to(old.device, old.dtype))
-
-
-Shape = tuple[int, ...]
-
-Try = Callable[[Shape], Outcome]
-
-# Sides of images and lengths of sequences that models are commonly made for.
-COMMON = (
-    *(8, 16, 24, 28, 32, 40, 48, 50, 56, 64, 75, 80, 84, 96, 100, 112, 120, 128, 144, 150, 160),
-    *(192, 200, 224, 227, 240, 256, 260, 288, 299, 300, 320, 331, 336, 380, 384, 400, 416, 448),
-    *(480, 500, 512, 600, 640, 768, 800, 1000, 1024),
-)
-
-LARGEST = 4096
-
-# A model of more modules than the first number is tried with at most as many shapes as the second.
-LIMITS = ((0, 160), (50, 60), (200, 30))
+    generator = torch.Generator().manual_seed(prepared.seed)
+    floating = old.is_floating_point()
+    new = torch.randn(shape, generator=generator) if floating else torch.zeros(shape)
+    return replace(prepared, value=new.to(old.device, old.dtype))
 
 
 class Trials:
-    """Shapes tried on a model, each once, up to a number of trials that depends on its layers."""
+    """Trials of shapes on a model, each shape once, up to a limit that depends on its size."""
 
-    def __init__(self, ghost: Prepared, run: Try) -> None:
-        self.ghost = ghost
-        modules = sum(1 for _ in ghost.module.modules())
-        self._left = [most for least, most in LIMITS if modules > least][-1]
+    def __init__(self, meta_model: Prepared, run: Callable[[Shape], Outcome]) -> None:
+        self.meta_model = meta_model
+        modules = sum(1 for _ in meta_model.module.modules())
+        self._left = [trials for minimum, trials in LIMITS if modules > minimum][-1]
         self._run = run
         self._known: dict[Shape, Outcome] = {}
 
     def outcome(self, shape: Shape) -> Outcome | None:
-        """Return how a pass on noise of ``shape`` ends; None once there were enough trials."""
+        """Return how a pass on noise of ``shape`` ends; None after the limit of trials."""
         if shape not in self._known:
             if not self._left:
                 return None
@@ -156,38 +153,40 @@ class Trials:
         return self._known[shape]
 
     def runs(self, shape: Shape) -> bool:
-        """Whether the model runs on a shape, as far as is known."""
+        """Return whether the model is known to run on a shape."""
         outcome = self.outcome(shape)
         return outcome is not None and not outcome.layer
 
 
-def fitting_shape(trials: Trials, shape: Shape, failed: Outcome, own: Shape | None) -> Shape | None:
-    """Return a shape that the model runs on, as near to ``shape`` as one was found.
+def fitting_shape(
+    trials: Trials, shape: Shape, failed: Outcome, preferred: Shape | None
+) -> Shape | None:
+    """Return a shape that the model runs on, close to ``shape``; None if none is found.
 
     Args:
-        trials: what tries a shape.
-        shape: the one on which it failed.
+        trials: tries a shape.
+        shape: the shape on which the model failed.
         failed: how it failed.
-        own: the shape that the model says it takes, if it does.
+        preferred: the shape that the model declares; None if it declares none.
     """
-    for candidate in _candidates(shape, failed, own):
+    for candidate in _candidates(shape, failed, preferred):
         if trials.runs(candidate):
             return candidate
     for dims in _varied(shape):
         doubled = next(_sized(shape, dims, [min(2 * shape[dims[0]], LARGEST)]))
         outcome = trials.outcome(doubled)
         if outcome is None or outcome.is_like(failed):
-            continue  # the failed layer gets the same whatever the length is, behind a pooling, say
+            continue  # the failed layer's input does not depend on the length, as after a pooling
         for candidate in _sized(shape, dims, _nearest(COMMON, shape[dims[0]])):
             if trials.runs(candidate):
                 return candidate
-        if found := _bisected(trials, shape, dims, failed):
-            return found
+        if fitting := _bisected(trials, shape, dims, failed):
+            return fitting
     return None
 
 
-def _candidates(shape: Shape, failed: Outcome, own: Shape | None) -> Iterator[Shape]:
-    """Shapes to try: with another rank, the model's own, then by the numbers in the error."""
+def _candidates(shape: Shape, failed: Outcome, preferred: Shape | None) -> Iterator[Shape]:
+    """Shapes to try: of another rank, with numbers of the error's message, the preferred one."""
     yield (1, *shape)
     if len(shape) > 2 and shape[0] == 1:
         yield shape[1:]
@@ -200,8 +199,8 @@ def _candidates(shape: Shape, failed: Outcome, own: Shape | None) -> Iterator[Sh
     numbers = {int(n) for n in re.findall(r"\d{1,5}", str(failed.error))}
     for dims in (*_varied(shape), *((dim,) for dim in range(1, len(shape) - 1))):
         yield from _sized(shape, dims, _nearest(numbers - {0}, shape[dims[0]]))
-    if own is not None:
-        yield own
+    if preferred is not None:
+        yield preferred
 
 
 def _nearest(sizes: Iterable[int], to: int) -> list[int]:
@@ -209,7 +208,7 @@ def _nearest(sizes: Iterable[int], to: int) -> list[int]:
 
 
 def _varied(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """The dimensions whose lengths are changed together: the sides of images, else one by one."""
+    """The dimensions to change together: the sides of images, then single dimensions."""
     last = len(shape) - 1
     if last >= 3:
         yield (last - 1, last)
@@ -227,12 +226,12 @@ def _sized(shape: Shape, dims: Iterable[int], sizes: Iterable[int]) -> Iterator[
 
 
 def _bisected(trials: Trials, shape: Shape, dims: tuple[int, ...], failed: Outcome) -> Shape | None:
-    """A length at which the failed layer gets what it takes, if what it gets grows with it."""
-    wanted = _excess(trials, failed)
-    if wanted is None:
+    """A length that fits the failed layer, by bisection. The layer's input must grow with it."""
+    excess = _excess(trials, failed)
+    if excess is None:
         return None
     start = shape[dims[0]]
-    low, high = (1, start) if wanted > 0 else (start, LARGEST)
+    low, high = (1, start) if excess > 0 else (start, LARGEST)
     while low <= high:
         middle = (low + high) // 2
         candidate = next(_sized(shape, dims, [middle]))
@@ -242,7 +241,7 @@ def _bisected(trials: Trials, shape: Shape, dims: tuple[int, ...], failed: Outco
         if not outcome.layer:
             return candidate
         excess = _excess(trials, outcome) if outcome.layer == failed.layer else None
-        # One that fails elsewhere is too small for what comes before, as a rule.
+        # A failure in another layer usually means that the shape is too small.
         if (excess or -1) > 0:
             high = middle - 1
         else:
@@ -251,11 +250,11 @@ def _bisected(trials: Trials, shape: Shape, dims: tuple[int, ...], failed: Outco
 
 
 def _excess(trials: Trials, outcome: Outcome) -> int | None:
-    """How much more than it takes the failed layer got; None if that is not known."""
-    layer = submodule(trials.ghost.module, outcome.layer)
+    """The difference between the failed layer's input size and its own; None if not known."""
+    layer = submodule(trials.meta_model.module, outcome.layer)
     if layer is None:
         return None
-    for found in mismatches(layer, outcome.call, str(outcome.error)):
-        if isinstance(found.wanted, int) and isinstance(found.got, int):
-            return found.got - found.wanted
+    for mismatch in mismatches(layer, outcome.call, str(outcome.error)):
+        if isinstance(mismatch.wanted, int) and isinstance(mismatch.got, int):
+            return mismatch.got - mismatch.wanted
     return None

@@ -1,1 +1,1 @@
-"""Losses by name, and the targets they are measured against."""
+"""Losses, and the targets that they are computed with."""

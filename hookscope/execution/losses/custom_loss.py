@@ -1,4 +1,4 @@
-"""A loss of the user's own: a function of the model's output, its target and its input."""
+"""Custom losses: functions of the model's output, the target and the model's input."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class CustomLoss:
     """A loss that is a function.
 
     Attributes:
-        function: what is called.
-        name: the word for it, ``FILE.py:FUNCTION``, or the function's own name.
-        path: the file that it was loaded from; empty for one given from Python.
-        where: file and line where it is written, as far as that is known.
-        takes: which of ``output``, ``target`` and ``input`` it gets by position, in order.
-        by_name: parameters that are given by keyword, with what they get.
+        function: the function.
+        name: ``FILE.py:FUNCTION``, or the name of the function.
+        path: the file that it was loaded from; empty for a function passed from Python.
+        where: file and line of its definition, if they are known.
+        takes: those of ``output``, ``target`` and ``input`` that it gets by position, in order.
+        by_name: the parameters that it gets by keyword, with the names of their values.
     """
 
     function: Callable[..., Any]
@@ -46,28 +46,28 @@ class CustomLoss:
     by_name: tuple[tuple[str, str], ...] = ()
 
     def compute(self, output: Any, target: Any, input: Any, categories: Sequence[str] = ()) -> Loss:
-        """Call the function and return what it gave as a loss.
+        """Call the function, and return its result as a loss.
 
         Args:
             output: what the model returned.
-            target: as typed or given; see ``hookscope.execution.losses.target.target_for_function``.
-            input: what the model was called with. The function gets a copy, which is a constant to
-                the loss: gradients reach the model's input through its output alone.
+            target: the target, see ``losses.target.target_for_function``.
+            input: the input of the model. The function gets a detached copy: gradients reach the
+                model's input only through the model's output.
             categories: names of the classes by index.
 
         Raises:
             LossError: the function raised, or did not return one number that depends on the output.
         """
-        settled, text = target_for_function(target, categories)
+        resolved, text = target_for_function(target, categories)
         device = next((tensor.device for _, tensor in walk(output)), None)
-        things = {
+        values = {
             OUTPUT: output,
-            TARGET: map_tensors(settled, lambda path, tensor: tensor.to(device)),
+            TARGET: map_tensors(resolved, lambda path, tensor: tensor.to(device)),
             INPUT: map_tensors(input, lambda path, tensor: tensor.detach().clone()),
         }
-        args = [things[name] for name in self.takes]
-        kwargs = {parameter: things[name] for parameter, name in self.by_name}
-        value = self._demand_number(self._call(partial(self.function, *args, **kwargs)), output)
+        args = [values[name] for name in self.takes]
+        kwargs = {parameter: values[name] for parameter, name in self.by_name}
+        value = self._check_number(self._call(partial(self.function, *args, **kwargs)), output)
         return Loss(value, self.name, f"as written in {self.where}", "", text)
 
     def _call(self, call: Callable[[], Any]) -> Any:
@@ -77,17 +77,18 @@ class CustomLoss:
             raise LossFailed(f"The loss {self.name} failed: {error.message}", error.hint) from error
         except Exception as error:
             line = traceback.extract_tb(error.__traceback__)[-1]
-            said = f"{type(error).__name__}: {error}".rstrip(": ")
+            description = f"{type(error).__name__}: {error}".rstrip(": ")
             raise LossFailed(
                 f"The loss {self.name} failed: {line.filename}, line {line.lineno}, raised"
-                f" {end_sentence(said)}",
+                f" {end_sentence(description)}",
                 "HOOKSCOPE_DEBUG=1 shows the whole traceback.",
             ) from error
 
-    def _demand_number(self, value: Any, output: Any) -> Tensor:
+    def _check_number(self, value: Any, output: Any) -> Tensor:
         wanted = "A loss is a tensor of one floating-point number: end it with .sum() or .mean()."
         if not isinstance(value, Tensor):
-            raise LossError(f"{self.where}: the loss gave {_a(type(value).__name__)}.", wanted)
+            kind = _with_article(type(value).__name__)
+            raise LossError(f"{self.where}: the loss gave {kind}.", wanted)
         if value.numel() != 1 or not value.is_floating_point():
             shape = "x".join(map(str, value.shape)) or "no dimensions"
             kind = str(value.dtype).removeprefix("torch.")
@@ -101,11 +102,10 @@ class CustomLoss:
 
 
 def resolve_custom_loss(loss: object, reduction: str | None, raw: bool) -> CustomLoss | None:
-    """Return the function that ``loss`` names or is; None where it is the name of a formula.
+    """Return the custom loss that ``loss`` names or is; None if it is the name of a formula.
 
     Raises:
-        LossError: the function cannot be called with an output; ``reduction`` or ``raw`` is asked
-            for.
+        LossError: the function does not take an output, or ``reduction`` or ``raw`` is given.
         ModelError: the file raised when it was run.
         RequestError: there is no such file or function.
 
@@ -118,53 +118,56 @@ def resolve_custom_loss(loss: object, reduction: str | None, raw: bool) -> Custo
     if callable(loss):
         name = getattr(loss, "__name__", type(loss).__name__)
         check_custom_loss_options(name, reduction, raw)
-        return _described(loss, name, "")
+        return _inspect_function(loss, name, "")
     if not isinstance(loss, str) or not may_name_function(loss):
         return None
-    word = parse_function(loss)
+    reference = parse_function(loss)
     check_custom_loss_options(loss, reduction, raw)
-    [function] = load_functions([word])
-    return _described(function, loss, word.home if word.in_file else "")
+    [function] = load_functions([reference])
+    return _inspect_function(function, loss, reference.home if reference.in_file else "")
 
 
-def _described(function: Callable[..., Any], name: str, path: str) -> CustomLoss:
-    written = function.forward if isinstance(function, nn.Module) else function
-    code = getattr(inspect.unwrap(written), "__code__", None)
+def _inspect_function(function: Callable[..., Any], name: str, path: str) -> CustomLoss:
+    target_function = function.forward if isinstance(function, nn.Module) else function
+    code = getattr(inspect.unwrap(target_function), "__code__", None)
     where = f"{path or code.co_filename}, line {code.co_firstlineno}" if code else path or name
     try:
-        parameters = list(inspect.signature(written).parameters.values())
+        parameters = list(inspect.signature(target_function).parameters.values())
     except (TypeError, ValueError):  # written in C
         return CustomLoss(function, name, path, where, (OUTPUT, TARGET))
     # PyTorch's own losses call the model's output "input".
     home = getattr(function, "__module__", None) or ""
-    known = {OUTPUT, TARGET, *([] if home.startswith("torch.") else [INPUT])}
-    takes, by_name = _assigned(parameters, known, where)
+    names = {OUTPUT, TARGET, *([] if home.startswith("torch.") else [INPUT])}
+    takes, by_name = _assign_parameters(parameters, names, where)
     return CustomLoss(function, name, path, where, takes, by_name)
 
 
-def _assigned(
-    parameters: Sequence[inspect.Parameter], known: set[str], where: str
+def _assign_parameters(
+    parameters: Sequence[inspect.Parameter], names: set[str], where: str
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """What each parameter gets: what it is named after, else the output, then the target."""
-    free = [name for name in (OUTPUT, TARGET) if name not in {p.name for p in parameters} & known]
+    """The value of each parameter: the one of its name, else the output, then the target."""
+    named = {parameter.name for parameter in parameters} & names
+    unassigned = [name for name in (OUTPUT, TARGET) if name not in named]
     takes: list[str] = []
     by_name: list[tuple[str, str]] = []
     for parameter in parameters:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            takes += free
-            free = []
-        elif parameter.name in known or parameter.default is inspect.Parameter.empty:
-            if parameter.name not in known and not free:
+            takes += unassigned
+            unassigned = []
+        elif parameter.name in names or parameter.default is inspect.Parameter.empty:
+            if parameter.name not in names and not unassigned:
                 raise LossError(f"{where}: nothing is there for {parameter.name!r}.", _SIGNATURES)
-            gets = parameter.name if parameter.name in known else free.pop(0)
-            passed = len(takes) == parameters.index(parameter)  # none before it was left out
+            value_name = parameter.name if parameter.name in names else unassigned.pop(0)
+            passed = len(takes) == parameters.index(
+                parameter
+            )  # no parameter before it was left out
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY or not passed:
-                by_name.append((parameter.name, gets))
+                by_name.append((parameter.name, value_name))
             else:
-                takes.append(gets)
-    if OUTPUT not in (*takes, *(gets for _, gets in by_name)):
+                takes.append(value_name)
+    if OUTPUT not in (*takes, *(value_name for _, value_name in by_name)):
         raise LossError(
             f"{where}: the loss does not take the model's output.",
             f"{_SIGNATURES} What is named input gets the model's input.",
@@ -172,5 +175,5 @@ def _assigned(
     return tuple(takes), tuple(by_name)
 
 
-def _a(noun: str) -> str:
+def _with_article(noun: str) -> str:
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"

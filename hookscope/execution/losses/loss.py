@@ -1,4 +1,4 @@
-"""One number from a model's output: the loss that gradients are taken of."""
+"""Losses: one number from a model's output, which is differentiated."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from torch import Tensor
 
 from hookscope.errors import LossError
 from hookscope.execution.losses.target import Target, resolve_target
-from hookscope.specs.losses import FORMULAS, LossFormula, check_reduction
-from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.losses import FORMULAS, LossFormula, check_loss_name, check_reduction
 from hookscope.tensors.nested import walk
 from hookscope.tensors.tensor_stats import euclidean_norm
 
 log = logging.getLogger("hookscope")
 
+PROJECTION_NAME = "projection"
+PROJECTION_FORMULA = (
+    "sum of r x over all entries of x, r normal noise of variance 1/n from the seed"
+)
+
 _CLASSLESS_TASKS = ("detection", "optical flow")
-
 _LOGITS = ("logits", "out")  # where output classes and dicts keep them
-
 _CLASSLESS = "The losses sum and norm work for any output."
-
 _ONE_CLASS = "Use logit, bce or mse, which depend on a single score."
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and how it came about.
+    """A loss, and how it was computed.
 
     Attributes:
-        value: the number itself, with its graph; float32 or wider.
-        name: the word for it.
-        formula: what was computed.
-        reduction: how the terms became one number; empty where there was one to begin with.
-        target: what it was measured against, in words; empty for ``sum`` and ``norm``.
-        raw: whether the loss was taken straight on the model's output.
-        classes: the class indices it was measured against, int64; None where it was not classes.
+        value: the loss, with its graph; float32 or wider.
+        name: name of the loss.
+        formula: the formula.
+        reduction: how the terms were reduced to one number; empty if there was only one.
+        target: the target in words; empty for ``sum`` and ``norm``.
+        raw: whether the loss was taken of the output without softmax or sigmoid.
+        classes: the class indices of the target, int64; None if the target was not classes.
     """
 
     value: Tensor
@@ -64,32 +65,29 @@ def compute_loss(
 ) -> Loss:
     """Compute the loss ``name`` of a model's ``output``.
 
-    The loss is taken of the output itself if it is a tensor, else of its ``logits`` or ``out``,
-    else of its first floating tensor; a list holds no class scores (detectors return one, and
-    optical flow). Classes lie along dimension 1, along dimension 0 of a
-    tensor that has no other, and along the last of three-dimensional ``logits`` (batch, token,
-    class). ``sum`` and ``norm`` take every floating tensor in the output, whatever holds it.
+    The loss is taken of the output if it is a tensor, else of its ``logits`` or ``out``, else of
+    its first floating-point tensor. A list has no class scores: detectors and optical flow return
+    lists. The classes are dimension 1, dimension 0 of a tensor with one dimension, and the last of
+    three-dimensional ``logits`` (batch, token, class). ``sum`` and ``norm`` take all floating-point
+    tensors of the output.
 
     Args:
         name: one of ``hookscope.specs.losses.FORMULAS``.
         output: what the model returned.
         target: see ``hookscope.execution.losses.target.resolve_target``.
         reduction: ``mean``, ``sum`` or ``batchmean``; None for the loss's own.
-        raw: take PyTorch's loss straight on the output, without softmax (kl) or sigmoid (bce).
+        raw: take the loss of the output without softmax (kl) or sigmoid (bce).
         categories: names of the classes by index.
 
     Raises:
-        LossError: the loss is unknown, or it, its target and the output do not fit.
+        LossError: the loss is unknown, or the loss or its target does not fit the output.
 
     Example:
-        >>> compute("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
+        >>> compute_loss("kl", torch.zeros(1, 10), "3").value  # log of the number of classes
         tensor(2.3026)
     """
-    formula = FORMULAS.get(name)
-    if formula is None:
-        listing = f"The losses are {', '.join(FORMULAS)}."
-        near = did_you_mean(name, FORMULAS)
-        raise LossError(f"There is no loss called {name!r}.", f"{near} {listing}".strip())
+    check_loss_name(name)
+    formula = FORMULAS[name]
     chosen = _reduction(formula, reduction, raw)
     text = formula.raw_formula if raw else formula.formula
     if not formula.needs_target:
@@ -99,14 +97,14 @@ def compute_loss(
         value = flat.sum() if name == "sum" else euclidean_norm(flat)
         return Loss(value, name, text, chosen, "", raw)
     logits = class_scores(output)
-    settled = resolve_target(target, logits, categories)
-    value = _reduce(_terms(name, logits, settled, raw), chosen, len(logits))
-    return Loss(value, name, text, chosen, settled.text, raw, settled.classes)
+    resolved = resolve_target(target, logits, categories)
+    value = _reduce(_loss_terms(name, logits, resolved, raw), chosen, len(logits))
+    return Loss(value, name, text, chosen, resolved.text, raw, resolved.classes)
 
 
-def _reduction(formula: LossFormula, asked: str | None, raw: bool) -> str:
-    check_reduction(formula, asked)
-    return asked or (formula.raw_reduction if raw else formula.reduction)
+def _reduction(formula: LossFormula, reduction: str | None, raw: bool) -> str:
+    check_reduction(formula, reduction)
+    return reduction or (formula.raw_reduction if raw else formula.reduction)
 
 
 def _reduce(terms: Tensor, reduction: str, batch: int) -> Tensor:
@@ -115,8 +113,8 @@ def _reduce(terms: Tensor, reduction: str, batch: int) -> Tensor:
     return terms.sum() / batch if reduction == "batchmean" else terms.sum()
 
 
-def _terms(name: str, logits: Tensor, target: Target, raw: bool) -> Tensor:
-    """The terms of the loss, not yet reduced."""
+def _loss_terms(name: str, logits: Tensor, target: Target, raw: bool) -> Tensor:
+    """The terms of the loss before the reduction."""
     if name in ("nll", "logit"):
         scores = _score(logits, target, name)
         return -scores if name == "nll" else scores
@@ -184,26 +182,26 @@ def class_scores(output: Any) -> Tensor:
     """Return the output's scores in float32 or wider: batch, class, and any more dimensions.
 
     Raises:
-        LossError: no tensor in it can be one of class scores.
+        LossError: the output has no tensor of class scores.
     """
-    key, found = _find_logits(output)
-    if found is None:
+    key, tensor = _find_logits(output)
+    if tensor is None:
         what = type(output).__name__
         raise LossError(f"The output ({what}) holds no tensor of class scores.", _CLASSLESS)
-    if not found.is_floating_point():
-        raise LossError(f"The output is of type {found.dtype} and has no gradient.", _CLASSLESS)
-    if not found.ndim or not found.numel():
-        shape = "x".join(map(str, found.shape)) or "no dimensions"
+    if not tensor.is_floating_point():
+        raise LossError(f"The output is of type {tensor.dtype} and has no gradient.", _CLASSLESS)
+    if not tensor.ndim or not tensor.numel():
+        shape = "x".join(map(str, tensor.shape)) or "no dimensions"
         raise LossError(f"The output ({shape}) has no classes.", _CLASSLESS)
-    if found.ndim == 1:
-        found = found.unsqueeze(0)
-    if found.ndim == 3 and key == "logits":
-        found = found.transpose(1, 2)
-    return found.to(torch.promote_types(found.dtype, torch.float32))
+    if tensor.ndim == 1:
+        tensor = tensor.unsqueeze(0)
+    if tensor.ndim == 3 and key == "logits":
+        tensor = tensor.transpose(1, 2)
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def has_classes(output: Any, task: str = "") -> bool:
-    """Tell whether an output is one of class scores, as far as its looks and the task tell.
+    """Return whether an output has class scores, judged by its structure and the task.
 
     Example:
         >>> has_classes(torch.zeros(1, 10)), has_classes([torch.zeros(1, 4)])
@@ -224,9 +222,9 @@ def _find_logits(output: Any) -> tuple[str, Tensor | None]:
     if isinstance(output, Tensor):
         return "", output
     for key in _LOGITS:
-        found = output.get(key) if isinstance(output, Mapping) else getattr(output, key, None)
-        if isinstance(found, Tensor):
-            return key, found
+        tensor = output.get(key) if isinstance(output, Mapping) else getattr(output, key, None)
+        if isinstance(tensor, Tensor):
+            return key, tensor
     if isinstance(output, list):
         return "", None  # a detector's boxes image by image, optical flow step by step
     return "", next(_floating(output), None)
@@ -237,40 +235,33 @@ def _floating(output: Any) -> Iterator[Tensor]:
 
 
 def flatten_floating(output: Any) -> Tensor:
-    """Return the entries of all floating tensors of an output in one, float32 or wider."""
-    found = [t.flatten().to(torch.promote_types(t.dtype, torch.float32)) for t in _floating(output)]
-    if not found:
+    """Return the entries of all floating-point tensors as a vector, in float32 or wider."""
+    flat = [t.flatten().to(torch.promote_types(t.dtype, torch.float32)) for t in _floating(output)]
+    if not flat:
         raise LossError("The output holds no floating tensor.", "Nothing in it has a gradient.")
-    return torch.cat(found)
-
-
-PROJECTION_NAME = "projection"
-
-PROJECTION_FORMULA = (
-    "sum of r x over all entries of x, r normal noise of variance 1/n from the seed"
-)
+    return torch.cat(flat)
 
 
 def projection_loss(output: Any, seed: int) -> Loss:
     """Return the sum of all entries of ``output``, each times a random number.
 
-    The gradient at the output is of norm 1, and of no direction that a model may be blind to: the
-    sum of a softmax or of a normalised output is constant, and so is its norm; a cross-entropy
-    with the model's own answer has next to no gradient where the model is sure.
+    The gradient at the output has about norm 1, and a random direction. Other losses may have no
+    gradient: the sum and the norm of a softmax or of a normalised output are constant, and a
+    cross-entropy with the predicted class has a small gradient if the prediction is certain.
 
     Raises:
         LossError: the output holds no floating tensor, or no entry.
 
     Example:
         >>> x = torch.zeros(8, requires_grad=True)
-        >>> project(x, seed=0).value.backward()
+        >>> projection_loss(x, seed=0).value.backward()
         >>> 0.5 < float(x.grad.norm()) < 2
         True
     """
     flat = flatten_floating(output)
     if not flat.numel():
         raise LossError("The output is empty.", "Nothing in it has a gradient.")
-    source = torch.Generator().manual_seed(seed)
-    noise = torch.randn(flat.numel(), generator=source, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(flat.numel(), generator=generator, dtype=torch.float64)
     noise = (noise / math.sqrt(flat.numel())).to(flat)
     return Loss((flat * noise).sum(), PROJECTION_NAME, PROJECTION_FORMULA, "", "")

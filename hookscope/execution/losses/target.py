@@ -1,4 +1,4 @@
-"""What a loss is measured against: a target's word made into class indices or a tensor."""
+"""The target of a loss: class indices or a tensor, from a text, an object or a file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FILES = f"A target file is {', '.join(TARGET_SUFFIXES[:-1])} or {TARGET_SUFFIXE
 class Target:
     """A target that fits some logits of shape N, C, and any more.
 
-    Exactly one of the two is there: ``classes`` (int64, shaped as the logits without their class
-    dimension) or ``values`` (shaped as the logits, and of their dtype).
+    Either ``classes`` is given (int64, in the shape of the logits without the class dimension), or
+    ``values`` (in the shape and the dtype of the logits).
     """
 
     text: str
@@ -43,21 +43,21 @@ class Target:
 
 
 def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) -> Target:
-    """Make ``target`` fit ``logits``, whose dimension 1 are the classes.
+    """Return ``target`` for ``logits``, which have the classes as dimension 1.
 
     Args:
-        target: a word, an index, a list of them for the rows of the batch, or a tensor: integers
-            are class indices, floating numbers the target itself, in the shape of the logits or of
-            one row of them.
-        logits: of shape N, C, and any more; only its shape, dtype and device count, and its values
-            for ``argmax``.
+        target: a name, an index, a list of them for the rows of the batch, or a tensor. Integers
+            are class indices. Floating-point numbers are the target itself, in the shape of the
+            logits or of one row of them.
+        logits: of shape N, C, and any more. Only the shape, dtype and device matter, and for
+            ``argmax`` the values.
         categories: names of the classes by index.
 
     Raises:
         LossError: the target cannot be read, or does not fit.
 
     Example:
-        >>> resolve("3,0", torch.zeros(2, 10)).classes
+        >>> resolve_target("3,0", torch.zeros(2, 10)).classes
         tensor([3, 0])
     """
     logits = logits.detach()
@@ -67,13 +67,13 @@ def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) 
     if isinstance(target, Tensor | np.ndarray):
         return _from_tensor(torch.as_tensor(target), logits, "given tensor")
     if target == "argmax":
-        best = logits.argmax(1)
-        return Target(_argmax_text(best, categories), classes=best)
+        predicted = logits.argmax(1)
+        return Target(_argmax_text(predicted, categories), classes=predicted)
     if target == "uniform":
         count = logits.shape[1]
         return Target(f"uniform over {count} classes", values=torch.full_like(logits, 1 / count))
-    words = _split(target, categories)
-    indices = [_index(word, logits.shape[1], categories) for word in words]
+    parts = _split_targets(target, categories)
+    indices = [_class_index(part, logits.shape[1], categories) for part in parts]
     if len(indices) not in (1, len(logits)):
         raise LossError(
             f"{len(indices)} targets do not fit a batch of {len(logits)}.",
@@ -81,23 +81,25 @@ def resolve_target(target: Any, logits: Tensor, categories: Sequence[str] = ()) 
         )
     rows = torch.tensor(indices, device=logits.device).expand(len(logits))
     shape = (len(logits), *logits.shape[2:])
-    spread = rows.reshape(-1, *[1] * (logits.ndim - 2)).expand(shape)
-    return Target(", ".join(_label(index, categories) for index in indices), classes=spread)
+    classes = rows.reshape(-1, *[1] * (logits.ndim - 2)).expand(shape)
+    return Target(", ".join(_label(index, categories) for index in indices), classes=classes)
 
 
 def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[Any, str]:
-    """Return ``target`` as a function of the user's own gets it, and what it is in words.
+    """Return ``target`` in the form that a custom loss gets, and its description.
 
-    An index or a label becomes an int, several of them a tensor of int64, the word of a file the
-    tensor in it. ``argmax``, the default, becomes None. Whatever else was given from Python, and a
-    word that is nothing of all that for a model without named classes, is handed over as it is.
+    An index or a label becomes an int, several of them a tensor of int64, the path of a file the
+    tensor in it. ``argmax``, the default, becomes None. Other objects are passed on as they are.
+    So is other text if the model has no named classes.
 
     Raises:
         LossError: a file cannot be read, or a label is no class of the model.
 
     Example:
-        >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"]), target_for_function("argmax")
-        ((3, '3'), (1, '1 (dog)'), (None, ''))
+        >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
+        ((3, '3'), (1, '1 (dog)'))
+        >>> target_for_function("argmax")
+        (None, '')
     """
     if isinstance(target, os.PathLike) or is_target_file(target):
         path = os.fspath(target)
@@ -108,17 +110,17 @@ def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[An
     if isinstance(target, list | tuple) and target and all(type(n) is int for n in target):
         target = ",".join(map(str, target))
     if not isinstance(target, str):
-        plain = isinstance(target, int | float | None)
-        return target, str(target) if plain else f"given {type(target).__name__}"
-    words = _split(target, categories)
-    numeric = all(word.lstrip("+-").isdecimal() for word in words)
+        is_number = isinstance(target, int | float | None)
+        return target, str(target) if is_number else f"given {type(target).__name__}"
+    parts = _split_targets(target, categories)
+    numeric = all(part.lstrip("+-").isdecimal() for part in parts)
     if target == "uniform" or not (numeric or categories):
         return target, target
     indices = [
-        int(word)
-        if word.lstrip("+-").isdecimal()
-        else _index_of_label(word, len(categories), categories)
-        for word in words
+        int(part)
+        if part.lstrip("+-").isdecimal()
+        else _index_of_label(part, len(categories), categories)
+        for part in parts
     ]
     text = ", ".join(_label(index, categories) for index in indices)
     return (indices[0] if len(indices) == 1 else torch.tensor(indices)), text
@@ -136,31 +138,31 @@ def read_target(path: str) -> Tensor:
         raise LossError(f"The target file {path!r} is {kind}.", repair)
     try:
         if path.lower().endswith(".npy"):
-            # Mapped: numpy would else make room for whatever length the file begins with.
-            found: Any = torch.from_numpy(np.array(np.load(path, "r", allow_pickle=False)))
+            # Memory-mapped: numpy would otherwise allocate the size in the file's header.
+            tensor: Any = torch.from_numpy(np.array(np.load(path, "r", allow_pickle=False)))
         elif path.lower().endswith(".safetensors"):
-            found = load_file(path)
+            tensor = load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as exc:  # of a damaged file the readers raise nearly anything
+            tensor = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as exc:  # the readers raise many types for a damaged file
         why = str(exc).partition("\n")[0]
         raise LossError(
             f"The target file {path!r} cannot be read: {end_sentence(why)}",
             f"{_FILES} that holds one tensor of numbers, such as numpy.save writes.",
         ) from exc
-    if isinstance(found, dict) and len(found) == 1:
-        (found,) = found.values()
-    if not isinstance(found, Tensor):
-        count = f"{len(found)} entries" if isinstance(found, dict) else type(found).__name__
+    if isinstance(tensor, dict) and len(tensor) == 1:
+        (tensor,) = tensor.values()
+    if not isinstance(tensor, Tensor):
+        count = f"{len(tensor)} entries" if isinstance(tensor, dict) else type(tensor).__name__
         raise LossError(f"The target file {path!r} holds {count}.", "It is to hold one tensor.")
-    return found
+    return tensor
 
 
 def _from_tensor(tensor: Tensor, logits: Tensor, text: str) -> Target:
     text = f"{text} ({'x'.join(map(str, tensor.shape)) or 'one number'})"
     if tensor.is_floating_point():
         if tensor.shape not in (logits.shape, logits.shape[1:]):
-            raise _misfit(tensor, [tuple(logits.shape), tuple(logits.shape[1:])])
+            raise _shape_error(tensor, [tuple(logits.shape), tuple(logits.shape[1:])])
         values = tensor.to(logits.device, logits.dtype).expand(logits.shape)
         return Target(text, values=values)
     if tensor.is_complex():
@@ -172,56 +174,56 @@ def _from_tensor(tensor: Tensor, logits: Tensor, text: str) -> Target:
     elif classes.shape == wanted[:1]:
         classes = classes.reshape(-1, *[1] * (logits.ndim - 2)).expand(wanted)
     elif classes.shape != wanted:
-        raise _misfit(tensor, [wanted, wanted[:1]])
-    for extreme in (int(classes.min()), int(classes.max())):
-        _check_range(extreme, logits.shape[1])
+        raise _shape_error(tensor, [wanted, wanted[:1]])
+    for index in (int(classes.min()), int(classes.max())):
+        _check_range(index, logits.shape[1])
     return Target(text, classes=classes.to(logits.device))
 
 
-def _misfit(tensor: Tensor, wanted: Iterable[tuple[int, ...]]) -> LossError:
-    shapes = " or ".join("x".join(map(str, shape)) for shape in dict.fromkeys(wanted))
+def _shape_error(tensor: Tensor, wanted: Iterable[tuple[int, ...]]) -> LossError:
+    shapes = " or ".join("x".join(map(str, sizes)) for sizes in dict.fromkeys(wanted))
     kind = "target" if tensor.is_floating_point() else "tensor of class indices"
-    found = "x".join(map(str, tensor.shape))
-    return LossError(f"A {kind} of shape {found} does not fit.", f"The output takes {shapes}.")
+    shape = "x".join(map(str, tensor.shape))
+    return LossError(f"A {kind} of shape {shape} does not fit.", f"The output takes {shapes}.")
 
 
-def _split(target: Any, categories: Sequence[str]) -> list[Any]:
-    """The targets in one word; a label may itself hold a comma."""
+def _split_targets(target: Any, categories: Sequence[str]) -> list[Any]:
+    """The targets in one text. A label may contain a comma."""
     if isinstance(target, list | tuple):
         return list(target)
     if isinstance(target, str) and target not in categories:
-        return [word.strip() for word in target.split(",")]
+        return [part.strip() for part in target.split(",")]
     return [target]
 
 
-def _index(word: Any, count: int, categories: Sequence[str]) -> int:
-    if isinstance(word, str) and not word.lstrip("+-").isdecimal():
-        return _index_of_label(word, count, categories)
+def _class_index(part: Any, count: int, categories: Sequence[str]) -> int:
+    if isinstance(part, str) and not part.lstrip("+-").isdecimal():
+        return _index_of_label(part, count, categories)
     try:
-        index = int(word)
+        index = int(part)
     except (TypeError, ValueError):
-        raise LossError(f"{word!r} is no target.", f"A target is {TARGETS}.") from None
+        raise LossError(f"{part!r} is no target.", f"A target is {TARGETS}.") from None
     _check_range(index, count)
     return index
 
 
-def _index_of_label(word: str, count: int, categories: Sequence[str]) -> int:
-    same = [i for i, name in enumerate(categories) if name == word] or [
-        i for i, name in enumerate(categories) if name.lower() == word.lower()
+def _index_of_label(part: str, count: int, categories: Sequence[str]) -> int:
+    matches = [i for i, name in enumerate(categories) if name == part] or [
+        i for i, name in enumerate(categories) if name.lower() == part.lower()
     ]
-    if len(same) > 1:
-        indices = " and ".join(map(str, same))
-        raise LossError(f"Several classes are called {word!r}: {indices}.", "Give the index.")
-    if not same and Path(word).is_file():
+    if len(matches) > 1:
+        indices = " and ".join(map(str, matches))
+        raise LossError(f"Several classes are called {part!r}: {indices}.", "Give the index.")
+    if not matches and Path(part).is_file():
         raise LossError(
-            f"{word!r} is {describe_file(word)[0]}, from which no target is read.", f"{_FILES}."
+            f"{part!r} is {describe_file(part)[0]}, from which no target is read.", f"{_FILES}."
         )
-    if not same:
-        near = did_you_mean(word, categories)
+    if not matches:
+        near = did_you_mean(part, categories)
         known = near if categories else "This model names no classes; give an index."
-        raise LossError(f"There is no class called {word!r}.", known or f"A target is {TARGETS}.")
-    _check_range(same[0], count)
-    return same[0]
+        raise LossError(f"There is no class called {part!r}.", known or f"A target is {TARGETS}.")
+    _check_range(matches[0], count)
+    return matches[0]
 
 
 def _check_range(index: int, count: int) -> None:
@@ -237,9 +239,9 @@ def _label(index: int, categories: Sequence[str]) -> str:
     return f"{index} ({categories[index]})" if 0 <= index < len(categories) else str(index)
 
 
-def _argmax_text(best: Tensor, categories: Sequence[str]) -> str:
-    if best.ndim > 1:
+def _argmax_text(predicted: Tensor, categories: Sequence[str]) -> str:
+    if predicted.ndim > 1:
         return "argmax at each position"
-    shown = [_label(int(index), categories) for index in best[:5]]
-    more = ", ..." if len(best) > 5 else ""
+    shown = [_label(int(index), categories) for index in predicted[:5]]
+    more = ", ..." if len(predicted) > 5 else ""
     return f"argmax: {', '.join(shown)}{more}"

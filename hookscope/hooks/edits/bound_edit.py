@@ -1,4 +1,4 @@
-"""From edits as asked for to edits of particular layers; and one carried out on a tensor."""
+"""Edits bound to the layers that they match, and how one is applied to a tensor."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, 
     if path not in files:
         files[path], _ = store.read_tensors(path)
     if key is not None:
-        _demand_key(edit, path, key, files[path])
+        _check_key(edit, path, key, files[path])
     return files[path]
 
 
-def _demand_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
+def _check_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
     if key not in stored:
         near = did_you_mean(key, stored) or f"It holds {', '.join(list(stored)[:5])}."
         raise EditError(f"{edit.word!r}: there is no {key!r} in {path}.", near)
@@ -91,7 +91,7 @@ def apply_edit(
     edit, dim = bound.edit, channel_dim(bound.layer.type, tensor.ndim)
     try:
         index = _index_of(bound, tensor, dim)
-        whole = (tensor, _other(bound, tensor, key), activation)
+        whole = (tensor, _stored_operand(bound, tensor, key), activation)
         part, stored, active = (
             t if index is None or t is None else t.index_select(dim, index) for t in whole
         )
@@ -99,15 +99,15 @@ def apply_edit(
         site = EditSite(key, edit_seed(seed, bound.position, key), dim, stored, active)
         new = OPERATIONS[edit.name](part, edit.argument, site)
         if new.shape != part.shape or new.dtype != part.dtype:
-            raise ValueError(f"{_looks(part)} became {_looks(new)}")
+            raise ValueError(f"{_describe(part)} became {_describe(new)}")
         return new if index is None else tensor.index_copy(dim, index, new)
     except HookscopeError:
         raise
     except (RuntimeError, ValueError, TypeError) as error:
-        raise _cannot(bound, str(error).splitlines()[0].rstrip(".")) from error
+        raise _edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
 
 
-def _cannot(
+def _edit_error(
     bound: BoundEdit, reason: str, repair: str = "Choose another operation, or fewer layers."
 ) -> EditError:
     return EditError(
@@ -129,7 +129,7 @@ def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
     """
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
         reason = "its tensor is nested, sparse or quantized"
-        raise _cannot(bound, reason, "Edit a layer before or after it.")
+        raise _edit_error(bound, reason, "Edit a layer before or after it.")
     return bound.edit.name == "patch" or tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -139,39 +139,39 @@ def _index_of(bound: BoundEdit, tensor: Tensor, dim: int) -> Tensor | None:
     if channels is None:
         return None
     if not tensor.ndim:
-        raise _cannot(bound, "a single number has no channels", "Leave out the brackets.")
+        raise _edit_error(bound, "a single number has no channels", "Leave out the brackets.")
     if channels[-1] >= tensor.shape[dim]:
         last = tensor.shape[dim] - 1
-        raise _cannot(
+        raise _edit_error(
             bound,
-            f"there is no channel {channels[-1]}; those of {_looks(tensor)} lie along dimension"
+            f"there is no channel {channels[-1]}; those of {_describe(tensor)} lie along dimension"
             f" {dim}",
             f"Name channels from 0 to {last}.",
         )
     return torch.tensor(channels, device=tensor.device)
 
 
-def _other(bound: BoundEdit, tensor: Tensor, key: str) -> Tensor | None:
+def _stored_operand(bound: BoundEdit, tensor: Tensor, key: str) -> Tensor | None:
     """The tensor from a file that the edit takes, of exactly the shape and dtype of ``tensor``."""
     edit = bound.edit
     if edit.name == "add":
         path, wanted = edit.argument
     elif edit.name == "patch":
         path, wanted = edit.argument, key
-        _demand_key(edit, path, key, bound.stored)
+        _check_key(edit, path, key, bound.stored)
     else:
         return None
     other = bound.stored[wanted]
     if other.shape != tensor.shape or other.dtype != tensor.dtype:
-        raise _cannot(
+        raise _edit_error(
             bound,
-            f"{wanted} in {path} is {_looks(other)}, and here is {_looks(tensor)}",
+            f"{wanted} in {path} is {_describe(other)}, and here is {_describe(tensor)}",
             "Record the file with an input of the same shape, and in the same dtype.",
         )
     return other.to(tensor.device)
 
 
-def _looks(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     """Shape and dtype in words: ``1x16x8x8 float32``."""
     shape = "x".join(map(str, tensor.shape)) or "a single number"
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

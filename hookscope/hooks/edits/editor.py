@@ -1,4 +1,4 @@
-"""Edits in force: the hooks that change values on their way forward, and gradients on theirs back.
+"""Edits in force: they change values in the forward pass and gradients in the backward pass.
 
 Edits of values are entered before a recorder, so that it records what goes on; edits of gradients
 after it, so that a gradient is edited first and then recorded on its way back.
@@ -6,7 +6,6 @@ after it, so that a gradient is edited first and then recorded on its way back.
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import Any
 
@@ -15,24 +14,19 @@ from torch import Tensor, nn
 from hookscope.errors import EditError
 from hookscope.hooks.edits.bound_edit import BoundEdit, apply_edit, is_editable
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import HookSet, inside_backward, what_of
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
-from hookscope.tensors.clones import with_type_and_attributes
 from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
+from hookscope.tensors.input_clones import with_type_and_attributes
 from hookscope.tensors.interrupts import SignalSafeContext
 from hookscope.tensors.nested import TensorPath, map_tensors
 
 
-class _Running(threading.local):
-    """The numbers of the calls of each module that are under way on this thread."""
-
-    def __init__(self) -> None:
-        self.calls: dict[nn.Module, list[int]] = {}
-
-
-class Editor(SignalSafeContext["Editor"]):
+class Editor(CallSubscriber, SignalSafeContext["Editor"]):
     """Carries edits out while the ``with`` block runs; afterwards no hook is left.
 
     Args:
@@ -40,7 +34,8 @@ class Editor(SignalSafeContext["Editor"]):
         bounds: the edits, all of values or all of gradients, in the order in which those of one
             layer are applied.
         seed: the run's, for edits that draw random numbers.
-        recorder: keeps what is edited as it was before and as it went on; None keeps nothing.
+        calls: numbers the calls; that of the recorder where there is one.
+        recorder: stores what is edited as it was before and as it is after; None stores nothing.
 
     Attributes:
         changed: by the position of an edit, the keys of the tensors that it changed.
@@ -51,29 +46,24 @@ class Editor(SignalSafeContext["Editor"]):
         model: nn.Module,
         bounds: tuple[BoundEdit, ...],
         seed: int,
+        calls: CallRegistry | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.bounds = bounds
         self.seed = seed
+        self.calls = CallRegistry(model) if calls is None else calls
         self.recorder = recorder
         self.changed: dict[int, list[str]] = {bound.position: [] for bound in bounds}
-        self._calls: dict[nn.Module, int] = {}
-        self._running = _Running()
-        self._counting = threading.Lock()  # replicas of one model run on a thread each
-        self._hooks = HookSet(model)
+        self._edits: dict[nn.Module, list[BoundEdit]] = {}
+        for bound in bounds:
+            self._edits.setdefault(bound.layer.module, []).append(bound)
 
     def _enter(self) -> Editor:
-        own: dict[Layer, list[BoundEdit]] = {}
-        for bound in self.bounds:
-            own.setdefault(bound.layer, []).append(bound)
-        with self._hooks.attaching() as hooks:
-            for layer, bounds in own.items():
-                hooks.before(layer.module, partial(self._before, layer, bounds))
-                hooks.after(layer.module, partial(self._after, layer, bounds), always=True)
+        self.calls.subscribe(self, [bound.layer for bound in self.bounds])
         return self
 
     def _leave(self, *error: object) -> None:
-        self._hooks.__exit__(None, None, None)
+        self.calls.unsubscribe(self)
 
     def check_effect(self) -> None:
         """Demand that every edit changed something.
@@ -85,7 +75,7 @@ class Editor(SignalSafeContext["Editor"]):
             if keys:
                 continue
             first = next(bound for bound in self.bounds if bound.position == position)
-            calls = self._calls.get(first.layer.module, 0)
+            calls = self.calls.counts.get(first.layer.module, 0)
             name = f"{first.layer.name} ({first.layer.type})"
             reason = f"{name} never ran"
             if calls:
@@ -97,65 +87,52 @@ class Editor(SignalSafeContext["Editor"]):
                 "'hookscope capture' without edits shows which layers run, and how often.",
             )
 
-    def _before(
-        self,
-        layer: Layer,
-        bounds: list[BoundEdit],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        call = self._begin(layer)
-        mine = [bound for bound in bounds if bound.concerns(INPUT, call)]
-        return self._change(layer, call, INPUT, mine, (args, kwargs)) if mine else None
+    def before_call(self, call: ModuleCall) -> int:
+        """Edit the inputs of a call; returns the number by which edits choose it."""
+        number = call.number or self._number_of_uncounted(call)
+        bounds = self._concerning(call, INPUT, number)
+        if bounds:
+            arguments = (call.args, call.kwargs)
+            call.args, call.kwargs = self._change(call, number, INPUT, bounds, arguments)
+        return number
 
-    def _begin(self, layer: Layer) -> int:
-        """Number the call that begins; one that checkpointing runs again keeps its number."""
-        again = inside_backward()
-        with self._counting:
-            call = self._calls.get(layer.module, 0) + (not again)
-            self._calls[layer.module] = call
-        if again and call > 1:
+    def after_call(self, call: ModuleCall, number: int) -> None:
+        """Edit the output of a call, and its gradient."""
+        if call.output is None:  # the module raised, or has nothing to give
+            return
+        values = self._concerning(call, OUTPUT, number)
+        if values:
+            call.output = self._change(call, number, OUTPUT, values, call.output)
+        gradients = self._concerning(call, OUTPUT_GRAD, number)
+        if gradients:
+            listen = partial(self._listen, call.layer, number, gradients)
+            call.output = map_tensors(call.output, listen)
+
+    def _concerning(self, call: ModuleCall, kind: str, number: int) -> list[BoundEdit]:
+        bounds = self._edits[call.layer.module]
+        return [bound for bound in bounds if bound.concerns(kind, number)]
+
+    def _number_of_uncounted(self, call: ModuleCall) -> int:
+        """The number of the call that checkpointing runs again, which is the layer's only one."""
+        count = self.calls.counts.get(call.layer.module, 0)
+        if call.recomputed and count > 1:
             raise EditError(
-                f"Activation checkpointing runs {layer.name} again, and of its {call} calls it"
-                " cannot be told which one that is.",
+                f"Activation checkpointing runs {call.layer.name} again, and of its {count} calls"
+                " it cannot be told which one that is.",
                 "Turn checkpointing off, or edit a layer that is called once.",
             )
-        self._running.calls.setdefault(layer.module, []).append(call)
-        return call
-
-    def _after(
-        self,
-        layer: Layer,
-        bounds: list[BoundEdit],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-    ) -> Any:
-        running = self._running.calls.get(layer.module)
-        if not running:
-            return None
-        call = running.pop()
-        if output is None:  # the module raised, or has nothing to give
-            return None
-        values = [bound for bound in bounds if bound.concerns(OUTPUT, call)]
-        gradients = [bound for bound in bounds if bound.concerns(OUTPUT_GRAD, call)]
-        if values:
-            output = self._change(layer, call, OUTPUT, values, output)
-        if gradients:
-            output = map_tensors(output, partial(self._listen, layer, call, gradients))
-        return output
+        return count
 
     def _change(
-        self, layer: Layer, call: int, kind: str, bounds: list[BoundEdit], value: Any
+        self, call: ModuleCall, number: int, kind: str, bounds: list[BoundEdit], value: Any
     ) -> Any:
         """The value with its tensors edited; its structure is that of ``value``."""
+        layer = call.layer
         pairs: list[tuple[str, Tensor, Tensor]] = []
 
         def change(path: TensorPath, tensor: Tensor) -> Tensor:
             what = what_of(kind, path)
-            new = self._edited(bounds, tensor, key_of(layer.name, call, what))
+            new = self._edited(bounds, tensor, key_of(layer.name, number, what))
             if new is not tensor:
                 new = with_type_and_attributes(new, tensor)
                 pairs.append((what, tensor, new))
@@ -168,9 +145,9 @@ class Editor(SignalSafeContext["Editor"]):
                 f" {layer.name} ({layer.type}).",
                 "Edit a layer before or after it.",
             )
-        if self.recorder is not None and not inside_backward():
+        if self.recorder is not None and not call.recomputed:
             for what, old, new in pairs:
-                self.recorder.keep_edited(layer, call, what, kind, old, new)
+                self.recorder.store_edited(layer, number, what, kind, old, new)
         return changed
 
     def _edited(
@@ -215,5 +192,5 @@ class Editor(SignalSafeContext["Editor"]):
         # With autograd as it is: a gradient that is differentiated again keeps its graph.
         new = self._edited(bounds, grad, key_of(layer.name, call, what), activation)
         if self.recorder is not None:
-            self.recorder.keep_edited(layer, call, what, OUTPUT_GRAD, grad, new)
+            self.recorder.store_edited(layer, call, what, OUTPUT_GRAD, grad, new)
         return new

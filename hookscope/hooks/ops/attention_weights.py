@@ -1,6 +1,9 @@
-"""The weights of attention: seen where a model computes them, recomputed where a kernel hides them.
+"""The weights of attention: recorded where a model computes them, recomputed inside a fused kernel.
 
-In the open, attention is a softmax whose result becomes the first factor of a matrix product.
+Where a model computes them, attention is a softmax whose result becomes the first factor of a
+matrix product. Inside a fused kernel, the kernel is called again for its weights, or its formula is
+computed from its inputs, without autograd and without random numbers. Weights count only if the
+output that comes with them is the one that the model got.
 """
 
 from __future__ import annotations
@@ -22,90 +25,16 @@ VISIBLE_SOFTMAX = "a softmax in the model"
 
 _SOFTMAX = {"softmax", "_softmax"}
 
-# What leaves weights weights on their way from the softmax to the product.
+# Functions between the softmax and the product whose result still is the weights.
 _PASSES = {
     *("dropout", "dropout_", "view", "reshape", "_unsafe_view", "flatten", "unflatten"),
     *("to", "type", "type_as", "float", "half", "bfloat16", "double", "_to_copy", "clone"),
     *("contiguous", "expand", "expand_as", "squeeze", "unsqueeze", "nan_to_num"),
 }
 
-_PRODUCTS = {"matmul": 0, "bmm": 0, "baddbmm": 1, "einsum": 1}  # the place of the first factor
+_PRODUCTS = {"matmul": 0, "bmm": 0, "baddbmm": 1, "einsum": 1}  # position of the first factor
 
 _LAYER_KERNEL = "_transformer_encoder_layer_fwd"
-
-
-class AttentionTracker:
-    """Looks at one call of a function after the other for the weights of attention."""
-
-    def __init__(self) -> None:
-        self._followed = WeakTensorKeyDictionary()  # to the weights as the softmax returned them
-
-    def see(
-        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
-    ) -> Iterator[AttentionFinding]:
-        """Yield the attention that a call of ``function`` (plainly called ``name``) shows."""
-        if any(is_functorch_tensor(tensor) for _, tensor in walk(result)):
-            if name in KERNELS:
-                yield AttentionFinding(None, name, FUNCTORCH_REASON)
-        elif name in _SOFTMAX and isinstance(result, Tensor) and result.ndim > 1:
-            self._follow(result, result.detach().clone())
-        elif name in _PASSES and isinstance(result, Tensor):
-            weights = self._weights(next(iter((*args, *kwargs.values())), None), result)
-            if weights is not None:
-                self._follow(result, weights)
-        elif name in _PRODUCTS:
-            given = (*args, *kwargs.values())[_PRODUCTS[name] :]
-            factor = given[0] if given else None
-            factor = factor[0] if isinstance(factor, list | tuple) and factor else factor
-            yield from self._in_the_open(factor)
-        elif name in KERNELS:
-            with torch.no_grad():
-                try:
-                    yield KERNELS[name](name, function, args, kwargs, result)
-                except Exception as error:  # what is recomputed is hookscope's, not the model's
-                    told = str(error).partition("\n")[0]
-                    yield AttentionFinding(
-                        None, name, f"inside {name}, and not to be recomputed: {told}"
-                    )
-        elif name == _LAYER_KERNEL or ("attention" in name and isinstance(result, Tensor | tuple)):
-            yield AttentionFinding(None, name, f"inside {name}, which hookscope cannot recompute")
-
-    def _in_the_open(self, factor: Any) -> Iterator[AttentionFinding]:
-        weights = self._weights(factor)
-        if weights is not None and _adds_up(weights):
-            yield AttentionFinding(weights, VISIBLE_SOFTMAX)
-        elif weights is None and isinstance(factor, Tensor) and factor in self._followed:
-            yield AttentionFinding(
-                None, VISIBLE_SOFTMAX, "its weights were changed in place after the softmax"
-            )
-
-    def _follow(self, tensor: Tensor, weights: Tensor) -> None:
-        self._followed[tensor] = (weights, version_counter(tensor))
-
-    def _weights(self, tensor: Any, passed: Tensor | None = None) -> Tensor | None:
-        """The weights behind a tensor, unless it was changed since; ``passed`` is a function's own.
-
-        A function that works in place and hands weights on as they are (dropout in eval mode)
-        changes nothing.
-        """
-        if not isinstance(tensor, Tensor) or tensor not in self._followed:
-            return None
-        weights, version = self._followed[tensor]
-        changed = passed is not tensor and version_counter(tensor) != version
-        return None if changed else weights
-
-
-def _adds_up(weights: Tensor) -> bool:
-    """Whether the last dimension is what the softmax was over."""
-    wide = weights.double() if weights.device.type == "cpu" else weights.float()
-    blind = wide.isnan().all(-1)  # a query that may look at nothing
-    fine = (wide.sum(-1) - 1).abs() <= TOLERANCES.get(weights.dtype, 0)
-    return bool((fine | blind).all())
-
-
-def version_counter(tensor: Tensor) -> int | None:
-    """How often a tensor was changed in place; None for one that does not count it."""
-    return None if tensor.is_inference() else tensor._version
 
 
 # The largest difference of two outputs, over the largest entry of the model's, that rounding in
@@ -135,11 +64,11 @@ class AttentionFinding:
     tolerance: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What a file's metadata tell of it."""
-        told = {"from": self.source}
+        """Return the metadata of a file about it."""
+        metadata = {"from": self.source}
         if self.difference is None:
-            return told
-        return told | {"difference": self.difference, "tolerance": self.tolerance}
+            return metadata
+        return metadata | {"difference": self.difference, "tolerance": self.tolerance}
 
 
 def scaled_dot_product_weights(
@@ -194,28 +123,27 @@ def _scaled_dot_product(
     name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
 ) -> AttentionFinding:
     signature = inspect.signature(scaled_dot_product_weights)
-    given = signature.bind(*args, **kwargs).arguments
-    if given.get("dropout_p"):
-        return _dropped(name, given["dropout_p"])
+    arguments = signature.bind(*args, **kwargs).arguments
+    if arguments.get("dropout_p"):
+        return _dropped(name, arguments["dropout_p"])
     if result.is_nested:
         return AttentionFinding(None, name, f"inside {name}, on nested tensors")
     # Autocast hands the kernel its inputs in the type of the result.
-    given |= {x: given[x].to(result.dtype) for x in ("query", "key", "value")}
+    arguments |= {x: arguments[x].to(result.dtype) for x in ("query", "key", "value")}
     with torch.autocast(result.device.type, enabled=False):
-        weights, again = scaled_dot_product_weights(**given)
+        weights, again = scaled_dot_product_weights(**arguments)
     return _checked(name, weights.to(result.dtype), again, result)
 
 
 def _multi_head(
     name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
 ) -> AttentionFinding:
-    given = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
-    given.apply_defaults()
-    asked = given.arguments
-    if asked["training"] and asked["dropout_p"]:
-        return _dropped(name, asked["dropout_p"])
-    asked |= {"need_weights": True, "average_attn_weights": False}
-    again, weights = F.multi_head_attention_forward(*given.args, **given.kwargs)
+    bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    if bound.arguments["training"] and bound.arguments["dropout_p"]:
+        return _dropped(name, bound.arguments["dropout_p"])
+    bound.arguments |= {"need_weights": True, "average_attn_weights": False}
+    again, weights = F.multi_head_attention_forward(*bound.args, **bound.kwargs)
     assert weights is not None
     return _checked(name, weights, again, result[0])
 
@@ -241,10 +169,10 @@ def _native_arguments(
 def _native_multi_head(
     name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
 ) -> AttentionFinding:
-    given = inspect.signature(_native_arguments).bind(*args, **kwargs)
-    given.apply_defaults()
-    given.arguments |= {"need_weights": True, "average_attn_weights": False}
-    again, weights = function(*given.args, **given.kwargs)
+    bound = inspect.signature(_native_arguments).bind(*args, **kwargs)
+    bound.apply_defaults()
+    bound.arguments |= {"need_weights": True, "average_attn_weights": False}
+    again, weights = function(*bound.args, **bound.kwargs)
     return _checked(name, weights, again, result[0])
 
 
@@ -280,3 +208,77 @@ def _checked(name: str, weights: Tensor, again: Tensor, output: Tensor) -> Atten
         f" {difference:.2g} of its largest entry; up to {tolerance:g} is rounding"
     )
     return AttentionFinding(None, name, reason)
+
+
+class AttentionTracker:
+    """Finds the weights of attention in the calls of functions, one call after the other."""
+
+    def __init__(self) -> None:
+        self._followed = WeakTensorKeyDictionary()  # to the weights as the softmax returned them
+
+    def find(
+        self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
+    ) -> Iterator[AttentionFinding]:
+        """Yield the attention that a call of ``function`` (plainly called ``name``) shows."""
+        if any(is_functorch_tensor(tensor) for _, tensor in walk(result)):
+            if name in KERNELS:
+                yield AttentionFinding(None, name, FUNCTORCH_REASON)
+        elif name in _SOFTMAX and isinstance(result, Tensor) and result.ndim > 1:
+            self._follow(result, result.detach().clone())
+        elif name in _PASSES and isinstance(result, Tensor):
+            weights = self._weights(next(iter((*args, *kwargs.values())), None), result)
+            if weights is not None:
+                self._follow(result, weights)
+        elif name in _PRODUCTS:
+            factors = (*args, *kwargs.values())[_PRODUCTS[name] :]
+            factor = factors[0] if factors else None
+            factor = factor[0] if isinstance(factor, list | tuple) and factor else factor
+            yield from self._from_product(factor)
+        elif name in KERNELS:
+            with torch.no_grad():
+                try:
+                    yield KERNELS[name](name, function, args, kwargs, result)
+                except Exception as error:  # what is recomputed is hookscope's, not the model's
+                    cause = str(error).partition("\n")[0]
+                    yield AttentionFinding(
+                        None, name, f"inside {name}, and not to be recomputed: {cause}"
+                    )
+        elif name == _LAYER_KERNEL or ("attention" in name and isinstance(result, Tensor | tuple)):
+            yield AttentionFinding(None, name, f"inside {name}, which hookscope cannot recompute")
+
+    def _from_product(self, factor: Any) -> Iterator[AttentionFinding]:
+        weights = self._weights(factor)
+        if weights is not None and _adds_up(weights):
+            yield AttentionFinding(weights, VISIBLE_SOFTMAX)
+        elif weights is None and isinstance(factor, Tensor) and factor in self._followed:
+            yield AttentionFinding(
+                None, VISIBLE_SOFTMAX, "its weights were changed in place after the softmax"
+            )
+
+    def _follow(self, tensor: Tensor, weights: Tensor) -> None:
+        self._followed[tensor] = (weights, version_counter(tensor))
+
+    def _weights(self, tensor: Any, passed: Tensor | None = None) -> Tensor | None:
+        """The weights behind a tensor, unless it was changed since; ``passed`` is a function's own.
+
+        A function that works in place and hands weights on as they are (dropout in eval mode)
+        changes nothing.
+        """
+        if not isinstance(tensor, Tensor) or tensor not in self._followed:
+            return None
+        weights, version = self._followed[tensor]
+        changed = passed is not tensor and version_counter(tensor) != version
+        return None if changed else weights
+
+
+def _adds_up(weights: Tensor) -> bool:
+    """Whether the last dimension is what the softmax was over."""
+    wide = weights.double() if weights.device.type == "cpu" else weights.float()
+    blind = wide.isnan().all(-1)  # a query that may look at nothing
+    fine = (wide.sum(-1) - 1).abs() <= TOLERANCES.get(weights.dtype, 0)
+    return bool((fine | blind).all())
+
+
+def version_counter(tensor: Tensor) -> int | None:
+    """How often a tensor was changed in place; None for one that does not count it."""
+    return None if tensor.is_inference() else tensor._version

@@ -72,4 +72,4 @@ def is_building_block(module: nn.Module) -> bool:
     """
     kind = type(module)
     origin = getattr(kind, "_hookscope_class", f"{kind.__module__}.{kind.__qualname__}")
-    return origin.startswith(_BUILDING_BLOCKS) and next(module.children(), None) is None
+    return origin.startswith(_BUILDING_BLOCKS) and not list(module.children())

@@ -1,4 +1,4 @@
-"""Sees each function of PyTorch that a model calls, and records what it returned.
+"""Records what each function of PyTorch returned that a model calls.
 
 A function mode shows the calls as they were written: ``x + y``, ``torch.flatten``, ``F.gelu``, and
 those of scripted and exported models by their operators. What a function calls inside is not shown.
@@ -11,19 +11,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from hookscope.hooks.hook import as_hook, hook_depth
 from hookscope.hooks.layers import Layer, layers_of
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.ops.attention_weights import AttentionTracker, version_counter
 from hookscope.hooks.ops.op_names import is_building_block, plain_name
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import FunctionMode, HookSet, as_hook, hook_depth, inside_backward
 from hookscope.hooks.tensor_sink import RecordKey
+from hookscope.hooks.torch_state import FunctionMode, inside_backward
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import ATTENTION, OP, OP_GRAD
 from hookscope.tensors.interrupts import (
@@ -53,8 +54,8 @@ class _Frame:
         return name if self.uses[name] == 1 else f"{name}:{self.uses[name]}"
 
 
-class _Here(threading.local):
-    """What runs on this thread; ``mode`` ends the function mode that is in force."""
+class _ThreadState(threading.local):
+    """What runs on this thread; ``mode`` is the function mode that is in force."""
 
     def __init__(self) -> None:
         self.frames: list[_Frame] = []
@@ -62,110 +63,120 @@ class _Here(threading.local):
 
 
 class _Mode(TorchFunctionMode):
-    def __init__(self, watch: OpRecorder) -> None:
+    def __init__(self, recorder: OpRecorder) -> None:
         super().__init__()
-        self._watch = watch
+        self._recorder = recorder
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # within it the mode is not in force
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
-        return self._watch.call(func, args, kwargs or {})
+        return self._recorder.call(func, args, kwargs or {})
 
 
 @signal_safe_contextmanager
 def record_ops(recorder: Recorder) -> Iterator[list[dict[str, Any]]]:
-    """Let ``recorder`` keep operators and attention within the block, if these are of its kinds.
+    """Let ``recorder`` record operators and attention in the block, if these are of its kinds.
 
-    Enter it after the recorder. Yields the list that will tell of attention what a file holds of
-    it: ``key``, ``from`` (where its weights come from), ``difference`` and ``tolerance``.
+    Enter it after the recorder. Yields the list that will hold the metadata of attention: ``key``,
+    ``from`` (where its weights come from), ``difference`` and ``tolerance``.
     """
     if not recorder.kinds & {OP, OP_GRAD, ATTENTION}:
         yield []
         return
-    with OpRecorder(recorder) as watch:
-        yield watch.told
+    with OpRecorder(recorder) as op_recorder:
+        yield op_recorder.attention_metadata
 
 
-class OpRecorder(SignalSafeContext["OpRecorder"]):
+class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
     """Records operators for a recorder while the ``with`` block runs."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.told: list[dict[str, Any]] = []
+        self.attention_metadata: list[dict[str, Any]] = []
         self._ops = bool(recorder.kinds & {OP, OP_GRAD})
         self._attention = AttentionTracker() if ATTENTION in recorder.kinds else None
         self._chosen = {layer.module for layer in recorder.layers}
-        self._calls: Counter[nn.Module] = Counter()
-        self._counting = threading.Lock()  # replicas of one model run on a thread each
-        self._here = _Here()
-        self._hooks = HookSet(recorder.model)
+        self._thread = _ThreadState()
 
     def _enter(self) -> OpRecorder:
-        with self._hooks.attaching() as hooks:
-            for layer in layers_of(self.recorder.model):
-                # First of all hooks before and last of all behind: what the model's own hooks
-                # compute, those of weight_norm for example, is within the call.
-                hooks.before(layer.module, partial(self._before, layer), first=True)
-                hooks.after(layer.module, partial(self._after, layer), always=True)
+        # First: what the model's own hooks compute, those of weight_norm for example, is within
+        # the call.
+        self.recorder.calls.subscribe(self, layers_of(self.recorder.model), first=True)
         return self
 
     def _leave(self, *error: object) -> None:
-        self._hooks.__exit__(None, None, None)
-        self._here.frames.clear()
+        self.recorder.calls.unsubscribe(self)
+        self._thread.frames.clear()
         self._leave_mode()  # after Ctrl-C no hook of the module was called
 
-    def _before(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any) -> None:
-        again = inside_backward()  # activation checkpointing: not a new call
-        with self._counting:
-            self._calls[layer.module] += not again
-            call = 0 if again else self._calls[layer.module]
+    def before_call(self, call: ModuleCall) -> _Frame:
+        """Watch the functions that a call uses."""
         outside = hook_depth() - 1  # of the hook that this is
-        self._here.frames.append(_Frame(layer, call, is_building_block(layer.module), outside))
-        if self._here.mode is None and not again:
+        frame = _Frame(call.layer, call.number, is_building_block(call.layer.module), outside)
+        self._thread.frames.append(frame)
+        if self._thread.mode is None and not call.recomputed:
             self._enter_mode()
+        return frame
 
-    def _after(self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        frames = self._here.frames
-        if any(frame.layer is layer for frame in frames):
-            while frames.pop().layer is not layer:  # of those inside it that Ctrl-C left behind
-                pass
-        if not frames:
+    def after_call(self, call: ModuleCall, frame: _Frame) -> None:
+        """Watch the functions of the surrounding call again, if there is one."""
+        self._close(frame)
+        if not self._thread.frames:
             self._leave_mode()
+
+    def abandon_call(self, call: ModuleCall, frame: _Frame) -> None:
+        """Forget a call that an interrupt ended."""
+        self._close(frame)
+        mode = self._thread.mode
+        # What the caller has put in force since stays; then ours ends with the recording.
+        if not self._thread.frames and mode is not None and mode.is_innermost:
+            self._leave_mode()
+
+    def _close(self, frame: _Frame) -> None:
+        frames = self._thread.frames
+        if any(other is frame for other in frames):
+            while frames.pop() is not frame:
+                pass
 
     @uninterrupted
     def _enter_mode(self) -> None:
         mode = FunctionMode(_Mode(self))
         mode.__enter__()
-        self._here.mode = mode
+        self._thread.mode = mode
 
     @uninterrupted
     def _leave_mode(self) -> None:
-        mode, self._here.mode = self._here.mode, None
+        mode, self._thread.mode = self._thread.mode, None
         if mode is not None:
             mode.__exit__(None, None, None)
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Call a function of PyTorch, and record its result if the model itself called it."""
-        frames = self._here.frames
+        frames = self._thread.frames
         name = plain_name(function)
         idle = not name or not frames or not frames[-1].call
         if idle or hook_depth() > frames[-1].depth or inside_backward():
+            return function(*args, **kwargs)
+        records = self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen
+        if not records and self._attention is None:
             return function(*args, **kwargs)
         # Held, so that no id is used again.
         held = [tensor for _, tensor in walk((args, kwargs), whole=True)]
         given = {id(tensor): version_counter(tensor) for tensor in held}
         result = function(*args, **kwargs)
-        if self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen:
+        if records:
             shown = args[0] if name == "setitem" else result
-            as_hook(self._keep, frames[-1], name, shown, given, kwargs.get("inplace") is True)
+            as_hook(
+                self._record_result, frames[-1], name, shown, given, kwargs.get("inplace") is True
+            )
         if self._attention is not None:
             place = next((f for f in reversed(frames) if not f.block), frames[0])
-            as_hook(self._look, place, name, function, args, kwargs, result)
+            as_hook(self._record_attention, place, name, function, args, kwargs, result)
         return result
 
-    def _keep(
+    def _record_result(
         self,
         frame: _Frame,
         name: str,
@@ -186,10 +197,10 @@ class OpRecorder(SignalSafeContext["OpRecorder"]):
         use = frame.next(name) if new else ""
         for path, tensor in new:
             what = ".".join((use, *path))
-            self._keep_one(frame, what, tensor)
+            self._store(frame, what, tensor)
 
-    def _keep_one(self, frame: _Frame, what: str, tensor: Tensor) -> None:
-        """Record a tensor, or listen to it.
+    def _store(self, frame: _Frame, what: str, tensor: Tensor) -> None:
+        """Record a tensor, or watch its gradient.
 
         No clone is handed on: a hook on the tensor itself gets the gradient with respect to the
         value that it has now, whatever is done to it in place afterwards.
@@ -200,24 +211,27 @@ class OpRecorder(SignalSafeContext["OpRecorder"]):
         if OP in self.recorder.kinds:
             for path, part in walk(tensor):
                 name = ".".join((what, *path))
-                sink.keep(RecordKey(frame.layer, frame.call, name, OP), part)
+                sink.store(RecordKey(frame.layer, frame.call, name, OP), part)
         if OP_GRAD in self.recorder.kinds:
-            slot = RecordKey(frame.layer, frame.call, f"{what}.grad", OP_GRAD)
-            if sink.can_listen(slot, tensor):
-                sink.listen(slot, tensor)
+            key = RecordKey(frame.layer, frame.call, f"{what}.grad", OP_GRAD)
+            watcher = self.recorder.gradients.watcher
+            if watcher.can_watch(key, tensor):
+                watcher.watch(key, tensor)
 
-    def _look(self, frame: _Frame, *called: Any) -> None:
+    def _record_attention(self, frame: _Frame, *called: Any) -> None:
         """Record the weights of attention, or why there are none, of a call in ``frame``."""
         assert self._attention is not None
-        for finding in self._attention.see(*called):
+        for finding in self._attention.find(*called):
             if frame.layer.module in self._chosen:
                 layer, call, what = frame.layer, frame.call, frame.next(ATTENTION)
-                slot = RecordKey(layer, call, what, ATTENTION)
+                key = RecordKey(layer, call, what, ATTENTION)
                 if finding.weights is None:
-                    self.recorder.sink.mark_absent(slot, finding.reason)
+                    self.recorder.sink.mark_absent(key, finding.reason)
                     continue
-                self.recorder.sink.keep(slot, finding.weights)
-                self.told.append({"key": key_of(layer.name, call, what), **finding.to_json()})
+                self.recorder.sink.store(key, finding.weights)
+                self.attention_metadata.append(
+                    {"key": key_of(layer.name, call, what), **finding.to_json()}
+                )
 
 
 def _is_changed(tensor: Tensor, before: int | None, name: str, inplace: bool) -> bool:

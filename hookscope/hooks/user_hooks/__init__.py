@@ -1,1 +1,1 @@
-"""The user's own hooks: the words, the functions, where they are attached, what they emit."""
+"""User hooks: loading them, binding them to layers, and what they emit."""

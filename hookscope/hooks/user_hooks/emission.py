@@ -1,4 +1,4 @@
-"""What a hook of the user's own hands over to be recorded: ``hookscope.emit``."""
+"""``hookscope.emit``: a user hook records a value of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One hook of the user's own at one layer: when it is called, with what, and what becomes of it.
+"""User hooks bound to layers: when each is called, with what, and what its result replaces.
 
 For gradients no module backward hook of PyTorch's is used, since those crash models that work in
 place; see ``hookscope.tensors.gradient_gate``.
@@ -7,20 +7,20 @@ place; see ``hookscope.tensors.gradient_gate``.
 from __future__ import annotations
 
 import logging
-import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hookscope.errors import CheckFailed, HookError, HookscopeError
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.registry import HookSet, inside_backward
-from hookscope.hooks.tensor_sink import CaptureSink, RecordKey
+from hookscope.hooks.registry import CallRegistry, HookSet
+from hookscope.hooks.tensor_sink import RecordKey, TensorSink
 from hookscope.hooks.user_hooks.emission import CURRENT_HOOK, EmitCallback, HookContext
 from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.sources.user_code import function_file
@@ -30,6 +30,7 @@ from hookscope.specs.choices import (
     FORWARD,
     FORWARD_PRE,
     GRADIENT_HOOKS,
+    ON_TENSOR,
     STEP_HOOKS,
     STEP_PRE,
 )
@@ -38,40 +39,21 @@ from hookscope.tensors.gradient_gate import BackwardHookPair, Grads, insert_grad
 from hookscope.tensors.interrupts import signal_safe_contextmanager
 from hookscope.tensors.nested import map_tensors, outline
 
-
-class _UnderWay(threading.local):
-    """The calls of a layer that are under way on this thread, each between its two gates."""
-
-    def __init__(self) -> None:
-        self.ways: list[BackwardHookPair] = []
+log = logging.getLogger("hookscope")
 
 
-class HookBinding:
-    """One hook at one layer: called, watched, and what it returns put in place."""
+class HookBinding(CallSubscriber):
+    """One hook at one layer: calls it, checks what it returns and puts that in place."""
 
-    def __init__(self, hook: UserHook, layer: Layer, keep: EmitCallback | None) -> None:
+    def __init__(
+        self, hook: UserHook, layer: Layer, calls: CallRegistry, keep: EmitCallback | None
+    ) -> None:
         self.hook = hook
         self.layer = layer
+        self.calls = calls
         self.keep = keep
         self.runs = 0
         self.open = True
-        self._calls = 0
-        self._under_way = _UnderWay()
-        self._includes_this_thread: Callable[[], bool] = lambda: False
-
-    def attach(self, hook_set: HookSet) -> None:
-        """Attach to the layer what this kind of hook needs."""
-        self._includes_this_thread = hook_set.threads.includes_current_thread
-        module, kind = self.layer.module, self.hook.kind
-        if kind == FORWARD_PRE:
-            hook_set.before(module, self._before)
-        elif kind == FORWARD:
-            hook_set.after(module, self._after)
-        elif kind == BACKWARD:
-            hook_set.before(module, self._lend)
-            hook_set.after(module, self._take_back, always=True)
-        else:
-            hook_set.after(module, self._gate_output)
 
     def attach_to_step(self, hook_set: HookSet, optimizer: torch.optim.Optimizer) -> None:
         """Attach to the step of an optimizer, before or after it."""
@@ -81,74 +63,54 @@ class HookBinding:
                 return None
             result = self._run(1, step, args, kwargs)
             if result is not None and pre:
-                self._demand_same((args, kwargs), result)
+                self._check_same((args, kwargs), result)
             return result
 
         pre = self.hook.kind == STEP_PRE
         hook_set.around_step(optimizer, *((call, None) if pre else (None, call)))
 
-    def _before(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if not self.open:
-            return None
-        result = self._run(self._number(), module, args)
-        if result is None:
-            return None
-        result = result if isinstance(result, tuple) else (result,)
-        self._demand_same(args, result)
-        return result, kwargs
+    def before_call(self, call: ModuleCall) -> BackwardHookPair | None:
+        """Run a hook of the kind forward_pre; let the gradients at the inputs pass a gate."""
+        module, number = call.module, call.number
+        if self.hook.kind == FORWARD_PRE:
+            result = self._run(number, module, call.args)
+            if result is not None:
+                result = result if isinstance(result, tuple) else (result,)
+                self._check_same(call.args, result)
+                call.args = result
+        elif self.hook.kind == BACKWARD:
+            pair = BackwardHookPair(lambda into, out: self._back(number, into, module, into, out))
+            call.args = pair.enter(call.args)
+            return pair
+        return None
 
-    def _after(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        if not self.open:
-            return None
-        result = self._run(self._number(), module, args, output)
-        if result is not None:
-            self._demand_same(output, result)
-        return result
-
-    def _gate_output(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        number = self._number()
-
-        def on_tensor(grads: Grads) -> Grads:
-            return self._back(number, grads)
-
-        def on_output(grads: Grads) -> Grads:
-            return self._back(number, grads, module, grads)
-
-        if self.hook.kind == BACKWARD_PRE:
-            return insert_gradient_gate(output, on_output)
-        return _map_each(output, on_tensor)
-
-    def _lend(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        number = self._number()
-        way = BackwardHookPair(lambda into, out: self._back(number, into, module, into, out))
-        self._under_way.ways.append(way)
-        return way.enter(args), kwargs
-
-    def _take_back(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        if not self._under_way.ways:  # attached while the module was running
-            return None
-        return self._under_way.ways.pop().leave(output)
-
-    def _number(self) -> int:
-        """Which call of the layer this is; 0 where a backward pass only runs it again."""
-        if inside_backward():
-            return 0
-        self._calls += 1
-        return self._calls
+    def after_call(self, call: ModuleCall, pair: BackwardHookPair | None) -> None:
+        """Run a hook of the kind forward; let the gradients at the outputs pass a gate."""
+        module, number = call.module, call.number
+        if pair is not None:
+            call.output = pair.leave(call.output)
+        elif call.failed:
+            return
+        elif self.hook.kind == FORWARD:
+            result = self._run(number, module, call.args, call.output)
+            if result is not None:
+                self._check_same(call.output, result)
+                call.output = result
+        elif self.hook.kind == BACKWARD_PRE:
+            call.output = insert_gradient_gate(
+                call.output, lambda grads: self._back(number, grads, module, grads)
+            )
+        elif self.hook.kind == ON_TENSOR:
+            call.output = map_tensors(
+                call.output,
+                lambda path, tensor: insert_gradient_gate(
+                    tensor, lambda grads: self._back(number, grads)
+                ),
+            )
 
     def _back(self, number: int, grads: Grads, *arguments: Any) -> Grads:
-        """Show gradients to the hook, and return those that go on; a lone ``grad`` is its own."""
-        if not self.open or not self._includes_this_thread():
+        """Call the hook with gradients; return those that the backward pass continues with."""
+        if not self.open or not self.calls.hooks.threads.includes_current_thread():
             return grads
         if not arguments:
             arguments = grads
@@ -156,7 +118,7 @@ class HookBinding:
         if result is None:
             return grads
         result = result if isinstance(result, tuple) else (result,)
-        self._demand_same(grads, result)
+        self._check_same(grads, result)
         return result
 
     def _run(self, number: int, *arguments: Any) -> Any:
@@ -180,39 +142,31 @@ class HookBinding:
         said = error.message if isinstance(error, HookscopeError) else str(error)
         cause = f"{type(error).__name__}: {said}".strip().rstrip(".!:")
         return HookError(
-            f"The hook {self.hook.label} failed in {where}{self._place(number)}: {cause}.",
+            f"The hook {self.hook.label} failed in {where}{self._location(number)}: {cause}.",
             self.layer.name,
             "Every hook was taken off. HOOKSCOPE_DEBUG=1 shows the whole traceback.",
         )
 
-    def _place(self, number: int) -> str:
+    def _location(self, number: int) -> str:
         if self.hook.kind in STEP_HOOKS:
             return f"{'before' if self.hook.kind == STEP_PRE else 'after'} the optimizer's step"
         call = f", call {number}" if number > 1 else ""
         return f"at layer {self.layer.name} ({self.layer.type}{call})"
 
-    def _demand_same(self, old: Any, new: Any) -> None:
+    def _check_same(self, old: Any, new: Any) -> None:
         if outline(old) == outline(new):
             return
         raise HookError(
             f"The hook {self.hook.label} returned {outline(new)} in place of {outline(old)}"
-            f" {self._place(1)}.",
+            f" {self._location(1)}.",
             self.layer.name,
             "Return a value of the same structure and shapes, or None to leave it as it is.",
         )
 
 
-def _map_each(output: Any, function: Callable[[Grads], Grads]) -> Any:
-    """Put a gate of its own before each tensor of ``output``."""
-    return map_tensors(output, lambda path, tensor: insert_gradient_gate(tensor, function))
-
-
-log = logging.getLogger("hookscope")
-
-
 @signal_safe_contextmanager
 def attach_user_hooks(
-    model: nn.Module,
+    calls: CallRegistry,
     hooks: Iterable[UserHook],
     recorder: Recorder | None = None,
     optimizer: torch.optim.Optimizer | None = None,
@@ -221,32 +175,35 @@ def attach_user_hooks(
 
     Without a recorder nothing that they emit is kept.
     """
-    keep = None if recorder is None else partial(_keep, recorder.sink)
-    fittings = {hook: [HookBinding(hook, layer, keep) for layer in hook.layers] for hook in hooks}
-    every = [fitting for fitted in fittings.values() for fitting in fitted]
+    keep = None if recorder is None else partial(_emit, recorder.sink)
+    by_hook = {
+        hook: [HookBinding(hook, layer, calls, keep) for layer in hook.layers] for hook in hooks
+    }
+    bindings = [binding for bound in by_hook.values() for binding in bound]
+    backward = [binding for binding in bindings if binding.hook.kind in GRADIENT_HOOKS]
+    others = [binding for binding in bindings if binding not in backward]
     try:
-        with HookSet(model) as hook_set:
-            back = [fitting for fitting in every if fitting.hook.kind in GRADIENT_HOOKS]
-            others = [fitting for fitting in every if fitting not in back]
-            for fitting in (*others, *reversed(back)):  # a gradient meets first what came last
-                if fitting.hook.kind not in STEP_HOOKS:
-                    fitting.attach(hook_set)
+        with HookSet(calls.model) as hook_set:
+            for binding in (*others, *reversed(backward)):  # a gradient meets the last one first
+                if binding.hook.kind not in STEP_HOOKS:
+                    calls.subscribe(binding, [binding.layer])
                 elif optimizer is not None:
-                    fitting.attach_to_step(hook_set, optimizer)
+                    binding.attach_to_step(hook_set, optimizer)
             yield
     finally:
-        for fitting in every:
-            fitting.open = False
+        for binding in bindings:
+            binding.open = False
+            calls.unsubscribe(binding)
     if keep is not None:
-        for hook, fitted in fittings.items():
-            _tell(hook, [fitting.runs for fitting in fitted])
+        for hook, bound in by_hook.items():
+            _log_runs(hook, [binding.runs for binding in bound])
 
 
-def _keep(sink: CaptureSink, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
-    sink.keep(RecordKey(layer, call, name, EMITTED), tensor)
+def _emit(sink: TensorSink, layer: Layer, call: int, name: str, tensor: Tensor) -> None:
+    sink.store(RecordKey(layer, call, name, EMITTED), tensor)
 
 
-def _tell(hook: UserHook, runs: list[int]) -> None:
+def _log_runs(hook: UserHook, runs: list[int]) -> None:
     if not any(runs):
         log.warning("hook %s (%s) never ran at any of %d layers", hook.label, hook.kind, len(runs))
         return

@@ -1,4 +1,4 @@
-"""From what the user calls hooks to functions, each bound to its layers and its moment."""
+"""Load user hooks: from files and functions to hooks of a kind, bound to layers."""
 
 from __future__ import annotations
 
@@ -70,27 +70,27 @@ def load_user_hooks(
     Raises:
         RequestError, ModelError, LayerError: a word, file, function, argument or glob is wrong.
     """
-    wanted = [_parsed(glob, one) for glob, one in _pairs(hooks)]
-    kinds = resolve_hook_kinds(kinds, len(wanted), verb=verb)
-    if arguments and not wanted:
+    parsed = [_parsed(glob, hook) for glob, hook in _pairs(hooks)]
+    kinds = resolve_hook_kinds(kinds, len(parsed), verb=verb)
+    if arguments and not parsed:
         raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
-    for (glob, _), kind in zip(wanted, kinds, strict=True):
+    for (glob, _), kind in zip(parsed, kinds, strict=True):
         if kind in STEP_HOOKS and glob is not None:
             raise RequestError(
                 f"A hook of kind {kind!r} is bound to no layer, and {glob!r} names some.",
                 "Give it without a glob: it runs once, with the optimizer.",
             )
-    found = iter(load_functions([one for _, one in wanted if isinstance(one, FunctionSpec)]))
-    functions = [next(found) if isinstance(one, FunctionSpec) else one for _, one in wanted]
+    loaded = iter(load_functions([spec for _, spec in parsed if isinstance(spec, FunctionSpec)]))
+    functions = [next(loaded) if isinstance(x, FunctionSpec) else x for _, x in parsed]
     bound = bind_arguments(functions, arguments, [_CALLED_WITH[kind] for kind in kinds])
-    made = []
-    for (glob, one), kind, function in zip(wanted, kinds, bound, strict=True):
-        file = (
-            one.home if isinstance(one, FunctionSpec) and one.in_file else function_file(function)
-        )
-        label = one.word if isinstance(one, FunctionSpec) else function_name(function)
-        made.append(UserHook(label, kind, function, file, glob))
-    return tuple(made)
+    user_hooks = []
+    for (glob, spec), kind, function in zip(parsed, kinds, bound, strict=True):
+        label, file = function_name(function), function_file(function)
+        if isinstance(spec, FunctionSpec):
+            label = spec.word
+            file = spec.home if spec.in_file else file
+        user_hooks.append(UserHook(label, kind, function, file, glob))
+    return tuple(user_hooks)
 
 
 def bind_user_hooks(
@@ -102,12 +102,12 @@ def bind_user_hooks(
         LayerError: a glob matches nothing.
     """
 
-    def places(hook: UserHook) -> tuple[Layer, ...]:
+    def layers_of_hook(hook: UserHook) -> tuple[Layer, ...]:
         if hook.kind in STEP_HOOKS:
             return (Layer(ROOT, model),)
         return layers if hook.glob is None else select(model, [hook.glob], word=word)
 
-    return tuple(replace(hook, layers=places(hook)) for hook in hooks)
+    return tuple(replace(hook, layers=layers_of_hook(hook)) for hook in hooks)
 
 
 def _pairs(hooks: Hooks) -> list[tuple[str | None, Any]]:
@@ -115,18 +115,18 @@ def _pairs(hooks: Hooks) -> list[tuple[str | None, Any]]:
         return list(hooks.items())
     if isinstance(hooks, str) or callable(hooks):
         return [(None, hooks)]
-    return [(None, one) for one in hooks]
+    return [(None, hook) for hook in hooks]
 
 
-def _parsed(glob: str | None, one: Any) -> tuple[str | None, FunctionSpec | Function]:
-    if isinstance(one, str):
-        word = parse_hook(one if glob is None else f"{glob}={one}")
-        return word.glob, word.function
-    if not callable(one):
+def _parsed(glob: str | None, hook: Any) -> tuple[str | None, FunctionSpec | Function]:
+    if isinstance(hook, str):
+        spec = parse_hook(hook if glob is None else f"{glob}={hook}")
+        return spec.glob, spec.function
+    if not callable(hook):
         raise RequestError(
-            f"{type(one).__name__} is no hook.", "Give a function, or FILE.py:FUNCTION."
+            f"{type(hook).__name__} is no hook.", "Give a function, or FILE.py:FUNCTION."
         )
-    return glob, one
+    return glob, hook
 
 
 def describe_hooks(hooks: Iterable[UserHook]) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Comparisons of captures: which tensors belong together, how far they differ."""
+"""Comparisons of captures: which tensors are paired, and how much they differ."""

@@ -1,4 +1,4 @@
-"""What came of comparing two recordings or two models, as data."""
+"""The result of comparing two recordings or two models, as data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# How a pair was found.
+# How a pair was matched.
 BY_NAME, BY_MAP, BY_ORDER = "name", "map", "order"
-# What a pair is: the same numbers, within tolerance, beyond it.
+# The verdict on a pair: the same numbers, within tolerance, beyond tolerance.
 EQUAL, CLOSE, DIFFERS = "equal", "close", "differs"
 
 
@@ -17,16 +17,16 @@ class ErrorMetrics:
     """How two tensors of one shape differ; A's is the reference.
 
     Attributes:
-        max_abs: largest |a - b|; NaN is left out. None where nothing can be compared.
-        max_rel: largest |a - b| / |a|; infinite where a is 0 and b is not.
+        max_abs: largest |a - b|, without NaN; None if no entries can be compared.
+        max_rel: largest |a - b| / |a|; infinite if a is 0 and b is not.
         cosine: of the angle between the two, as vectors of real numbers; None if either is zero.
         snr: signal-to-noise ratio in decibels, 10 log10(sum |a|^2 / sum |a - b|^2); infinite for
-            equal tensors. Entries that are not finite on both sides are in neither of these two.
-        beyond: how many entries lie beyond the tolerance.
-        unequal: how many are not the same number.
-        nan_a: how many are NaN in A alone.
-        nan_b: how many are NaN in B alone.
-        nan_both: how many are NaN in both.
+            equal tensors. ``cosine`` and ``snr`` use only entries that are finite in both.
+        beyond: number of entries beyond the tolerance.
+        unequal: number of entries that are not the same number.
+        nan_a: number of entries that are NaN only in A.
+        nan_b: number of entries that are NaN only in B.
+        nan_both: number of entries that are NaN in both.
     """
 
     max_abs: float | None = None
@@ -49,12 +49,14 @@ class TensorComparison:
         other: the partner's name in B.
         by: how they were matched: ``name``, ``map`` or ``order``.
         type: class name of the module in A.
-        shapes: of the two; ``dtypes`` likewise.
-        numel: entries of A's tensor.
+        shapes: of the two tensors.
+        dtypes: of the two tensors.
+        numel: number of entries of A's tensor.
         figures: how they differ.
-        atol: absolute tolerance of this pair, for its dtypes; ``rtol`` is the relative one.
+        atol: absolute tolerance for the dtypes of this pair.
+        rtol: relative tolerance.
         verdict: ``equal``, ``close`` (within tolerance) or ``differs``.
-        reason: why they differ, where that is more than numbers.
+        reason: why they differ, if not only by their numbers.
     """
 
     key: str
@@ -72,7 +74,7 @@ class TensorComparison:
 
     @property
     def share(self) -> float | None:
-        """Share of entries beyond the tolerance, from 0 to 1; None where shapes differ."""
+        """Share of entries beyond the tolerance, from 0 to 1; None if the shapes differ."""
         if self.shapes[0] != self.shapes[1]:
             return None
         return self.figures.beyond / self.numel if self.numel else 0.0
@@ -95,14 +97,16 @@ class UnmatchedTensor:
 
 @dataclass(frozen=True)
 class Diff:
-    """What came of a comparison.
+    """The result of a comparison.
 
     Attributes:
         rows: the pairs, in A's order of execution.
-        only_a: tensors of A that have no partner, in its order; ``only_b`` those of B.
-        strict: whether those count as differences.
-        equal_nan: whether NaN in both was taken as equal.
-        a: where A came from: its file, model, weights, inputs, versions. ``b`` likewise.
+        only_a: tensors of A without a partner, in A's order.
+        only_b: tensors of B without a partner, in B's order.
+        strict: whether tensors without a partner count as differences.
+        equal_nan: whether NaN in both counts as equal.
+        a: where A came from: its file, model, weights, inputs, versions.
+        b: where B came from.
     """
 
     rows: tuple[TensorComparison, ...]
@@ -120,7 +124,7 @@ class Diff:
 
     @property
     def first(self) -> TensorComparison | None:
-        """The first pair in A's order that lies beyond the tolerance."""
+        """The first pair in A's order that is beyond the tolerance."""
         return next((row for row in self.rows if row.verdict == DIFFERS), None)
 
     @property
@@ -130,9 +134,9 @@ class Diff:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many pairs are ``equal``, ``close`` and ``differs``."""
-        found = Counter(row.verdict for row in self.rows)
-        return {verdict: found[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
+        """The number of pairs with each verdict: ``equal``, ``close`` and ``differs``."""
+        counts = Counter(row.verdict for row in self.rows)
+        return {verdict: counts[verdict] for verdict in (EQUAL, CLOSE, DIFFERS)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict."""
@@ -146,6 +150,6 @@ class Diff:
             "strict": self.strict,
             "equal_nan": self.equal_nan,
             "rows": [row.to_json() for row in self.rows],
-            "only_a": [asdict(one) for one in self.only_a],
-            "only_b": [asdict(one) for one in self.only_b],
+            "only_a": [asdict(tensor) for tensor in self.only_a],
+            "only_b": [asdict(tensor) for tensor in self.only_b],
         }

@@ -1,4 +1,4 @@
-"""Which tensor of A belongs to which of B: by name, by a map of names, by order and shape."""
+"""Pairs of tensors of A and B, matched by name, by a map of names, or by order and shape."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from hookscope.results.records import Record, key_of
 from hookscope.specs import patterns
 from hookscope.specs.suggestions import did_you_mean
 
+RecordTest = Callable[[Record], bool]
+
 
 @dataclass(frozen=True)
 class RecordMatches:
-    """Pairs in A's order, each with how it was found, and what remains of each side."""
+    """Pairs in A's order, each with how it was matched, and the unmatched records of each side."""
 
     pairs: tuple[tuple[Record, Record, str], ...]
     only_a: tuple[Record, ...]
@@ -42,184 +44,187 @@ def match_records(
 ) -> RecordMatches:
     """Match the records of two recordings, each in its order of execution.
 
-    First what has the same key; then what has it once a prefix of A's module name is changed; then,
-    of what is left between the same two neighbours that are matched already, what follows in the
-    same order and has the same module type, kind and shape.
+    Records are matched by the same key, then by the same key after a prefix of A's module name is
+    replaced. Then unmatched records between the same two matched neighbours are matched if they
+    follow in the same order with the same module type, kind and shape.
 
     Args:
         a: A's records.
         b: B's records.
-        prefixes: prefixes of names in A and what stands for them in B.
+        prefixes: prefixes of names in A and their replacements in B.
 
     Raises:
         RequestError: no name in A begins with one of ``prefixes``.
     """
-    _demand_use(prefixes, a)
-    left = {record.key: record for record in b}
-    found: dict[str, tuple[Record, str]] = {}
+    _check_prefixes(prefixes, a)
+    unmatched = {record.key: record for record in b}
+    partners: dict[str, tuple[Record, str]] = {}
     for record in a:
-        if record.key in left:
-            found[record.key] = left.pop(record.key), BY_NAME
+        if record.key in unmatched:
+            partners[record.key] = unmatched.pop(record.key), BY_NAME
     for record in a:
-        other = key_of(_mapped(record.module, prefixes), record.call, record.what)
-        if record.key not in found and other in left:
-            found[record.key] = left.pop(other), BY_MAP
-    for one, two in _in_order(a, b, {key: other.key for key, (other, _) in found.items()}):
-        found[one.key] = left.pop(two.key), BY_ORDER
-    pairs = tuple((record, *found[record.key]) for record in a if record.key in found)
-    return RecordMatches(pairs, tuple(r for r in a if r.key not in found), tuple(left.values()))
+        other = key_of(_replace_prefix(record.module, prefixes), record.call, record.what)
+        if record.key not in partners and other in unmatched:
+            partners[record.key] = unmatched.pop(other), BY_MAP
+    matched = {key: partner.key for key, (partner, _) in partners.items()}
+    for record_a, record_b in _match_by_order(a, b, matched):
+        partners[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
+    pairs = tuple((record, *partners[record.key]) for record in a if record.key in partners)
+    only_a = tuple(record for record in a if record.key not in partners)
+    return RecordMatches(pairs, only_a, tuple(unmatched.values()))
 
 
-def _demand_use(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:
+def _check_prefixes(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:
+    """Raise RequestError for a prefix with which no name in A begins."""
     names = list(dict.fromkeys(record.module for record in a))
     for old in prefixes:
-        if not any(_begins(name, old) for name in names):
+        if not any(_has_prefix(name, old) for name in names):
             raise RequestError(
                 f"No layer of A begins with {old!r}.",
                 did_you_mean(old, names) or "--map wants OLD=NEW, OLD in A and NEW in B.",
             )
 
 
-def _begins(name: str, old: str) -> bool:
-    return not old or name == old or name.startswith(f"{old}.")
+def _has_prefix(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(f"{prefix}.")
 
 
-def _mapped(module: str, prefixes: Mapping[str, str]) -> str:
-    """The name with the longest prefix that it has changed; the model itself is an empty name."""
-    fitting = [old for old in prefixes if _begins(module, old)]
-    if not fitting:
+def _replace_prefix(module: str, prefixes: Mapping[str, str]) -> str:
+    """The name with its longest prefix replaced; the model itself is an empty name."""
+    matching = [old for old in prefixes if _has_prefix(module, old)]
+    if not matching:
         return module
-    old = max(fitting, key=len)
+    old = max(matching, key=len)
     rest = ("" if module == ROOT else module)[len(old) :].strip(".")
     return ".".join(part for part in (prefixes[old], rest) if part) or ROOT
 
 
-def _in_order(
-    a: Sequence[Record], b: Sequence[Record], found: Mapping[str, str]
+def _match_by_order(
+    a: Sequence[Record], b: Sequence[Record], matched: Mapping[str, str]
 ) -> list[tuple[Record, Record]]:
-    """Pairs of what is left, found between neighbours that are matched already."""
-    gaps_a = _gaps(a, found)
-    gaps_b = _gaps(b, {other: other for other in found.values()})
+    """Pairs of unmatched records between the same matched neighbours."""
+    gaps_a = _gaps(a, matched)
+    gaps_b = _gaps(b, {key: key for key in matched.values()})
     pairs: list[tuple[Record, Record]] = []
-    for place, lone_b in gaps_b.items():
-        lone_a = gaps_a[place]
-        looks_a, looks_b = ([_look(record) for record in lone] for lone in (lone_a, lone_b))
-        found_blocks = SequenceMatcher(None, looks_a, looks_b, autojunk=False).get_matching_blocks()
-        for block in found_blocks:
+    for neighbour, gap_b in gaps_b.items():
+        gap_a = gaps_a[neighbour]
+        features_a, features_b = ([_features(r) for r in gap] for gap in (gap_a, gap_b))
+        matcher = SequenceMatcher(None, features_a, features_b, autojunk=False)
+        for block in matcher.get_matching_blocks():
             pairs += zip(
-                lone_a[block.a : block.a + block.size],
-                lone_b[block.b : block.b + block.size],
+                gap_a[block.a : block.a + block.size],
+                gap_b[block.b : block.b + block.size],
                 strict=True,
             )
     return pairs
 
 
-def _gaps(records: Sequence[Record], found: Mapping[str, str]) -> dict[str, list[Record]]:
-    """What is left, by the key in B of the last matched one before it."""
+def _gaps(records: Sequence[Record], matched: Mapping[str, str]) -> dict[str, list[Record]]:
+    """Unmatched records, by the key in B of the last matched record before them."""
     gaps: dict[str, list[Record]] = defaultdict(list)
     before = ""
     for record in records:
-        if record.key in found:
-            before = found[record.key]
+        if record.key in matched:
+            before = matched[record.key]
         else:
             gaps[before].append(record)
     return gaps
 
 
-def _look(record: Record) -> tuple[str, str, str, tuple[int, ...]]:
+def _features(record: Record) -> tuple[str, str, str, tuple[int, ...]]:
     return record.type, record.kind, record.what, record.shape
-
-
-Test = Callable[[Record], bool]
 
 
 @dataclass(frozen=True)
 class LayerFilter:
-    """Layers by their names and types, as ``hookscope.hooks.selection`` has them for a model."""
+    """Selects records by layer name and type, as ``hookscope.hooks.selection`` selects modules."""
 
     layers: tuple[str, ...]
     types: tuple[str, ...]
     depth: int | None
 
     def __call__(self, record: Record) -> bool:
-        """Whether the record is of a chosen layer."""
-        adding, taking = patterns.split_exclusions(self.layers)
+        """Whether the record belongs to a selected layer."""
+        included, excluded = patterns.split_exclusions(self.layers)
         names = _names(record)
         return (
-            (not adding or _any(adding, names))
-            and not _any(taking, names)
+            (not included or _any_matches(included, names))
+            and not _any_matches(excluded, names)
             and (not self.types or any(fnmatchcase(record.type, kind) for kind in self.types))
             and (self.depth is None or _depth(record.module) <= self.depth)
         )
 
     def check_layers(self, records: Iterable[Record]) -> None:
-        """Demand that each pattern matches something.
+        """Check that each pattern and each type matches a record.
 
         Raises:
             LayerError: one does not.
         """
-        every = list(records)
-        for pattern in (p for signs in patterns.split_exclusions(self.layers) for p in signs):
-            if not any(_any([pattern], _names(record)) for record in every):
-                names = {name for record in every for name in _names(record)}
+        records = list(records)
+        included, excluded = patterns.split_exclusions(self.layers)
+        for pattern in (*included, *excluded):
+            if not any(_any_matches([pattern], _names(record)) for record in records):
+                names = {name for record in records for name in _names(record)}
                 raise LayerError(
                     f"No layer of A or B matches {pattern!r}.",
                     did_you_mean(pattern, sorted(names)) or "'hookscope show FILE' lists them.",
                 )
-        for kind in self.types:
-            if not any(fnmatchcase(record.type, kind) for record in every):
-                present = sorted({record.type for record in every})
+        for type in self.types:
+            if not any(fnmatchcase(record.type, type) for record in records):
+                present = sorted({record.type for record in records})
                 raise LayerError(
-                    f"No layer of A or B is of type {kind!r}.",
-                    did_you_mean(kind, present) or f"There are {', '.join(present)}.",
+                    f"No layer of A or B is of type {type!r}.",
+                    did_you_mean(type, present) or f"There are {', '.join(present)}.",
                 )
 
 
-def select_matches(matching: RecordMatches, of_a: Test, of_b: Test) -> RecordMatches:
-    """Keep the pairs whose layer in A is chosen, and of what has no partner what is chosen.
+def select_matches(
+    matches: RecordMatches, selects_a: RecordTest, selects_b: RecordTest
+) -> RecordMatches:
+    """Keep the pairs whose record in A is selected, and the selected unmatched records.
 
     Raises:
         RequestError: no pair is left.
     """
-    found = RecordMatches(
-        tuple(pair for pair in matching.pairs if of_a(pair[0])),
-        tuple(filter(of_a, matching.only_a)),
-        tuple(filter(of_b, matching.only_b)),
+    selected = RecordMatches(
+        tuple(pair for pair in matches.pairs if selects_a(pair[0])),
+        tuple(filter(selects_a, matches.only_a)),
+        tuple(filter(selects_b, matches.only_b)),
     )
-    if not found.pairs:
-        looked = f"{len(found.only_a)} tensors of A and {len(found.only_b)} of B"
+    if not selected.pairs:
+        counts = f"{len(selected.only_a)} tensors of A and {len(selected.only_b)} of B"
         raise RequestError(
-            f"Nothing of A has a partner in B, among {looked}.",
+            f"Nothing of A has a partner in B, among {counts}.",
             "Tell what a layer of A is called in B: --map OLD=NEW.",
         )
-    return found
+    return selected
 
 
 def build_diff(
-    matching: RecordMatches,
-    pairs: Iterable[TensorComparison],
+    matches: RecordMatches,
+    rows: Iterable[TensorComparison],
     *,
     strict: bool,
     equal_nan: bool,
     a: dict[str, Any],
     b: dict[str, Any],
 ) -> Diff:
-    """Put the comparison together."""
+    """Return the result of comparing the pairs of ``matches``."""
     only_a, only_b = (
         tuple(UnmatchedTensor(r.key, r.type, r.shape, r.dtype) for r in side)
-        for side in (matching.only_a, matching.only_b)
+        for side in (matches.only_a, matches.only_b)
     )
-    return Diff(tuple(pairs), only_a, only_b, strict, equal_nan, a, b)
+    return Diff(tuple(rows), only_a, only_b, strict, equal_nan, a, b)
 
 
 def _names(record: Record) -> tuple[str, ...]:
-    if record.kind.startswith("param"):  # its aliases are those of the parameter
+    if record.kind.startswith("param"):  # its aliases are names of the parameter
         return (record.module,)
     return (record.module, *record.aliases)
 
 
-def _any(words: Iterable[str], names: Iterable[str]) -> bool:
-    return any(patterns.compile_pattern(word)(name) for word in words for name in names)
+def _any_matches(globs: Iterable[str], names: Sequence[str]) -> bool:
+    return any(patterns.compile_pattern(glob)(name) for glob in globs for name in names)
 
 
 def _depth(name: str) -> int:

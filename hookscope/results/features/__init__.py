@@ -1,1 +1,1 @@
-"""What a run over a dataset wrote, without torch: opened, checked, or turned into a file."""
+"""Folders of features, as ``hookscope extract`` writes them: read, verified, exported."""

@@ -1,4 +1,4 @@
-"""A folder of features, opened: its keys as lazy arrays, the table of its inputs. Without torch."""
+"""An open folder of features: its keys as lazy arrays, and the table of its inputs."""
 
 from __future__ import annotations
 
@@ -11,57 +11,55 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.errors import RequestError, ResultsFileError, StoreError, cause
+from hookscope.errors import RequestError, ResultsFileError, cause
 from hookscope.results.features.folder import (
     INPUTS,
     MANIFEST,
-    PARTS,
-    PLAN,
     STATISTICS,
     STATISTICS_ONLY,
     damaged_file_error,
-    read_json,
 )
 from hookscope.results.features.lazy_rows import SCALE, LazyRows
 from hookscope.results.features.location import Location, parse_location
-from hookscope.results.features.manifest import read_parts
-from hookscope.results.features.manifest_schema import check_manifest, check_schema
+from hookscope.results.features.manifest import read_manifest
 from hookscope.results.features.shards import Shards
-from hookscope.specs.output_path import ADDRESS, holds_features
 from hookscope.specs.tensor_key import WHOLE, choose_keys
 
 if TYPE_CHECKING:
     from hookscope.results.features.torch_dataset import RowsDataset
 
+_BLOCK = 1 << 22  # bytes of the table of inputs that are read at a time
+
 
 class Features:
-    """What a run over a dataset wrote.
+    """The features that a run over a dataset wrote.
 
-    ``features["layer4"]`` are the rows of a layer (or of a key, ``layer4/output``) as an array
-    that lies on disk; ``len(features)`` is the number of rows.
+    ``features["layer4"]`` is the array of the rows of a layer (or of a key, ``layer4/output``),
+    which stays on disk. ``len(features)`` is the number of rows.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it is and how it came about, as ``manifest.json`` tells it.
-        rows: how many inputs there are, one row each.
-        keys: what is kept of each, in execution order.
+        folder: the folder of the features.
+        manifest: the content of ``manifest.json``: what the features are and how they were made.
+        rows: number of inputs, one row each.
+        keys: keys of the stored tensors, in execution order.
         inputs: where each row came from.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, sums: bool = False) -> None:
-        """Open the folder; with ``sums`` shards that are read are held against their CRC-32."""
-        place = parse_location(folder)
-        self.folder = str(place)
-        self.manifest = read_manifest(place)
+        """Open the folder; with ``sums`` the CRC-32 of a shard is checked before it is read."""
+        location = parse_location(folder)
+        self.folder = str(location)
+        self.manifest = read_manifest(location)
         self.rows = int(self.manifest["rows"])
         if (rows := sum(shard["rows"] for shard in self.manifest["shards"])) != self.rows:
-            raise damaged_file_error(place, MANIFEST, f"its shards hold {rows} of {self.rows} rows")
-        told = {str(one["key"]): one for one in self.manifest["keys"]}
-        scales = {key + SCALE for key in told}  # not listed; and if they were, no key of their own
-        self.keys = tuple(key for key in told if key not in scales)
-        self.inputs = InputTable(place, self.rows)
-        self._shapes = {key: tuple(told[key]["shape"]) for key in self.keys}
-        self._shards = Shards(place, self.manifest["shards"], sums)
+            problem = f"its shards hold {rows} of {self.rows} rows"
+            raise damaged_file_error(location, MANIFEST, problem)
+        entries = {str(entry["key"]): entry for entry in self.manifest["keys"]}
+        scales = {key + SCALE for key in entries}  # a scale belongs to its key, even if listed
+        self.keys = tuple(key for key in entries if key not in scales)
+        self.inputs = InputTable(location, self.rows)
+        self._shapes = {key: tuple(entries[key]["shape"]) for key in self.keys}
+        self._shards = Shards(location, self.manifest["shards"], sums)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Features, (self.folder,)
@@ -85,13 +83,13 @@ class Features:
             RequestError: there is none of that name, or several, or there are no rows.
             ResultsFileError: the first shard is missing or damaged.
         """
-        found = self.choose([word])
-        if len(found) > 1:
+        keys = self.choose([word])
+        if len(keys) > 1:
             raise RequestError(
-                f"{word!r} stands for {len(found)} keys in {self.folder}.",
-                f"Name one: {', '.join(found)}.",
+                f"{word!r} stands for {len(keys)} keys in {self.folder}.",
+                f"Name one: {', '.join(keys)}.",
             )
-        if any(one["reduce"] == STATISTICS_ONLY for one in self.manifest["keys"]):
+        if any(entry["reduce"] == STATISTICS_ONLY for entry in self.manifest["keys"]):
             file = f"{self.folder.rstrip('/')}/{STATISTICS}"
             raise RequestError(
                 f"{self.folder} holds statistics of all inputs, and no rows.",
@@ -101,32 +99,33 @@ class Features:
             raise RequestError(
                 f"{self.folder} holds no rows.", "Capture again, with an --input that is not empty."
             )
-        return LazyRows(self._shards, found[0], (self.rows, *self._shapes[found[0]]))
+        [key] = keys
+        return LazyRows(self._shards, key, (self.rows, *self._shapes[key]))
 
     def choose(self, words: Iterable[str]) -> list[str]:
-        """Return the keys that layers, keys or globs over them name; all of them if none is given.
+        """Return the keys that match layers, keys or globs of either; all keys if none is given.
 
         Raises:
-            RequestError: a word names none.
+            RequestError: a layer, key or glob matches no key.
         """
-        wanted = choose_keys(list(words), self.keys, self.folder) or [(k, WHOLE) for k in self.keys]
-        for key, index in wanted:
+        chosen = choose_keys(list(words), self.keys, self.folder) or [(k, WHOLE) for k in self.keys]
+        for key, index in chosen:
             if index != WHOLE:
                 raise RequestError(
                     f"A slice stands behind {key}, and whole keys are meant.",
-                    f'In Python: hookscope.open("{self.folder}")["{key}"][...].',
+                    f'In Python: hookscope.load("{self.folder}")["{key}"][...].',
                 )
-        return [key for key, _ in wanted]
+        return [key for key, _ in chosen]
 
     def dataset(self, word: str, *, with_path: bool = False) -> RowsDataset:
         """Return a ``torch.utils.data.Dataset`` of the rows of a layer or a key.
 
         Args:
             word: the layer or the key.
-            with_path: give with each row the path of its input.
+            with_path: return pairs of a row and the path of its input.
 
         Raises:
-            RequestError: there is no such key, or the inputs were no files and have no path.
+            RequestError: there is no such key, or the inputs were not files and have no path.
         """
         if with_path and self.rows and "path" not in self.inputs[0]:
             raise RequestError(
@@ -138,67 +137,22 @@ class Features:
         return RowsDataset(self[word], self.inputs if with_path else None)
 
 
-def read_manifest(place: Location) -> dict[str, Any]:
-    """Return the manifest of a finished folder.
-
-    Raises:
-        RequestError: there is no such folder, or no features in it.
-        ResultsFileError: the manifest is damaged.
-        StoreError: the run that makes it is not finished.
-    """
-    if ADDRESS not in place.word and not os.path.isdir(place.word):
-        what = "is a file" if os.path.exists(place.word) else "does not exist"
-        parent = os.path.dirname(place.word) or "."
-        if os.path.exists(place.word) and holds_features(parent):
-            raise RequestError(
-                f"{place} is a file in a folder of features, and the folder is wanted.",
-                f"Name the folder: {parent}/",
-            )
-        raise RequestError(
-            f"The folder {place} {what}.",
-            "Name a folder that 'hookscope extract' wrote.",
-        )
-    manifest = read_json(place, MANIFEST, old=True)
-    if manifest is None and any(name.startswith(PARTS) for name in place.names()):
-        try:
-            plan = read_json(place, PLAN) or {}
-        except ResultsFileError:  # the run that goes on says so
-            plan = {}
-        done = sum(part["rows"] for part in read_parts(place))
-        raise StoreError(
-            f"The features in {place} are not finished: {done} of {plan.get('rows', '?')} rows"
-            " are there.",
-            "Run the command that was cut short again, with --resume.",
-        )
-    if not isinstance(manifest, dict) or not {"rows", "keys", "shards"} <= set(manifest):
-        found = f"{MANIFEST} tells of none" if manifest else f"there is no {MANIFEST}"
-        raise RequestError(
-            f"The folder {place} holds no features: {found}.",
-            "Name a folder that 'hookscope extract' wrote.",
-        )
-    check_schema(place, manifest)
-    check_manifest(place, manifest)
-    return manifest
-
-
-_BLOCK = 1 << 22  # bytes
-
-
 class InputTable(Sequence[dict[str, Any]]):
-    """One entry a row: ``row``, ``path``, ``bytes``, ``sha256``, and ``skipped`` if it was.
+    """The table of inputs: where each row came from. A line is read when it is requested.
 
-    Of an item of a Dataset ``row`` and ``item``, its number there.
+    The entry of a file has ``row``, ``path``, ``bytes`` and ``sha256``, that of an item of a
+    Dataset ``row`` and ``item``, its number there. The entry of a skipped input has ``skipped``.
 
     Args:
-        place: the folder.
-        rows: how many there are.
+        location: the folder.
+        rows: number of rows.
     """
 
-    def __init__(self, place: Location, rows: int) -> None:
-        self._place, self._rows = place, rows
+    def __init__(self, location: Location, rows: int) -> None:
+        self._location, self._rows = location, rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InputTable, (self._place, self._rows)
+        return InputTable, (self._location, self._rows)
 
     def __len__(self) -> int:
         return self._rows
@@ -212,7 +166,7 @@ class InputTable(Sequence[dict[str, Any]]):
             return [self[i] for i in range(self._rows)[row]]
         start, end = self._lines[range(self._rows)[row]]
         try:
-            with self._place.open(INPUTS) as file:
+            with self._location.open(INPUTS) as file:
                 file.seek(int(start))
                 line = file.read(int(end - start))
         except OSError as error:
@@ -222,7 +176,7 @@ class InputTable(Sequence[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         rows = 0
         try:
-            with self._place.open(INPUTS) as file:
+            with self._location.open(INPUTS) as file:
                 for line in file:
                     yield self._entry(line)
                     rows += 1
@@ -233,7 +187,7 @@ class InputTable(Sequence[dict[str, Any]]):
 
     @property
     def paths(self) -> list[str | None]:
-        """The path of each row's input; None of an item of a Dataset."""
+        """The path of each row's input; None for an item of a Dataset."""
         return [entry.get("path") for entry in self]
 
     @property
@@ -243,16 +197,17 @@ class InputTable(Sequence[dict[str, Any]]):
 
     @cached_property
     def _lines(self) -> NDArray[np.int64]:
-        """Where each line begins and ends."""
-        found, at = [np.zeros(1, np.int64)], 0
+        """The offsets of the beginning and the end of each line, (rows, 2)."""
+        offsets, start = [np.zeros(1, np.int64)], 0
         try:
-            with self._place.open(INPUTS) as file:
+            with self._location.open(INPUTS) as file:
                 while block := file.read(_BLOCK):
-                    found.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + at + 1)
-                    at += len(block)
+                    newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
+                    offsets.append(newlines + start + 1)
+                    start += len(block)
         except OSError as error:
             raise self._damaged(cause(error)) from error
-        ends = np.concatenate(found)
+        ends = np.concatenate(offsets)
         if len(ends) != self._rows + 1:
             raise self._damaged(f"it has {len(ends) - 1} lines for {self._rows} rows")
         return np.stack([ends[:-1], ends[1:]], axis=1)
@@ -266,8 +221,8 @@ class InputTable(Sequence[dict[str, Any]]):
             raise self._damaged("a line is of no row")
         return entry
 
-    def _damaged(self, found: str) -> ResultsFileError:
+    def _damaged(self, reason: str) -> ResultsFileError:
         return ResultsFileError(
-            f"The table {INPUTS} in {self._place} cannot be read: {found}.",
-            f"'hookscope verify {self._place}' tells what else is damaged.",
+            f"The table {INPUTS} in {self._location} cannot be read: {reason}.",
+            f"'hookscope verify {self._location}' tells what else is damaged.",
         )

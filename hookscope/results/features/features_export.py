@@ -1,8 +1,8 @@
-"""Features written to one file, some megabytes at a time: memory does not grow with the rows.
+"""Features written to one file, some megabytes at a time, so memory does not grow with the rows.
 
-A ``.safetensors`` file is one that a plain capture might have written, with the statistics that
-``show`` prints; ``.npy`` is one array, for ``numpy.load(path, mmap_mode="r")``, and ``.npz`` one
-for each key; Parquet is in ``parquet.py``.
+A ``.safetensors`` file has the format of a capture, with the statistics that ``show`` prints. A
+``.npy`` file has one array, for ``numpy.load(path, mmap_mode="r")``, and a ``.npz`` file one array
+per key. A Parquet table has a row per input, with its path and a list of values per key.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from hookscope.specs.output_path import MARK
 
 RowProgress = Callable[[int], None]
 
-# Numbers whose texts are as long as any.
-_LONG = Stats(*(sys.maxsize, *(-sys.float_info.max,) * 5, *(sys.maxsize,) * 3))
-
-_TOLD_OTHERWISE = {"schema", "rows", "keys", "shards", "inputs"}
+# Statistics whose JSON text is as long as that of any others.
+_LONGEST_STATS = Stats(*(sys.maxsize, *(-sys.float_info.max,) * 5, *(sys.maxsize,) * 3))
+# Keys of the manifest that a capture does not have, or has in another form.
+_NOT_COPIED = {"schema", "rows", "keys", "shards", "inputs"}
 
 
 def write_numpy(
@@ -52,7 +52,7 @@ def write_numpy(
 
 
 def _values(rows: LazyRows, progress: RowProgress) -> Iterator[NDArray[Any]]:
-    for bits in rows.stretches():
+    for bits in rows.ranges():
         yield widen(bits, rows.format)
         progress(len(bits))
 
@@ -62,26 +62,26 @@ def write_safetensors(
 ) -> None:
     """Write the rows of each key as one tensor of the stored dtype, scaled int8 as float32.
 
-    The header comes before the values and tells their statistics, which are known after them: it
-    is given the room that the longest numbers would take.
+    The header is before the values, but has their statistics, which are known after the values are
+    written. Space is reserved for the longest possible numbers.
     """
-    # The widest dtypes first: then each tensor lies at a multiple of the size of its values.
+    # The widest dtypes first, so that each tensor begins at a multiple of its item size.
     ordered = sorted(chosen, key=lambda rows: -np.dtype(RAW[rows.format]).itemsize)
-    room = len(_header(features, chosen, ordered, [_LONG] * len(chosen)))
-    room += -room % 8
+    reserved = len(_header(features, chosen, ordered, [_LONGEST_STATS] * len(chosen)))
+    reserved += -reserved % 8
     stats: dict[str, Stats] = {}
     with path.open("wb") as file:
-        file.seek(8 + room)
+        file.seek(8 + reserved)
         for rows in ordered:
-            stats[rows.key] = summarize(_copied(rows, file, progress))
+            stats[rows.key] = summarize(_write_rows(rows, file, progress))
         text = _header(features, chosen, ordered, [stats[rows.key] for rows in chosen])
         file.seek(0)
-        file.write(room.to_bytes(8, "little") + text.ljust(room))
+        file.write(reserved.to_bytes(8, "little") + text.ljust(reserved))
 
 
-def _copied(rows: LazyRows, file: BinaryIO, progress: RowProgress) -> Iterator[NDArray[Any]]:
-    """Write the rows, and yield their values in pieces of one dimension on the way."""
-    for bits in rows.stretches():
+def _write_rows(rows: LazyRows, file: BinaryIO, progress: RowProgress) -> Iterator[NDArray[Any]]:
+    """Write the rows, and yield the values that were written in blocks of one dimension."""
+    for bits in rows.ranges():
         file.write(bits.data)
         yield from blocks(widen(bits, rows.format))
         progress(len(bits))
@@ -93,22 +93,22 @@ def _header(
     ordered: Sequence[LazyRows],
     stats: Sequence[Stats],
 ) -> bytes:
-    told = {one["key"]: one for one in features.manifest["keys"]}
-    info = {name: v for name, v in features.manifest.items() if name not in _TOLD_OTHERWISE}
+    entries = {entry["key"]: entry for entry in features.manifest["keys"]}
+    info = {name: v for name, v in features.manifest.items() if name not in _NOT_COPIED}
     info |= {
         "schema": SCHEMA,
         "inputs": [{"word": word} for word in features.manifest["inputs"]["words"]],
         "records": [
             {
-                **{n: v for n, v in told[rows.key].items() if n != "reduce"},
+                **{n: v for n, v in entries[rows.key].items() if n != "reduce"},
                 "shape": rows.shape,
-                "dtype": "float32" if rows.scaled else told[rows.key]["dtype"],
+                "dtype": "float32" if rows.scaled else entries[rows.key]["dtype"],
                 "device": features.manifest["device"],
                 "aliases": [],
                 "weight_norm": None,
-                "stats": one.to_json(),
+                "stats": row_stats.to_json(),
             }
-            for rows, one in zip(chosen, stats, strict=True)
+            for rows, row_stats in zip(chosen, stats, strict=True)
         ],
         "absent": [],
     }
@@ -126,11 +126,11 @@ def write_parquet(
 ) -> None:
     """Write the rows of each key as a column of lists of one length, in row-major order.
 
-    The shape of a row stands in the metadata of its column, bfloat16 becomes float32.
+    The metadata of a column has the shape of a row. bfloat16 becomes float32.
 
     Raises:
         EnvironmentFault: pyarrow is not installed.
-        RequestError: a dtype is one that Parquet has not, or a row holds no number.
+        RequestError: Parquet does not support a dtype, or a row has no values.
     """
     try:
         import pyarrow as arrow
@@ -153,18 +153,20 @@ def write_parquet(
                 " of length 0.",
                 "Choose other layers with --layer, or write a .safetensors or .npy file.",
             )
-    columns = [("row", arrow.int64()), ("path", arrow.string())]
-    fields = [arrow.field(*column) for column in columns]
+    fields = [arrow.field("row", arrow.int64()), arrow.field("path", arrow.string())]
     for rows in chosen:
-        each = arrow.from_numpy_dtype(rows.dtype)
-        kind = arrow.list_(each, _width(rows)) if rows.ndim > 1 else each
+        item_type = arrow.from_numpy_dtype(rows.dtype)
+        column_type = arrow.list_(item_type, _width(rows)) if rows.ndim > 1 else item_type
         shape = strict_json.dumps(rows.shape[1:])
-        fields.append(arrow.field(rows.key, kind, metadata={"shape": shape}))
-    told = {name: features.manifest[name] for name in ("command", "options", "model", "versions")}
-    schema = arrow.schema(fields, metadata={MARK: strict_json.dumps(told, sort_keys=True)})
+        fields.append(arrow.field(rows.key, column_type, metadata={"shape": shape}))
+    names = ("command", "options", "model", "versions")
+    metadata = {name: features.manifest[name] for name in names}
+    schema = arrow.schema(fields, metadata={MARK: strict_json.dumps(metadata, sort_keys=True)})
     bytes_in_row = sum(rows.nbytes for rows in chosen) // max(features.rows, 1)
     step = max(BLOCK // max(bytes_in_row, 1), 1)
-    paths = (_text(entry.get("path")) for entry in features.inputs)
+    # Bytes of a path that are not UTF-8 are escaped, as in the table of inputs.
+    input_paths = (entry.get("path") for entry in features.inputs)
+    paths = (input_path and encodable(input_path) for input_path in input_paths)
     with parquet.ParquetWriter(path, schema) as writer:
         for first in range(0, features.rows, step):
             last = min(first + step, features.rows)
@@ -174,15 +176,11 @@ def write_parquet(
             progress((last - first) * len(chosen))
 
 
-def _text(path: str | None) -> str | None:
-    """The path; bytes that are no text in UTF-8 are escaped, as in the table of inputs."""
-    return path and encodable(path)
-
-
 def _lists(arrow: Any, rows: LazyRows, first: int, last: int) -> Any:
-    flat = arrow.array(widen(rows.stretch(first, last), rows.format).reshape(-1))
+    flat = arrow.array(widen(rows.read_range(first, last), rows.format).reshape(-1))
     return arrow.FixedSizeListArray.from_arrays(flat, _width(rows)) if rows.ndim > 1 else flat
 
 
 def _width(rows: LazyRows) -> int:
+    """Number of values in a row."""
     return int(np.prod(rows.shape[1:], dtype=object))

@@ -1,8 +1,8 @@
-"""Where a folder of results lies: on a disk, or behind any address that fsspec knows (s3://...).
+"""The location of a folder of results: on a disk, or at any address that fsspec supports (s3://...).
 
-Torch-free. Files appear whole or not at all: on a disk by renaming, in an object store by nature.
-What tells of results is then on the disk for good. Of shards, which are many times as large, their
-checksum tells whether they are: a power cut may cost the last of them.
+Files appear whole or not at all: on a disk by renaming, in an object store always. The files that
+describe the results are flushed to the disk (fsync). Shards are many times as large and are not: a
+power cut may destroy the last of them, which their checksums detect.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from hookscope.specs.output_path import ADDRESS
 class Location:
     """A folder on a disk. Names are relative to it, with slashes."""
 
-    def __init__(self, word: str) -> None:
-        self.word = word
-        self._root = Path(word)
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._root = Path(address)
 
     def __str__(self) -> str:
-        return self.word
+        return self.address
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.word,)  # a copy in another process has scratch room of its own
+        return type(self), (self.address,)  # a copy in another process has its own scratch folder
 
     def check_writable(self) -> None:
-        """Demand that files can be written to it; it is made with the first of them.
+        """Check that files can be written to the folder. The first file creates it.
 
         Raises:
             RequestError: it is a file, or cannot be made or written to.
         """
-        there = next(p for p in (self._root, *self._root.absolute().parents) if os.path.lexists(p))
-        if not there.is_dir():
-            raise RequestError(f"{there} is a file, and no folder.", "Name another --output.")
-        if not os.access(there, os.W_OK | os.X_OK):
+        parents = (self._root, *self._root.absolute().parents)
+        existing = next(path for path in parents if os.path.lexists(path))
+        if not existing.is_dir():
+            raise RequestError(f"{existing} is a file, and no folder.", "Name another --output.")
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise RequestError(
-                f"The folder {there} cannot be written to.", "Name another --output."
+                f"The folder {existing} cannot be written to.", "Name another --output."
             )
 
     def names(self) -> list[str]:
         """Every file in it, at any depth, in order."""
-        # A link that leads nowhere is a name like others: something has to remove it.
-        found = [path for path in self._root.rglob("*") if path.is_file() or path.is_symlink()]
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
+        # Broken links are listed too, so that they can be removed.
+        paths = [path for path in self._root.rglob("*") if path.is_file() or path.is_symlink()]
+        return sorted(path.relative_to(self._root).as_posix() for path in paths)
 
     def _checked(self, path: Path, name: str) -> Path:
-        """Return ``path``, once it is known to lie in the folder with all links followed."""
+        """Return ``path``; raise ResultsFileError if it leads out of the folder."""
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(os.path.realpath(self._root)):
             raise ResultsFileError(
@@ -92,27 +93,27 @@ class Location:
         scratch = path.with_name(f".{path.name}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.unlink(missing_ok=True)  # a link of that name would be written through
+            scratch.unlink(missing_ok=True)  # if it is a link, its target must not be written
             with scratch.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            self.take(scratch, name)
+            self.publish(scratch, name)
         except OSError as error:
             with suppress(OSError):
                 scratch.unlink(missing_ok=True)
             raise write_error(f"{name} to {self}", error) from error
 
     def scratch(self, name: str) -> Path:
-        """Where a file is to be written before :meth:`take` gives it its name."""
+        """The path at which to write a file before :meth:`publish` gives it its name."""
         return self._root / f".{name}.part"
 
-    def take(self, scratch: Path, name: str) -> None:
-        """Give a file that lies at ``scratch(name)`` its name."""
+    def publish(self, scratch: Path, name: str) -> None:
+        """Give the file at ``scratch(name)`` its name."""
         os.replace(scratch, self._root / name)
 
     def remove(self, name: str) -> None:
-        """Remove a file, and its folder if that is then empty."""
+        """Remove a file, and its folder if it is empty afterwards."""
         path = self._root / name
         self._checked(path.parent, name)
         path.unlink(missing_ok=True)
@@ -121,34 +122,34 @@ class Location:
 
 
 class RemoteLocation(Location):
-    """A folder behind an address."""
+    """A folder at an address of an object store or a remote file system."""
 
-    def __init__(self, word: str) -> None:
-        super().__init__(word)
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
         import fsspec
 
         try:
-            filesystem, root = fsspec.core.url_to_fs(word.rstrip("/"))
+            filesystem, root = fsspec.core.url_to_fs(address.rstrip("/"))
         except ImportError as error:
             raise EnvironmentFault(
-                f"{word} needs a package that is not installed: {error}", "Install it with pip."
+                f"{address} needs a package that is not installed: {error}", "Install it with pip."
             ) from error
         except ValueError as error:
-            raise RequestError(f"{word} is no address: {error}.", "Name a folder.") from error
+            raise RequestError(f"{address} is no address: {error}.", "Name a folder.") from error
         self._files: Any = filesystem
-        self._address = root.rstrip("/")
+        self._remote_root = root.rstrip("/")
         self._local = Path(tempfile.mkdtemp(prefix="hookscope-"))
 
     def __del__(self) -> None:
         shutil.rmtree(getattr(self, "_local", ""), ignore_errors=True)
 
     def _at(self, name: str) -> str:
-        return f"{self._address}/{name}"
+        return f"{self._remote_root}/{name}"
 
     def check_writable(self) -> None:
-        """Make the folder, where the store has such a thing: no other way tells of the rights."""
+        """Create the folder, if the store has folders; only this shows whether it is allowed."""
         try:
-            self._files.makedirs(self._address, exist_ok=True)
+            self._files.makedirs(self._remote_root, exist_ok=True)
         except Exception as error:  # each store raises its own
             raise RequestError(
                 f"{self} cannot be written to: {cause(error)}.", "Check the address and the rights."
@@ -157,8 +158,8 @@ class RemoteLocation(Location):
     def names(self) -> list[str]:
         """Every file under it, in order."""
         self._files.invalidate_cache()
-        found = self._files.find(self._address)
-        return sorted(path.partition(self._address + "/")[2] for path in found)
+        paths = self._files.find(self._remote_root)
+        return sorted(path.partition(self._remote_root + "/")[2] for path in paths)
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None if there is none."""
@@ -177,7 +178,7 @@ class RemoteLocation(Location):
         try:
             try:
                 self._files.pipe_file(self._at(name), data)
-            except FileNotFoundError:  # of a store with folders, such as sftp
+            except FileNotFoundError:  # from a store with folders, such as sftp
                 self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
                 self._files.pipe_file(self._at(name), data)
         except Exception as error:
@@ -186,11 +187,11 @@ class RemoteLocation(Location):
             ) from error
 
     def scratch(self, name: str) -> Path:
-        """A file on this machine's disk, in its folder for such."""
+        """A path in a temporary folder of this machine."""
         return self._local / name
 
-    def take(self, scratch: Path, name: str) -> None:
-        """Send a file there."""
+    def publish(self, scratch: Path, name: str) -> None:
+        """Upload a file."""
         try:
             self._files.put_file(str(scratch), self._at(name))
         except Exception as error:
@@ -207,21 +208,21 @@ class RemoteLocation(Location):
 
 
 def write_error(what: str, error: OSError) -> StoreError:
-    """Return the error of a disk that is full, say, while a run writes ``what``: `to out/`."""
+    """Return the error for a run that cannot write ``what`` (`to out/`), such as a full disk."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    mend = "make room" if full else "see that the folder can be written to"
+    fix = "make room" if full else "see that the folder can be written to"
     return StoreError(
         f"Cannot write {what}: {cause(error)}.",
-        f"What is finished is kept: {mend}, then run the same command with --resume.",
+        f"What is finished is kept: {fix}, then run the same command with --resume.",
     )
 
 
-def parse_location(word: str | os.PathLike[str]) -> Location:
-    """Return the folder that ``word`` names.
+def parse_location(address: str | os.PathLike[str]) -> Location:
+    """Return the folder that ``address`` names.
 
     Raises:
-        EnvironmentFault: what its address needs is not installed.
-        RequestError: it is no address.
+        EnvironmentFault: a package that the address needs is not installed.
+        RequestError: the address is invalid.
     """
-    text = os.fspath(word).removeprefix("file://")
+    text = os.fspath(address).removeprefix("file://")
     return RemoteLocation(text) if ADDRESS in text else Location(text)

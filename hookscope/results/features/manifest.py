@@ -1,9 +1,10 @@
-"""What a folder of results is: the plan before the run, the manifest and the index after it."""
+"""The files that describe a folder of results: a plan, later a manifest and an index."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any, TypedDict
 
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.files import strict_json
-from hookscope.files.strict_json import type_error
 from hookscope.results.features.folder import (
     FIT,
     FITTED,
@@ -38,12 +38,18 @@ from hookscope.results.features.manifest_schema import (
     check_schema,
     is_finished_shard,
 )
+from hookscope.specs.output_path import ADDRESS, holds_features
 
 log = logging.getLogger("hookscope")
 
 _PART = rf"{re.escape(PARTS)}\d+\.json"
-# What a manifest has and a plan has not.
+# Keys of a manifest that a plan does not have.
 _NOT_PLANNED = {"options", "schema", "shards", "fired", "silent", "fitted"}
+
+# The manifest's entries of the files with the results, the file of each tensor, and the number of
+# bytes of all tensors.
+GatheredResults = tuple[list[dict[str, Any]], dict[str, str], int]
+Gather = Callable[[Location, Sequence[dict[str, Any]]], GatheredResults]
 
 
 class _Metadata(TypedDict):
@@ -54,193 +60,192 @@ class _Index(TypedDict):
     metadata: _Metadata
 
 
-def start_run(place: Location, plan: Mapping[str, Any]) -> set[str]:
-    """Write down what the run does, or hold it against what an earlier run did.
+def start_run(location: Location, plan: Mapping[str, Any]) -> set[str]:
+    """Write the plan of a run, after comparing it with the plan of an earlier run.
+
+    If the manifest of an earlier run is damaged, the copy in the index is used. Without a copy the
+    run of the shards is unknown: all rows are done again, with a warning.
 
     Args:
-        place: the folder of results.
-        plan: everything that the bytes depend on, as plain values.
-
-    Where what tells of an earlier run is damaged, the copy of the manifest in the index is held
-    against ``plan`` instead. Without that, nothing tells which run the shards are of: all rows are
-    done again, and a warning says so.
+        location: the folder of results.
+        plan: everything that the bytes of the results depend on, as plain values.
 
     Returns:
-        The names of the shards that are finished and sound.
+        The names of the shards that are finished and intact.
 
     Raises:
-        RequestError: an earlier run did something else; names what.
-        ResultsFileError: its manifest is of a schema that this hookscope does not read.
+        RequestError: the plan of an earlier run differs; names the difference.
+        ResultsFileError: its manifest has a schema that this version does not read.
         StoreError: the folder cannot be written.
     """
     plain = json.loads(strict_json.dumps(plan, surrogates=True))
-    remove_partial_files(place)
-    earlier = _earlier(place)
+    remove_partial_files(location)
+    earlier = _earlier(location)
     if earlier is None:
-        clear_folder(place)  # nothing is finished from which it could go on
-        write_json(place, PLAN, plain)
+        clear_folder(location)  # nothing is finished, so nothing can be resumed
+        write_json(location, PLAN, plain)
         return set()
-    if plain["options"].get("skip_bad"):  # what was done without it is what is done with it
+    if plain["options"].get("skip_bad"):  # rows that were done without it are the same with it
         earlier = {**earlier, "options": {**earlier["options"], "skip_bad": True}}
-    asked = {**earlier["options"], **plain["options"]}
-    _demand_same(place, "", _deciding(earlier, asked), _deciding(plain, asked))
+    options = {**earlier["options"], **plain["options"]}
+    _check_same(location, "", _comparable(earlier, options), _comparable(plain, options))
     if "shards" in earlier:
-        _take_apart(place, earlier)
-    write_json(place, PLAN, plain)
-    place.remove(MANIFEST)
-    if not ((told := _fitted(place)) and is_intact(place, told)):
-        place.remove(FITTED)  # fitting it anew gives the same
-    sound = set()
-    for part in read_parts(place):
-        if is_intact(place, part):
-            sound.add(part["file"])
+        _restore_parts(location, earlier)
+    write_json(location, PLAN, plain)
+    location.remove(MANIFEST)
+    if not ((fitted := _fitted(location)) and is_intact(location, fitted)):
+        location.remove(FITTED)  # fitting again gives the same components
+    intact = set()
+    for part in read_parts(location):
+        if is_intact(location, part):
+            intact.add(part["file"])
         else:
-            place.remove(part_name(part["first"]))
-    return sound
+            location.remove(part_name(part["first"]))
+    return intact
 
 
-def _earlier(place: Location) -> dict[str, Any] | None:
+def _earlier(location: Location) -> dict[str, Any] | None:
     """The manifest of an earlier run, or its plan if it was not finished.
 
-    None where nothing is finished, or where nothing whole tells of it.
+    None if no shard is finished, or if all descriptions of the run are damaged.
     """
     problems: list[str] = []
     for read in (_manifest, _plan_of_parts, _copy_of_manifest):
         try:
-            found = read(place)
+            earlier = read(location)
         except ResultsFileError as error:
             problems.append(error.message)
             continue
-        if found is not None:
-            check_schema(place, {"schema": SCHEMA, **found})
+        if earlier is not None:
+            check_schema(location, {"schema": SCHEMA, **earlier})
             for problem in problems:
                 log.warning("%s It is made again.", problem)
-            return found
+            return earlier
     for problem in problems:
         log.warning("%s All rows are done again.", problem)
     return None
 
 
-def _manifest(place: Location) -> dict[str, Any] | None:
-    return _tiled(place, read_json(place, MANIFEST, old=True))
+def _manifest(location: Location) -> dict[str, Any] | None:
+    return _checked(location, read_json(location, MANIFEST, old=True))
 
 
-def _plan_of_parts(place: Location) -> dict[str, Any] | None:
-    names = [name for name in place.names() if re.fullmatch(_PART, name)]
+def _plan_of_parts(location: Location) -> dict[str, Any] | None:
+    names = [name for name in location.names() if re.fullmatch(_PART, name)]
     if not names:
         return None
-    if next(iter(read_parts(place)), None) is None:
+    if next(iter(read_parts(location)), None) is None:
         raise damaged_file_error(
-            place, names[0], "it is damaged, and so is all that is known of other shards"
+            location, names[0], "it is damaged, and so is all that is known of other shards"
         )
-    plan = read_json(place, PLAN)
+    plan = read_json(location, PLAN)
     if not (isinstance(plan, dict) and isinstance(plan.get("options"), dict)):
-        raise damaged_file_error(place, PLAN, "it is missing or damaged")
+        raise damaged_file_error(location, PLAN, "it is missing or damaged")
     return plan
 
 
-def _copy_of_manifest(place: Location) -> dict[str, Any] | None:
-    index = read_json(place, INDEX, old=True)
-    if type_error(index, _Index):
+def _copy_of_manifest(location: Location) -> dict[str, Any] | None:
+    index = read_json(location, INDEX, old=True)
+    if strict_json.type_error(index, _Index):
         return None
-    return _tiled(place, index["metadata"]["manifest"])
+    return _checked(location, index["metadata"]["manifest"])
 
 
-def _tiled(place: Location, manifest: Any) -> dict[str, Any] | None:
-    """A manifest whose shards hold all its rows; None for none."""
+def _checked(location: Location, manifest: Any) -> dict[str, Any] | None:
+    """A manifest, checked that its shards contain each row once; None if there is no manifest."""
     if manifest is None:
         return None
-    check_manifest(place, manifest)
+    check_manifest(location, manifest)
     ends = [0]
     for shard in manifest["shards"]:
         if shard["first"] != ends[-1]:
-            raise damaged_file_error(place, MANIFEST, f"no shard begins at row {ends[-1]}")
+            raise damaged_file_error(location, MANIFEST, f"no shard begins at row {ends[-1]}")
         ends.append(shard["first"] + shard["rows"])
     if ends[-1] != manifest["rows"]:
         raise damaged_file_error(
-            place, MANIFEST, f"its shards hold {ends[-1]} of {manifest['rows']} rows"
+            location, MANIFEST, f"its shards hold {ends[-1]} of {manifest['rows']} rows"
         )
     return dict(manifest)
 
 
-def _deciding(plan: Mapping[str, Any], asked: Iterable[str]) -> dict[str, Any]:
-    """What must be the same to go on: first what explains the rest, what is asked and the model."""
-    told = {name: plan.get(name, plan["options"].get(name)) for name in asked}
-    told["model"] = plan.get("model")
+def _comparable(plan: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
+    """The values that must be the same to resume; options and model, which cause others, first."""
+    values = {name: plan.get(name, plan["options"].get(name)) for name in options}
+    values["model"] = plan.get("model")
     rest = sorted({*plan} - _NOT_PLANNED, key=lambda name: (name == "keys", name))
-    told |= {name: plan[name] for name in rest}
-    if isinstance(inputs := told.get("inputs"), dict) and inputs.get("sha256"):
-        told["inputs"] = {name: inputs[name] for name in inputs if name != "words"}
-    return told
+    values |= {name: plan[name] for name in rest}
+    if isinstance(inputs := values.get("inputs"), dict) and inputs.get("sha256"):
+        values["inputs"] = {name: inputs[name] for name in inputs if name != "words"}
+    return values
 
 
-def _demand_same(place: Location, name: str, was: Any, now: Any) -> None:
-    unknown = name.endswith(("sha256", "blake3")) and None in (
-        was,
-        now,
-    )  # as values that are offloaded have
+def _check_same(location: Location, name: str, was: Any, now: Any) -> None:
+    """Raise RequestError for the first value that differs."""
+    # Offloaded weights have no hash.
+    unknown = name.endswith(("sha256", "blake3")) and None in (was, now)
     if was == now or unknown:
         return
     if isinstance(was, dict) and isinstance(now, dict):
-        for each in {**was, **now}:
-            _demand_same(place, f"{name} {each}", was.get(each), now.get(each))
+        for key in {**was, **now}:
+            _check_same(location, f"{name} {key}", was.get(key), now.get(key))
         return
     raise RequestError(
-        f"The run in {place} had another{name}: {_short(was)}, and now it would be {_short(now)}.",
+        f"The run in {location} had another{name}: {_short(was)}, and now it would be"
+        f" {_short(now)}.",
         "Give the same command as then, or --force to begin anew.",
     )
 
 
-def _fitted(place: Location) -> dict[str, Any] | None:
-    """What is known of the file that rows are projected with; None if that is lost."""
+def _fitted(location: Location) -> dict[str, Any] | None:
+    """The entry of the file of components; None if it is missing or damaged."""
     try:
-        told = read_json(place, FIT)
+        entry = read_json(location, FIT)
     except ResultsFileError:
         return None
-    return None if type_error(told, FileEntry) or told["file"] != FITTED else told
+    return None if strict_json.type_error(entry, FileEntry) or entry["file"] != FITTED else entry
 
 
 def part_name(first: int) -> str:
-    """The file that tells what is known of the finished shard whose first row is ``first``."""
+    """Name of the file with the entry of the finished shard whose first row is ``first``."""
     return f"{PARTS}{first:08d}.json"
 
 
-def read_parts(place: Location) -> Iterator[dict[str, Any]]:
-    """Yield what is known of each finished shard, in order, with the lines of its rows.
+def read_parts(location: Location) -> Iterator[dict[str, Any]]:
+    """Yield the entry of each finished shard, in order, with the lines of its rows.
 
-    A shard of which what is told is damaged is as good as not finished.
+    Damaged entries are skipped, as if their shards were not finished.
     """
-    # The longer ones last: numbers of more than eight digits are longer.
-    for name in sorted(place.names(), key=lambda name: (len(name), name)):
+    # Sorted by length first, because numbers of more than eight digits are longer.
+    for name in sorted(location.names(), key=lambda name: (len(name), name)):
         if not re.fullmatch(_PART, name):
             continue
         with suppress(ResultsFileError):
-            if is_finished_shard(told := read_json(place, name)):
-                yield told
+            if is_finished_shard(part := read_json(location, name)):
+                yield part
 
 
-def _take_apart(place: Location, manifest: Mapping[str, Any]) -> None:
-    """Make of a finished folder an unfinished one in which each shard is known by itself."""
+def _restore_parts(location: Location, manifest: Mapping[str, Any]) -> None:
+    """Turn a finished folder into an unfinished one, with an entry in ``.parts`` per shard."""
     kept = {shard["file"] for shard in manifest["shards"]}
-    remove_stray_files(place, kept)  # of a run that was cut short while it cleaned up
+    remove_stray_files(location, kept)  # from a run that was interrupted while it cleaned up
     if "fitted" in manifest:
-        write_json(place, FIT, manifest["fitted"])
+        write_json(location, FIT, manifest["fitted"])
     for shard, lines in zip(
-        manifest["shards"], input_lines(place, manifest["shards"]), strict=True
+        manifest["shards"], input_lines(location, manifest["shards"]), strict=True
     ):
         checksum = shard.pop("table_crc32", None)
-        told = [_line(line) for line in lines]
-        first, rows = shard["first"], shard["rows"]
-        # Of what lacks its lines nothing is known, so that it is done again.
-        whole = len(told) == rows and all(told[i].get("row") == first + i for i in range(rows))
-        if whole and checksum in (None, lines_crc32(lines)):
-            write_json(place, part_name(first), {**shard, "inputs": told})
+        entries = [_parse_line(line) for line in lines]
+        numbers = [entry.get("row") for entry in entries]
+        # A shard without all its lines gets no entry, so that it is done again.
+        complete = numbers == list(range(shard["first"], shard["first"] + shard["rows"]))
+        if complete and checksum in (None, lines_crc32(lines)):
+            write_json(location, part_name(shard["first"]), {**shard, "inputs": entries})
 
 
-def input_lines(place: Location, shards: Iterable[Mapping[str, Any]]) -> Iterator[list[bytes]]:
-    """Yield the lines of the table of inputs for each shard, as far as they are there."""
-    there = place.size(INPUTS) is not None
-    with place.open(INPUTS) if there else nullcontext(()) as lines:
+def input_lines(location: Location, shards: Iterable[Mapping[str, Any]]) -> Iterator[list[bytes]]:
+    """Yield the lines of the table of inputs for each shard, as far as they exist."""
+    exists = location.size(INPUTS) is not None
+    with location.open(INPUTS) if exists else nullcontext(()) as lines:
         for shard in shards:
             yield list(islice(lines, shard["rows"]))
 
@@ -250,72 +255,110 @@ def lines_crc32(lines: Iterable[bytes]) -> str:
     return f"{zlib.crc32(b''.join(lines)):08x}"
 
 
-def _line(line: bytes) -> dict[str, Any]:
-    """What a line tells; nothing if it is damaged."""
+def _parse_line(line: bytes) -> dict[str, Any]:
+    """The entry in a line; empty if the line is damaged."""
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
-        told = None
-    return told if isinstance(told, dict) else {}
-
-
-Gather = Callable[
-    [Location, Sequence[dict[str, Any]]], tuple[list[dict[str, Any]], dict[str, str], int]
-]
+        entry = None
+    return entry if isinstance(entry, dict) else {}
 
 
 def finish_run(
-    place: Location, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
+    location: Location, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
 ) -> dict[str, Any]:
-    """Write manifest, index and table of inputs from what is known of the shards.
+    """Write manifest, index and table of inputs from the entries of the finished shards.
 
     Args:
-        place: the folder of results.
-        plan: what the run did.
+        location: the folder of results.
+        plan: the plan of the run.
         coverage: which modules ran.
-        gather: takes what is known of the shards; returns what the manifest tells of the files that
-            hold the results, the file of each tensor, and the bytes of all tensors.
+        gather: takes the entries of the finished shards; returns the manifest's entries of the
+            files with the results, the file of each tensor, and the bytes of all tensors.
 
     Returns:
         The manifest.
 
     Raises:
-        StoreError: not all shards are known, or something cannot be written.
+        StoreError: entries of shards are missing, or a file cannot be written.
     """
-    shards, places, size = gather(place, _write_inputs(place))
+    shards, files, size = gather(location, _write_inputs(location))
     if (known := sum(shard["rows"] for shard in shards)) != plan["rows"]:
         raise StoreError(
-            f"Of {plan['rows']} rows {known} are known in {place}, though all were written.",
+            f"Of {plan['rows']} rows {known} are known in {location}, though all were written.",
             "Did something remove files there? The same command with --resume does the rest.",
         )
-    lines = map(lines_crc32, input_lines(place, shards))
+    lines = map(lines_crc32, input_lines(location, shards))
     shards = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
-    told = _fitted(place)
-    fitted = {"fitted": told} if told else {}
+    entry = _fitted(location)
+    fitted = {"fitted": entry} if entry else {}
     manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
-    metadata = {"total_size": size, "manifest": manifest}  # a copy, for one that gets damaged
-    write_json(place, INDEX, {"metadata": metadata, "weight_map": places})
-    write_json(place, MANIFEST, manifest)
-    remove_stray_files(place, {shard["file"] for shard in shards})
+    metadata = {"total_size": size, "manifest": manifest}  # a copy, in case the other is damaged
+    write_json(location, INDEX, {"metadata": metadata, "weight_map": files})
+    write_json(location, MANIFEST, manifest)
+    remove_stray_files(location, {shard["file"] for shard in shards})
     return manifest
 
 
-def _write_inputs(place: Location) -> list[dict[str, Any]]:
-    """Write the table of inputs, a shard's lines at a time; return what else is known of shards."""
-    scratch, known = place.scratch(INPUTS), []
+def _write_inputs(location: Location) -> list[dict[str, Any]]:
+    """Write the table of inputs, a shard's lines at a time; return the rest of each entry."""
+    scratch, parts = location.scratch(INPUTS), []
     try:
         with scratch.open("w", encoding="utf-8", newline="\n") as file:
-            for part in read_parts(place):
+            for part in read_parts(location):
                 file.writelines(
                     f"{strict_json.dumps(line, surrogates=True)}\n" for line in part.pop("inputs")
                 )
-                known.append(part)
-        place.take(scratch, INPUTS)
+                parts.append(part)
+        location.publish(scratch, INPUTS)
     except OSError as error:
-        raise write_error(f"{INPUTS} to {place}", error) from error
-    return known
+        raise write_error(f"{INPUTS} to {location}", error) from error
+    return parts
 
 
 def _short(value: Any) -> str:
     text = "nothing" if value is None else strict_json.dumps(value, sort_keys=True)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_manifest(location: Location) -> dict[str, Any]:
+    """Return the manifest of a finished folder.
+
+    Raises:
+        RequestError: there is no such folder, or no features in it.
+        ResultsFileError: the manifest is damaged.
+        StoreError: its run is not finished.
+    """
+    if ADDRESS not in location.address and not os.path.isdir(location.address):
+        what = "is a file" if os.path.exists(location.address) else "does not exist"
+        parent = os.path.dirname(location.address) or "."
+        if os.path.exists(location.address) and holds_features(parent):
+            raise RequestError(
+                f"{location} is a file in a folder of features, and the folder is wanted.",
+                f"Name the folder: {parent}/",
+            )
+        raise RequestError(
+            f"The folder {location} {what}.",
+            "Name a folder that 'hookscope extract' wrote.",
+        )
+    manifest = read_json(location, MANIFEST, old=True)
+    if manifest is None and any(name.startswith(PARTS) for name in location.names()):
+        try:
+            plan = read_json(location, PLAN) or {}
+        except ResultsFileError:  # reported when the run is resumed
+            plan = {}
+        done = sum(part["rows"] for part in read_parts(location))
+        raise StoreError(
+            f"The features in {location} are not finished: {done} of {plan.get('rows', '?')} rows"
+            " are there.",
+            "Run the command that was cut short again, with --resume.",
+        )
+    if not isinstance(manifest, dict) or not {"rows", "keys", "shards"} <= set(manifest):
+        reason = f"{MANIFEST} tells of none" if manifest else f"there is no {MANIFEST}"
+        raise RequestError(
+            f"The folder {location} holds no features: {reason}.",
+            "Name a folder that 'hookscope extract' wrote.",
+        )
+    check_schema(location, manifest)
+    check_manifest(location, manifest)
+    return manifest

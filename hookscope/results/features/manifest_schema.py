@@ -1,4 +1,4 @@
-"""What a manifest tells, as types: its readers rely on no more than this, and on no less."""
+"""The types of a manifest's content. Its readers rely only on these."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookscope.results.features.folder import (
 )
 from hookscope.results.features.location import Location
 
-_READ = (1, SCHEMA)
+_READABLE_SCHEMAS = (1, SCHEMA)
 
 
 class FileEntry(TypedDict):
@@ -27,25 +27,25 @@ class FileEntry(TypedDict):
     crc32: str
 
 
-class _Stretch(FileEntry):
+class _RowRange(FileEntry):
     first: int
     rows: int
 
 
-class ShardEntry(_Stretch, total=False):
-    """The file of a stretch of rows; ``table_crc32`` is of its lines in the table of inputs."""
+class ShardEntry(_RowRange, total=False):
+    """A shard; ``table_crc32`` is the checksum of its lines in the table of inputs."""
 
     table_crc32: str
 
 
-class FinishedShard(_Stretch):
-    """What is known of a shard until all are finished; ``inputs`` are the lines of its rows."""
+class FinishedShard(_RowRange):
+    """A finished shard of an unfinished run; ``inputs`` are its lines in the table of inputs."""
 
     inputs: list[dict[str, Any]]
 
 
 class KeyEntry(TypedDict):
-    """What is kept of each row under one name; ``shape`` is that of a row."""
+    """A key of the stored rows; ``shape`` is the shape of one row."""
 
     key: str
     module: str
@@ -58,7 +58,7 @@ class KeyEntry(TypedDict):
 
 
 class InputsEntry(TypedDict):
-    """What the rows were read from."""
+    """The inputs of the rows."""
 
     words: list[str]
     rows: int
@@ -84,39 +84,39 @@ class _Finished(TypedDict):
 
 
 class Manifest(_Finished, total=False):
-    """A whole manifest; ``fitted`` is the file that rows were projected with."""
+    """A complete manifest; ``fitted`` is the file of the components of ``pca``."""
 
     fitted: FileEntry
 
 
-def check_schema(place: Location, manifest: Mapping[str, Any]) -> None:
-    """Raise ResultsFileError unless this hookscope reads manifests of that schema."""
-    if (schema := manifest.get("schema")) not in _READ:
+def check_schema(location: Location, manifest: Mapping[str, Any]) -> None:
+    """Raise ResultsFileError unless this version reads manifests of that schema."""
+    if (schema := manifest.get("schema")) not in _READABLE_SCHEMAS:
         raise ResultsFileError(
-            f"The features in {place} have schema {schema}, and this hookscope reads schema"
+            f"The features in {location} have schema {schema}, and this hookscope reads schema"
             f" {SCHEMA}.",
             "Upgrade hookscope, or capture them again.",
         )
 
 
-def check_manifest(place: Location, manifest: Any) -> None:
-    """Raise ResultsFileError unless a manifest holds all that is read of it.
+def check_manifest(location: Location, manifest: Any) -> None:
+    """Raise ResultsFileError unless a manifest has the types of ``Manifest``.
 
-    The names of files that it holds are those that a run gives, so none leads out of the folder.
+    The names of its files must be those that a run gives, so none leads out of the folder.
     """
     if type_error(manifest, Manifest) or _has_negative(manifest):
-        raise damaged_file_error(place, MANIFEST, "it is damaged")
+        raise damaged_file_error(location, MANIFEST, "it is damaged")
     names = [shard["file"] for shard in manifest["shards"]]
     foreign = [name for name in names if not is_row_file_name(name)]
     foreign += {manifest.get("fitted", {}).get("file", FITTED)} - {FITTED}
     if foreign:
         raise damaged_file_error(
-            place, MANIFEST, f"it names {foreign[0]!r}, which is not a file of results"
+            location, MANIFEST, f"it names {foreign[0]!r}, which is not a file of results"
         )
 
 
 def is_finished_shard(part: Any) -> bool:
-    """Whether a value is what is known of a finished shard, under a name that a run gives."""
+    """Whether a value is a ``FinishedShard`` whose file has a name that a run gives."""
     return not type_error(part, FinishedShard) and is_row_file_name(part["file"])
 
 

@@ -1,4 +1,4 @@
-"""Rows of tensors out of shards: where they lie is read from the shards' headers, once each."""
+"""Rows of tensors read from shards. The header of a shard is read once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.errors import ResultsFileError, cause
-from hookscope.results.capture_file import StoredTensor as Spot
+from hookscope.results.capture_file import StoredTensor
 from hookscope.results.dtypes import RAW
 from hookscope.results.features.folder import is_intact, slice_key
 from hookscope.results.features.location import Location
@@ -25,124 +25,135 @@ class OpenShard:
     """One shard whose header has been read.
 
     Args:
-        place: the folder.
-        told: what the manifest tells of it.
+        location: the folder.
+        entry: the manifest's entry of the shard.
 
     Attributes:
-        tensors: where each tensor lies, by its name in the file.
+        tensors: where each tensor is stored, by its name in the file.
 
     Raises:
-        ResultsFileError: it is missing or not of the length that it had, or no safetensors file.
+        ResultsFileError: it is missing, has another size, or is not a safetensors file.
     """
 
-    def __init__(self, place: Location, told: Mapping[str, Any]) -> None:
-        self.first, self.rows = int(told["first"]), int(told["rows"])
-        self._place, self._name = place, str(told["file"])
-        size = place.size(self._name)
-        if size is None or size != told["bytes"]:
-            found = "is missing" if size is None else f"has {size} bytes of {told['bytes']}"
-            raise self.damaged(found)
+    def __init__(self, location: Location, entry: Mapping[str, Any]) -> None:
+        self.first, self.rows = int(entry["first"]), int(entry["rows"])
+        self._location, self._name = location, str(entry["file"])
+        size = location.size(self._name)
+        if size is None or size != entry["bytes"]:
+            problem = "is missing" if size is None else f"has {size} bytes of {entry['bytes']}"
+            raise self.damaged(problem)
         try:
-            with place.open(self._name) as file:
+            with location.open(self._name) as file:
                 table, start = header_in(file)
                 self._map = _map(file)
             table.pop("__metadata__", None)
-            _demand_whole(table, size - start)
+            _check_table(table, size - start)
             self.tensors = {
-                name: Spot(one["dtype"], tuple(one["shape"]), start + one["data_offsets"][0])
-                for name, one in table.items()
+                name: StoredTensor(
+                    tensor["dtype"], tuple(tensor["shape"]), start + tensor["data_offsets"][0]
+                )
+                for name, tensor in table.items()
             }
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.damaged(f"cannot be read: {cause(error)}") from error
 
     def holds(self, key: str) -> bool:
         """Whether it has rows of ``key``."""
-        return self._own(key) in self.tensors
+        return self._slice_key(key) in self.tensors
 
-    def spot(self, key: str, shape: Sequence[int]) -> Spot:
-        """Where the rows of ``key`` lie, each of ``shape``.
-
-        Raises:
-            ResultsFileError: it has none, or their dtype is one that numpy cannot be given.
-        """
-        spot = self.tensors.get(self._own(key))
-        if spot is None or spot.shape != (self.rows, *shape):
-            raise self.damaged(f"holds no {self._own(key)} of the shape that the manifest tells")
-        if spot.dtype not in RAW:
-            raise ResultsFileError(
-                f"{key} in {self._place} is of dtype {spot.dtype}, which cannot be shown.",
-                "Upgrade hookscope.",
-            )
-        return spot
-
-    def take(self, spot: Spot, rows: NDArray[np.intp], inner: tuple[slice, ...]) -> NDArray[Any]:
-        """Return the bits of a part of some rows; on a disk no other part is read.
+    def stored_tensor(self, key: str, shape: Sequence[int]) -> StoredTensor:
+        """Return where the rows of ``key`` are stored.
 
         Args:
-            spot: where the tensor lies.
-            rows: counted from the shard's first, ascending, each once.
-            inner: a slice for each further dimension.
-        """
-        raw = np.dtype(RAW[spot.dtype])
-        count = int(np.prod(spot.shape, dtype=object))
-        if self._map is None or not count:
-            return self.fetch(spot, rows, inner)
-        whole = np.frombuffer(self._map, raw, count, spot.start).reshape(spot.shape)
-        neighbours = rows.size and rows[-1] - rows[0] + 1 == rows.size
-        first = slice(int(rows[0]), int(rows[-1]) + 1) if neighbours else rows
-        return np.asarray(whole[(first, *inner)])
+            key: the tensor.
+            shape: of one row.
 
-    def fetch(self, spot: Spot, rows: NDArray[np.intp], inner: tuple[slice, ...]) -> NDArray[Any]:
-        """Return the same by reading whole rows, without a map."""
-        raw = np.dtype(RAW[spot.dtype])
-        width = int(np.prod(spot.shape[1:], dtype=object)) * raw.itemsize
-        found = [np.empty((0, *spot.shape[1:]), raw)[(slice(None), *inner)]]
+        Raises:
+            ResultsFileError: it has no such rows, or numpy cannot represent their dtype.
+        """
+        stored = self.tensors.get(self._slice_key(key))
+        if stored is None or stored.shape != (self.rows, *shape):
+            name = self._slice_key(key)
+            raise self.damaged(f"holds no {name} of the shape that the manifest tells")
+        if stored.dtype not in RAW:
+            raise ResultsFileError(
+                f"{key} in {self._location} is of dtype {stored.dtype}, which cannot be shown.",
+                "Upgrade hookscope.",
+            )
+        return stored
+
+    def read(
+        self, stored: StoredTensor, rows: NDArray[np.intp], inner: tuple[slice, ...]
+    ) -> NDArray[Any]:
+        """Return the bits of a part of some rows, through a memory map if the file is on a disk.
+
+        Args:
+            stored: where the tensor is stored.
+            rows: counted from the shard's first row, ascending, each once.
+            inner: a slice for each other dimension.
+        """
+        raw = np.dtype(RAW[stored.dtype])
+        count = int(np.prod(stored.shape, dtype=object))
+        if self._map is None or not count:
+            return self.read_rows(stored, rows, inner)
+        tensor = np.frombuffer(self._map, raw, count, stored.start).reshape(stored.shape)
+        contiguous = rows.size and rows[-1] - rows[0] + 1 == rows.size
+        first = slice(int(rows[0]), int(rows[-1]) + 1) if contiguous else rows
+        return np.asarray(tensor[(first, *inner)])
+
+    def read_rows(
+        self, stored: StoredTensor, rows: NDArray[np.intp], inner: tuple[slice, ...]
+    ) -> NDArray[Any]:
+        """Return the same bits by reading whole rows, without a memory map."""
+        raw = np.dtype(RAW[stored.dtype])
+        width = int(np.prod(stored.shape[1:], dtype=object)) * raw.itemsize
+        parts = [np.empty((0, *stored.shape[1:]), raw)[(slice(None), *inner)]]
         try:
-            with self._place.open(self._name) as file:
+            with self._location.open(self._name) as file:
                 for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
                     if not run.size:
                         continue
-                    file.seek(spot.start + int(run[0]) * width)
+                    file.seek(stored.start + int(run[0]) * width)
                     data = file.read(run.size * width)
                     if len(data) < run.size * width:
                         raise self.damaged("is cut off")
                     part = np.frombuffer(data, raw, len(data) // raw.itemsize)
-                    found.append(part.reshape(run.size, *spot.shape[1:])[(slice(None), *inner)])
-        except OSError as error:  # it was there when it was opened
+                    parts.append(part.reshape(run.size, *stored.shape[1:])[(slice(None), *inner)])
+        except OSError as error:  # the file was there when it was opened
             raise self.damaged(f"cannot be read: {cause(error)}") from error
-        return np.concatenate(found) if len(found) > 2 else found[-1]
+        return np.concatenate(parts) if len(parts) > 2 else parts[-1]
 
-    def _own(self, key: str) -> str:
+    def _slice_key(self, key: str) -> str:
         return slice_key(key, self.first, self.first + self.rows)
 
-    def damaged(self, found: str) -> ResultsFileError:
-        """The error that says what was found of it."""
+    def damaged(self, problem: str) -> ResultsFileError:
+        """Return the error for a damaged shard."""
         return ResultsFileError(
-            f"The shard {self._name} in {self._place} {found}.",
-            f"'hookscope verify {self._place}' tells what else is damaged.",
+            f"The shard {self._name} in {self._location} {problem}.",
+            f"'hookscope verify {self._location}' tells what else is damaged.",
         )
 
 
 class Shards:
-    """All shards of a folder, each opened when one of its rows is asked for.
+    """All shards of a folder. A shard is opened when one of its rows is read.
 
     Args:
-        place: the folder.
-        told: what the manifest tells of them, in order.
-        sums: hold all bytes of each against its CRC-32 before the first row of it is given.
+        location: the folder.
+        entries: the manifest's entries of the shards, in order.
+        sums: check the CRC-32 of a shard before its first row is read.
     """
 
     def __init__(
-        self, place: Location, told: Sequence[Mapping[str, Any]], sums: bool = False
+        self, location: Location, entries: Sequence[Mapping[str, Any]], sums: bool = False
     ) -> None:
-        self._made_of = (place, told, sums)
-        self._place, self._told = place, told
-        self._unchecked = set(range(len(told))) if sums else set()
-        self._ends = np.cumsum([one["rows"] for one in told], dtype=np.intp)
-        self.open = lru_cache(MAX_OPEN)(lambda number: OpenShard(place, told[number]))
+        self._arguments = (location, entries, sums)
+        self._location, self._entries = location, entries
+        self._unchecked = set(range(len(entries))) if sums else set()
+        self._ends = np.cumsum([entry["rows"] for entry in entries], dtype=np.intp)
+        self.open = lru_cache(MAX_OPEN)(lambda number: OpenShard(location, entries[number]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shards, self._made_of
+        return Shards, self._arguments
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -161,44 +172,44 @@ class Shards:
             key: the tensor.
             shape: of one row.
             rows: ascending, each once.
-            inner: a slice for each further dimension.
-            mapped: read through a map of the file where there can be one. The system counts what
-                was read so as this process's memory for as long as it has room.
+            inner: a slice for each other dimension.
+            mapped: use memory maps if possible. The system counts mapped pages that were read as
+                memory of this process until it needs the memory.
         """
-        dtype = self.open(0).spot(key, shape).dtype
+        dtype = self.open(0).stored_tensor(key, shape).dtype
         lengths = [len(range(n)[s]) for n, s in zip(shape, inner, strict=True)]
-        found = np.empty((rows.size, *lengths), RAW[dtype])
-        homes = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(homes):
-            here = slice(*np.searchsorted(homes, [number, number + 1]))
+        values = np.empty((rows.size, *lengths), RAW[dtype])
+        shard_numbers = np.searchsorted(self._ends, rows, side="right")
+        for number in np.unique(shard_numbers):
+            part = slice(*np.searchsorted(shard_numbers, [number, number + 1]))
             shard = self.open(int(number))
             if number in self._unchecked:
                 self._check(int(number))
-            spot = shard.spot(key, shape)
-            if spot.dtype != dtype:
-                raise shard.damaged(f"holds {key} as {spot.dtype}, and others as {dtype}")
-            read = shard.take if mapped else shard.fetch
-            found[here] = read(spot, rows[here] - shard.first, inner)
-        return found
+            stored = shard.stored_tensor(key, shape)
+            if stored.dtype != dtype:
+                raise shard.damaged(f"holds {key} as {stored.dtype}, and others as {dtype}")
+            read = shard.read if mapped else shard.read_rows
+            values[part] = read(stored, rows[part] - shard.first, inner)
+        return values
 
     def _check(self, number: int) -> None:
         shard = self.open(number)
         try:
-            sound = is_intact(self._place, self._told[number])
+            intact = is_intact(self._location, self._entries[number])
         except OSError as error:
             raise shard.damaged(f"cannot be read: {cause(error)}") from error
-        if not sound:
+        if not intact:
             raise shard.damaged("is damaged: its bytes are not those that were written")
         self._unchecked.discard(number)  # another thread may have checked it too
 
 
-def _demand_whole(table: Mapping[str, Any], size: int) -> None:
+def _check_table(table: Mapping[str, Any], size: int) -> None:
     """Raise ValueError unless the tensors of a header fill ``size`` bytes and do not overlap."""
     end = 0
-    for one in sorted(table.values(), key=lambda one: tuple(one["data_offsets"])):
-        start, last = one["data_offsets"]
-        item = np.dtype(RAW[one["dtype"]]).itemsize if one["dtype"] in RAW else None
-        count = int(np.prod(one["shape"], dtype=object))
+    for tensor in sorted(table.values(), key=lambda tensor: tuple(tensor["data_offsets"])):
+        start, last = tensor["data_offsets"]
+        item = np.dtype(RAW[tensor["dtype"]]).itemsize if tensor["dtype"] in RAW else None
+        count = int(np.prod(tensor["shape"], dtype=object))
         if start != end or (item is not None and last - start != count * item):
             raise ValueError("its header is damaged")
         end = last
@@ -207,7 +218,7 @@ def _demand_whole(table: Mapping[str, Any], size: int) -> None:
 
 
 def _map(file: Any) -> mmap.mmap | None:
-    """The file as memory, if it lies on a disk."""
+    """A memory map of the file; None if it is not on a disk."""
     try:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (AttributeError, io.UnsupportedOperation):

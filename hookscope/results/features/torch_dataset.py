@@ -1,4 +1,4 @@
-"""Rows of a dataset's features as torch's tensors, and as a dataset for a DataLoader."""
+"""Rows of features as tensors, and as a dataset for a DataLoader."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-# As the format names them: the dtypes that numpy has not, whose bits it holds as integers.
-_NARROW = {
+# Dtypes that numpy does not have and reads as integers, by their names in the format.
+_NOT_IN_NUMPY = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
@@ -23,18 +23,18 @@ _NARROW = {
 
 
 def to_tensor(bits: NDArray[Any], dtype: str) -> Tensor:
-    """Return the tensor that ``bits`` holds; ``dtype`` as the format names it."""
-    # asarray, since an index of integers alone gives a scalar; contiguous, since torch has no
+    """Return the tensor of ``bits``; ``dtype`` is the format's name."""
+    # asarray, because an index of only integers gives a scalar; contiguous, because torch has no
     # negative strides.
     tensor = torch.from_numpy(np.require(np.asarray(bits), requirements=["C", "W", "O"]))
-    return tensor.view(_NARROW[dtype]) if dtype in _NARROW else tensor
+    return tensor.view(_NOT_IN_NUMPY[dtype]) if dtype in _NOT_IN_NUMPY else tensor
 
 
 class TensorRows:
-    """All rows of one key; what an index asks for is read and comes as a tensor.
+    """All rows of one key. An index reads only the rows it selects, and returns a tensor.
 
     Args:
-        rows: the same as numpy's arrays.
+        rows: the ``LazyRows`` of the key.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -48,21 +48,21 @@ class TensorRows:
 
     @property
     def shape(self) -> torch.Size:
-        """Rows, then what one row has."""
+        """The number of rows, then the shape of one row."""
         return torch.Size(self._rows.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the tensors."""
+        """The dtype of the tensors."""
         return self[:0].dtype
 
 
 class RowsDataset(Dataset[Any]):
-    """One key's rows, one item each: a tensor, or with paths the pair of it and its input's path.
+    """The rows of one key. An item is a tensor, or a pair of a tensor and its input's path.
 
     Args:
-        rows: what holds them.
-        inputs: where each row came from, for the paths; None to leave them out.
+        rows: the ``LazyRows`` of the key.
+        inputs: the table of inputs, for the paths; None to leave them out.
     """
 
     def __init__(self, rows: Any, inputs: Sequence[dict[str, Any]] | None) -> None:
@@ -77,7 +77,7 @@ class RowsDataset(Dataset[Any]):
         return tensor if self._inputs is None else (tensor, self._inputs[row]["path"])
 
     def __getitems__(self, rows: list[int]) -> list[Any]:
-        """Return the items of a batch, which are read together."""
+        """Return the items of a batch, read together."""
         tensors = list(self._rows[rows])
         if self._inputs is None:
             return tensors

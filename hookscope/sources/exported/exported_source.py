@@ -1,4 +1,4 @@
-"""Models saved by ``torch.export``: a file in, ordinary modules with their old names out."""
+"""Models saved by ``torch.export``, opened as ordinary modules with their original names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _LOGGERS = (
     *("torch.export", "torch.export.pt2_archive._package", "torch.export.unflatten"),
     "torch._export.serde.serialize",
 )
-# Types of outputs that transformers defines: no other module is imported because a file names it.
+# Output types of transformers. No other module is imported because a file names it.
 _OUTPUT = re.compile(r"(transformers\.(?:modeling_outputs|models\.\w+\.modeling_\w+))\.\w+")
-_LOGGED = "when deserializing the saved file"  # what torch says when it has logged the reason
+_LOGGED = "when deserializing the saved file"  # torch raises this, and logs the reason
 
 
 def load(
@@ -45,23 +45,23 @@ def load(
 ) -> LoadedModel:
     """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
 
-    ``seed`` and ``meta`` are not heeded: the file has its weights. Pickles that run code, and
-    compiled code, are refused unless ``trust`` is true.
+    ``seed`` and ``meta`` are ignored: the file has its weights. Pickles that run code, and compiled
+    code, are refused unless ``trust`` is true.
 
     Raises:
-        ModelError: the file is damaged, would run code, or needs operators that are not there.
-        RequestError: weights or arguments are given, and the file has its own.
+        ModelError: the file is damaged, would run code, or needs operators that do not exist.
+        RequestError: weights or arguments are given, but the file has its own.
     """
-    if weights.word != "random" or model_args:
-        given = "--model-arg" if model_args else "--weights"
+    if weights.spec != "random" or model_args:
+        option = "--model-arg" if model_args else "--weights"
         raise RequestError(
             f"{spec.word!r} is an exported program, which holds its weights and is built already.",
-            f"Leave out {given}, or give the model's source: FILE.py:NAME.",
+            f"Leave out {option}, or give the model's source: FILE.py:NAME.",
         )
     program = _open(spec.path, trust)
     args, kwargs = program.example_inputs or ((), {})
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-    alone = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
+    only_input = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
     log.info("weights: as saved in %s", spec.path)
     return LoadedModel(
         module=to_module(program),
@@ -69,7 +69,7 @@ def load(
         name=spec.name,
         source=EXPORTED,
         weights=WeightsInfo("as saved", blake3_of(spec.path)),
-        shape=tuple(alone.shape) if alone is not None else None,
+        shape=tuple(only_input.shape) if only_input is not None else None,
         own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
         example_text="the inputs stored in the file",
         example_word="example inputs",
@@ -77,21 +77,21 @@ def load(
 
 
 def to_module(program: torch.export.ExportedProgram) -> nn.Module:
-    """Return an exported program as a module whose layers can be hooked.
+    """Return an exported program as a module with layers that can be hooked.
 
-    The layers have the names and the class names of the model that was exported. The weights are
-    copies. Called with inputs of another shape than it was exported for, it raises InputError; put
-    into training mode, RequestError.
+    The layers have the names and the class names of the exported model. The weights are copies. The
+    module raises InputError for inputs of another shape than it was exported for, and RequestError
+    for training mode.
 
     Raises:
-        ModelError: the program cannot be taken apart into its layers.
+        ModelError: the program cannot be divided into its layers.
 
     Example:
         >>> program = torch.export.export(nn.Sequential(nn.Linear(4, 2)), (torch.ones(1, 4),))
-        >>> [type(layer).__name__ for layer in adopt(program).modules()]
+        >>> [type(layer).__name__ for layer in to_module(program).modules()]
         ['Sequential', 'Linear']
     """
-    with _aside():
+    with _silenced():
         return build_module(program)
 
 
@@ -102,18 +102,18 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
             if not trust:
                 check_no_code(file, path)
             check_operators(file, path)
-            _register(container_types(file), path)
+            _register_output_types(container_types(file), path)
         except RecursionError as exc:
             raise ModelError(
                 f"The program in {path!r} cannot be opened: it is nested too deeply.",
                 "Export it again.",
             ) from exc
-        with _aside() as swallowed:
+        with _silenced() as logged:
             try:
                 return torch.export.load(file)
-            except Exception as exc:  # of a damaged or foreign program nearly anything is raised
-                told = _LOGGED not in str(exc) or not swallowed
-                cause = exc if told else swallowed[-1]
+            except Exception as exc:  # torch raises nearly any type for a damaged file
+                raised = _LOGGED not in str(exc) or not logged
+                cause = exc if raised else logged[-1]
                 text = str(cause).strip().partition("\n")[0].partition(". ")[0]
                 hint = f"Export it again, with torch {torch.__version__.partition('+')[0]}."
                 if "is not registered" in text:
@@ -128,8 +128,8 @@ def _open(path: str, trust: bool) -> torch.export.ExportedProgram:
                 ) from cause
 
 
-def _register(types: Iterable[str], path: str) -> None:
-    """Import the modules of transformers whose import registers the types of its outputs."""
+def _register_output_types(types: Iterable[str], path: str) -> None:
+    """Import the modules of transformers that register these types of outputs."""
     for module in sorted({match[1] for name in types if (match := _OUTPUT.fullmatch(name))}):
         try:
             importlib.import_module(module)
@@ -145,19 +145,19 @@ def _copies(value: Any) -> Any:
 
 
 @signal_safe_contextmanager
-def _aside() -> Iterator[list[BaseException]]:
-    """Keep the warnings of torch.export to ourselves, and the errors that it logs and swallows."""
-    swallowed: list[BaseException] = []
+def _silenced() -> Iterator[list[BaseException]]:
+    """Silence the warnings and the log of torch.export; yield the errors that it logs."""
+    logged: list[BaseException] = []
 
-    def keep(record: logging.LogRecord) -> bool:
+    def collect(record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1]:
-            swallowed.append(record.exc_info[1])
+            logged.append(record.exc_info[1])
         return False
 
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore")
         for name in _LOGGERS:
             logger = logging.getLogger(name)
-            logger.addFilter(keep)
-            stack.callback(logger.removeFilter, keep)
-        yield swallowed
+            logger.addFilter(collect)
+            stack.callback(logger.removeFilter, collect)
+        yield logged

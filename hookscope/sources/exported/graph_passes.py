@@ -1,9 +1,12 @@
-"""Operators that return their own input, and what an export makes of them.
+"""Passes over the graph of an exported program, before it is unflattened.
 
-``x.to(torch.float32)`` returns ``x`` itself where that is its dtype. To ``torch.export`` the two
-are one tensor, and so all later uses of ``x`` become uses of the operator's result, also those
-outside the module that called it: the residual around an RMSNorm. Unflattening then takes the input
-of the norm for one of its outputs. Here such uses are moved back to ``x``.
+``remove_alias_outputs``: ``x.to(torch.float32)`` returns ``x`` itself if that is its dtype. In an
+exported graph, all later uses of ``x`` are then uses of the operator's result, even outside of the
+module that called it, such as the residual around an RMSNorm. Unflattening would take the input of
+the norm for one of its outputs. The pass moves such uses back to ``x``.
+
+``inline_grad_blocks``: an export makes a block under ``torch.no_grad()`` one operator, which would
+hide its modules from hooks. The pass inlines the block.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ _CASTS = {
     torch.ops.aten.type_as.default,
     torch.ops.aten.flatten.using_ints,
 }
-
 _DROPOUTS = {
     torch.ops.aten.dropout.default,
     torch.ops.aten.feature_dropout.default,
@@ -34,9 +36,9 @@ _DROPOUTS = {
 
 
 def remove_alias_outputs(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return a program that does the same, with no input of a module among its outputs.
+    """Return an equivalent program in which no input of a module is one of its outputs.
 
-    A result that may be the only output of its module stays where it is.
+    A result that may be the only output of its module is not changed.
     """
     aliases = [node.name for node in program.graph.nodes if _is_alias(node)]
     if not aliases:
@@ -44,7 +46,7 @@ def remove_alias_outputs(program: torch.export.ExportedProgram) -> torch.export.
     own = copy.copy(program)
     own._graph_module = copy.deepcopy(program.graph_module)
     nodes = {node.name: node for node in own.graph.nodes}
-    renamed = dict(_moved([nodes[name] for name in aliases]))
+    renamed = dict(_move_uses([nodes[name] for name in aliases]))
     if renamed:
         own._graph_signature = copy.deepcopy(program.graph_signature)
         for spec in own._graph_signature.output_specs:
@@ -55,8 +57,8 @@ def remove_alias_outputs(program: torch.export.ExportedProgram) -> torch.export.
     return own
 
 
-def _moved(aliases: list[fx.Node]) -> Iterator[tuple[str, str]]:
-    """Move the uses; give the names of those that were outputs of the program, old and new."""
+def _move_uses(aliases: list[fx.Node]) -> Iterator[tuple[str, str]]:
+    """Move the uses; yield the old and the new name of each that was an output of the program."""
     for node in aliases:
         for call in _calls(node):
             source = _origin(node, call)
@@ -70,38 +72,39 @@ def _moved(aliases: list[fx.Node]) -> Iterator[tuple[str, str]]:
 
 
 def _is_alias(node: fx.Node) -> bool:
-    """Whether the operator returns its own first input."""
+    """Whether the operator returns its first input."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or node.target not in _CASTS | _DROPOUTS:
         return False
     if node.target in _DROPOUTS:
         return node.args[2] is False
-    one, other = (x.meta.get("val") for x in (source, node))
+    before, after = (x.meta.get("val") for x in (source, node))
     return (
-        isinstance(one, Tensor)
-        and isinstance(other, Tensor)
-        and (one.dtype, one.device, one.layout) == (other.dtype, other.device, other.layout)
-        and one.shape == other.shape
-        and (one.layout is not torch.strided or one.stride() == other.stride())
+        isinstance(before, Tensor)
+        and isinstance(after, Tensor)
+        and (before.dtype, before.device, before.layout)
+        == (after.dtype, after.device, after.layout)
+        and before.shape == after.shape
+        and (before.layout is not torch.strided or before.stride() == after.stride())
         and True not in node.args[2:]
         and not node.kwargs.get("copy")
     )
 
 
 def _calls(node: fx.Node) -> Set[Any]:
-    """The calls of modules that the node is in, by their paths."""
+    """The paths of the module calls that contain the node."""
     return {path for path, _ in node.meta.get("nn_module_stack", {}).values()}
 
 
 def _escaping(graph: fx.Graph, call: str) -> Iterator[fx.Node]:
-    """The nodes in a call whose results are used outside of it."""
+    """The nodes in a call with results that are used outside of it."""
     for node in graph.nodes:
         if call in _calls(node) and any(call not in _calls(user) for user in node.users):
             yield node
 
 
 def _origin(node: fx.Node, call: str) -> fx.Node:
-    """What computed the node's result, or what came into the call where that passed it on."""
+    """The node that computed the result, or the input of the call if the call returns it."""
     while call in _calls(node) and _is_alias(node):
         node = cast(fx.Node, node.args[0])
     return node
@@ -112,60 +115,60 @@ _BLOCK = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 @has_side_effect
 def switch_autograd(enabled: bool) -> bool:
-    """Switch autograd on or off; return what it was."""
+    """Switch autograd on or off; return the previous state."""
     before = torch.is_grad_enabled()
     torch._C._set_grad_enabled(enabled)
     return before
 
 
 def inline_grad_blocks(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return a program that does the same with its blocks opened; ``program`` stays as it is."""
+    """Return an equivalent program with its blocks inlined; ``program`` is not changed."""
     if not any(node.target is _BLOCK for node in program.graph.nodes):
         return program
     own = copy.copy(program)
     own._graph_module = copy.deepcopy(program.graph_module)
-    _open_all(own._graph_module)
+    _inline_all(own._graph_module)
     own.graph.lint()
     return own
 
 
-def _open_all(owner: fx.GraphModule) -> None:
+def _inline_all(owner: fx.GraphModule) -> None:
     for node in list(owner.graph.nodes):
         if node.target is _BLOCK:
-            _open(owner, node)
+            _inline(owner, node)
 
 
-def _open(owner: fx.GraphModule, block: fx.Node) -> None:
-    enabled, held, *args = block.args
-    held = cast(fx.Node, held)
-    inside = getattr(owner, str(held.target))
-    _open_all(inside)
+def _inline(owner: fx.GraphModule, block: fx.Node) -> None:
+    enabled, subgraph, *args = block.args
+    subgraph = cast(fx.Node, subgraph)
+    inside = getattr(owner, str(subgraph.target))
+    _inline_all(inside)
     body = inside.graph
     inner = [node for node in body.nodes if node.op == "call_function"]
     if len(inner) + len(args) + 1 < len(body.nodes):
-        return  # it holds something else than plain operators
-    known: dict[fx.Node, Any] = dict(zip(body.nodes, args, strict=False))
+        return  # the block has other nodes than operators
+    copies: dict[fx.Node, Any] = dict(zip(body.nodes, args, strict=False))
     with owner.graph.inserting_before(block):
         before = owner.graph.call_function(switch_autograd, (enabled,))
         for node in inner:
-            known[node] = owner.graph.node_copy(node, known.__getitem__)
+            copies[node] = owner.graph.node_copy(node, copies.__getitem__)
         after = owner.graph.call_function(switch_autograd, (before,))
     for node in (before, after):
         node.meta["nn_module_stack"] = _shared_stack([*inner, block])
     [output] = body.output_node().args
-    results = map_aggregate(output, lambda x: known[x] if isinstance(x, fx.Node) else x)
+    results = map_aggregate(output, lambda x: copies[x] if isinstance(x, fx.Node) else x)
     for item in list(block.users):
         item.replace_all_uses_with(results[item.args[1]])
         owner.graph.erase_node(item)
     owner.graph.erase_node(block)
-    if not held.users:
-        owner.graph.erase_node(held)
+    if not subgraph.users:
+        owner.graph.erase_node(subgraph)
 
 
 def _shared_stack(nodes: list[fx.Node]) -> dict[str, Any]:
-    """The modules that all of the nodes are in, from the outermost."""
+    """The modules that contain all of the nodes, from the outermost."""
     stacks = [list(node.meta.get("nn_module_stack", {}).items()) for node in nodes]
-    stacks = [stack for stack in stacks if stack]  # what export itself put in is in no module
+    stacks = [stack for stack in stacks if stack]  # nodes that export inserted are in no module
     shared: dict[str, Any] = {}
     for entries in zip(*stacks, strict=False):
         if any(entry != entries[0] for entry in entries):

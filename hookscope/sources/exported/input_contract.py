@@ -1,4 +1,4 @@
-"""What an exported program takes and gives: structure and sizes, checked before it runs."""
+"""The inputs and outputs of an exported program: structure and sizes, checked before a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPAIR = "Give it that shape{0}, or export the model anew with dynamic_shapes."
 
 
 class InputContract:
-    """The inputs a program was exported for. It is never changed, so copies of a model share it.
+    """The inputs that a program was exported for. It is immutable: copies of a model share it.
 
     Args:
         program: the program.
@@ -28,9 +28,9 @@ class InputContract:
     ) -> None:
         signature = program.module_call_graph[0].signature
         assert signature is not None
-        self._into, self._out_of = signature.in_spec, signature.out_spec
+        self._in_spec, self._out_spec = signature.in_spec, signature.out_spec
         self._names = [str(node.target) for node in placeholders]
-        self._wanted: list[Any] = [node.meta.get("val") for node in placeholders]
+        self._expected: list[Any] = [node.meta.get("val") for node in placeholders]
         self._ranges = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
         symbols = dict.fromkeys(
             str(symbol)
@@ -46,81 +46,82 @@ class InputContract:
         """Return the program's inputs in order.
 
         Raises:
-            InputError: their structure, a shape or a plain value is none it was exported for.
+            InputError: their structure, a shape or a plain value differs from the export.
         """
-        wanted, named = pytree.tree_unflatten(self._names, self._into)
-        if kwargs.keys() == named.keys():  # in the order of the export
-            kwargs = {name: kwargs[name] for name in named}
+        args_names, kwargs_names = pytree.tree_unflatten(self._names, self._in_spec)
+        if kwargs.keys() == kwargs_names.keys():  # in the order of the export
+            kwargs = {name: kwargs[name] for name in kwargs_names}
         flat, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self._into:
-            given = pytree.tree_map(_described, (args, kwargs))
+        if spec != self._in_spec:
+            actual = pytree.tree_map(_describe, (args, kwargs))
             raise InputError(
-                f"The program was exported for the inputs {_listed(wanted, named)}, and got"
-                f" {_listed(*given)}.",
+                f"The program was exported for the inputs {_list_inputs(args_names, kwargs_names)},"
+                f" and got {_list_inputs(*actual)}.",
                 "Leave out --input and --shape to run it on the inputs that its file holds, or"
                 " call it from Python with inputs of that structure.",
             )
-        known: dict[str, int] = {}
-        for name, wish, value in zip(self._names, self._wanted, flat, strict=True):
-            if isinstance(wish, Tensor):
-                self._check_tensor(name, wish, value, known)
-            elif isinstance(wish, int | float | str) and wish != value:
+        sizes: dict[str, int] = {}
+        for name, expected, value in zip(self._names, self._expected, flat, strict=True):
+            if isinstance(expected, Tensor):
+                self._check_tensor(name, expected, value, sizes)
+            elif isinstance(expected, int | float | str) and expected != value:
                 raise InputError(
-                    f"The program was exported with {name} = {wish!r}, and got {value!r}.",
+                    f"The program was exported with {name} = {expected!r}, and got {value!r}.",
                     "Give that very value, or export the model anew.",
                 )
         return flat
 
     def restore(self, flat: Any) -> Any:
-        """Return the program's flat output in the structure that the exported model gave it."""
-        return pytree.tree_unflatten(flat, self._out_of)
+        """Return the program's flat output in the structure of the exported model's output."""
+        return pytree.tree_unflatten(flat, self._out_spec)
 
     def _lengths(self) -> Iterator[torch.SymInt]:
-        """Every length of an input that may vary."""
-        for wish in self._wanted:
-            lengths: tuple[Any, ...] = tuple(wish.shape) if isinstance(wish, Tensor) else ()
+        """The dynamic lengths of all inputs."""
+        for expected in self._expected:
+            lengths: tuple[Any, ...] = tuple(expected.shape) if isinstance(expected, Tensor) else ()
             yield from (length for length in lengths if isinstance(length, torch.SymInt))
 
-    def _check_tensor(self, name: str, wish: Tensor, value: Any, known: dict[str, int]) -> None:
+    def _check_tensor(self, name: str, expected: Tensor, value: Any, sizes: dict[str, int]) -> None:
         if not isinstance(value, Tensor):
             raise InputError(
                 f"Input {name} of the program is a tensor, and got {type(value).__name__}.",
-                "Give a tensor of the shape " + self._text(wish) + ".",
+                "Give a tensor of the shape " + self._text(expected) + ".",
             )
-        if value.is_floating_point() != wish.is_floating_point():
-            kinds = [str(t.dtype).removeprefix("torch.") for t in (wish, value)]
+        if value.is_floating_point() != expected.is_floating_point():
+            kinds = [str(t.dtype).removeprefix("torch.") for t in (expected, value)]
             raise InputError(
                 f"Input {name} of the program is of {kinds[0]}, and got {kinds[1]}.",
                 "Leave out --input and --shape to run it on the inputs that its file holds, or"
                 " call it from Python with a tensor of that dtype.",
             )
-        fits = value.ndim == wish.ndim and all(
-            self._fits(length, given, known)
-            for length, given in zip(wish.shape, value.shape, strict=True)
+        fits = value.ndim == expected.ndim and all(
+            self._fits(length, size, sizes)
+            for length, size in zip(expected.shape, value.shape, strict=True)
         )
         if not fits:
-            alone = f" (--shape {self._text(wish)})" if len(self._wanted) == 1 else ""
-            fixed = not any(isinstance(length, torch.SymInt) for length in wish.shape)
+            alone = f" (--shape {self._text(expected)})" if len(self._expected) == 1 else ""
+            fixed = not any(isinstance(length, torch.SymInt) for length in expected.shape)
             raise InputError(
-                f"The program was exported for an input {name} of shape {self._text(wish)}"
-                f"{self._limits(wish)}, and got {'x'.join(map(str, value.shape)) or 'a scalar'}.",
+                f"The program was exported for an input {name} of shape {self._text(expected)}"
+                f"{self._limits(expected)}, and got"
+                f" {'x'.join(map(str, value.shape)) or 'a scalar'}.",
                 _REPAIR.format(alone if fixed else " within its limits"),
             )
 
-    def _fits(self, length: Any, given: int, known: dict[str, int]) -> bool:
-        """Whether a length is the one wanted; what a free one is, is noted in ``known``."""
+    def _fits(self, length: Any, size: int, sizes: dict[str, int]) -> bool:
+        """Whether a length fits; the size of a free dimension is noted in ``sizes``."""
         if isinstance(length, int):
-            return length == given
+            return length == size
         expression = length.node.expr
         if expression.is_Symbol:
             limits = self._ranges.get(str(expression))
-            within = limits is None or limits.lower <= given <= limits.upper
-            return bool(within and known.setdefault(str(expression), given) == given)
-        symbols = {symbol: known.get(str(symbol)) for symbol in expression.free_symbols}
-        return None in symbols.values() or bool(expression.subs(symbols) == given)
+            within = limits is None or limits.lower <= size <= limits.upper
+            return bool(within and sizes.setdefault(str(expression), size) == size)
+        symbols = {symbol: sizes.get(str(symbol)) for symbol in expression.free_symbols}
+        return None in symbols.values() or bool(expression.subs(symbols) == size)
 
-    def _text(self, wish: Tensor) -> str:
-        return "x".join(map(self._letter, wish.shape)) or "a scalar"
+    def _text(self, expected: Tensor) -> str:
+        return "x".join(map(self._letter, expected.shape)) or "a scalar"
 
     def _letter(self, length: Any) -> str:
         text = str(length)
@@ -128,9 +129,9 @@ class InputContract:
             text = text.replace(symbol, letter)
         return text if text.isalnum() else f"({text})"
 
-    def _limits(self, wish: Tensor) -> str:
-        """What the free lengths of a shape may be, in words."""
-        used = [s for s in self._letters if any(s in str(length) for length in wish.shape)]
+    def _limits(self, expected: Tensor) -> str:
+        """A description of the limits of the dynamic lengths of a shape."""
+        used = [s for s in self._letters if any(s in str(length) for length in expected.shape)]
         texts = []
         for symbol in used:
             limits = self._ranges.get(symbol)
@@ -141,7 +142,7 @@ class InputContract:
         return f" ({', '.join(texts)})" if texts else ""
 
 
-def _listed(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+def _list_inputs(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     parts = [*map(_plain, args), *(f"{name}={_plain(value)}" for name, value in kwargs.items())]
     return f"({', '.join(parts)})"
 
@@ -150,7 +151,7 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else repr(value).replace("'", "")
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"tensor of {'x'.join(map(str, value.shape)) or 'a scalar'}"
     return type(value).__name__

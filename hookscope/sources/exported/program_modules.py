@@ -1,8 +1,8 @@
 """The layers of an exported program as ordinary modules, which run the operators of its graph.
 
-torch's own unflattening divides the graph among the modules it came from. It gives each call of a
-module that differs from the first a module of its own, ``relu@1``. Here these are one module again,
-which is told before each call which of its graphs to run: so hooks on it fire at every call.
+torch's unflattening divides the graph among its original modules. A later call that differs from
+the first becomes another module, ``relu@1``. Here these are one module again, with one graph for
+each call. Before a call, the caller sets which graph to run. So hooks fire at every call.
 """
 
 from __future__ import annotations
@@ -30,113 +30,111 @@ _CALL = re.compile(r"@\d+")
 
 
 class CallGraph:
-    """The operators of one call of a module, in order. They are never changed, so copies share it.
+    """The operators of one call of a module, in order. Copies of a module share it.
 
     Args:
-        path: where unflattening put the call: ``layer3.0.relu@1``.
+        path: the path of the call in the unflattened program: ``layer3.0.relu@1``.
         graph: its operators.
-        held: what the graph takes from its module that is no parameter and no buffer.
-        home: the device that all of the program was exported on; None if there were several.
+        constants: values that the graph gets from its module, other than parameters and buffers.
+        home: the device that the program was exported on; None if there were several.
     """
 
     def __init__(
-        self, path: str, graph: fx.Graph, held: dict[str, Any], home: torch.device | None
+        self, path: str, graph: fx.Graph, constants: dict[str, Any], home: torch.device | None
     ) -> None:
         self.path = path
         self.nodes = tuple(graph.nodes)
-        self.held = held
+        self.constants = constants
         self.home = home
         self.names = [str(node.target) for node in self.nodes if node.op == "placeholder"]
-        last = {used: node for node in self.nodes for used in node.all_input_nodes}
-        self.done: dict[fx.Node, list[fx.Node]] = {}
-        for used, node in last.items():
-            self.done.setdefault(node, []).append(used)
+        last_uses = {used: node for node in self.nodes for used in node.all_input_nodes}
+        self.last_used_by: dict[fx.Node, list[fx.Node]] = {}
+        for used, node in last_uses.items():
+            self.last_used_by.setdefault(node, []).append(used)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CallGraph:
         return self
 
     def run(self, layer: ExportedLayer, args: tuple[Any, ...]) -> Any:
         """Run the operators on ``args``, with the parameters of ``layer``."""
-        place = next((arg.device for arg in args if isinstance(arg, Tensor)), self.home)
+        device = next((arg.device for arg in args if isinstance(arg, Tensor)), self.home)
         values: dict[fx.Node, Any] = {}
-        given = iter(args)
+        inputs = iter(args)
 
         def fill_in(value: Any) -> Any:
             if isinstance(value, fx.Node):
                 return values[value]
-            return place if isinstance(value, torch.device) and value == self.home else value
+            return device if isinstance(value, torch.device) and value == self.home else value
 
         for node in self.nodes:
             if node.op == "placeholder":
-                values[node] = next(given)
+                values[node] = next(inputs)
             elif node.op == "get_attr":
-                values[node] = self._fetch(layer, str(node.target), place)
+                values[node] = self._fetch(layer, str(node.target), device)
             else:
                 arguments = map_aggregate(node.args, fill_in)
                 if node.op == "output":
-                    return _thawed(arguments[0])
+                    return _mutable(arguments[0])
                 keywords = map_aggregate(node.kwargs, fill_in)
-                called: Any = node.target
+                function: Any = node.target
                 if node.op == "call_module":
-                    called = partial(self._call, layer, called)
-                values[node] = called(*arguments, **keywords)
-            for used in self.done.get(node, ()):
-                del values[used]  # so that no activation lives longer than it is needed
+                    function = partial(self._call, layer, function)
+                values[node] = function(*arguments, **keywords)
+            for used in self.last_used_by.get(node, ()):
+                del values[used]  # frees activations after their last use
         return None
 
     def _call(self, layer: ExportedLayer, target: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the module that the graph calls ``target``, for the call of it that this is."""
-        found = cast(ExportedLayer, layer.get_submodule(_CALL.sub("", target)))
-        _due.steps[id(found)] = found._exported_calls[_join(self.path, target)]
+        """Call the module that the graph names ``target``, with the graph of this call."""
+        module = cast(ExportedLayer, layer.get_submodule(_CALL.sub("", target)))
+        _next_call.graphs[id(module)] = module._exported_calls[_join(self.path, target)]
         try:
-            return found(*args, **kwargs)
+            return module(*args, **kwargs)
         finally:
-            _due.steps.pop(id(found), None)
+            _next_call.graphs.pop(id(module), None)
 
-    def _fetch(self, layer: ExportedLayer, name: str, place: torch.device | None) -> Any:
-        if name not in self.held:
+    def _fetch(self, layer: ExportedLayer, name: str, device: torch.device | None) -> Any:
+        if name not in self.constants:
             owner, _, own = _CALL.sub("", name).rpartition(".")
             return getattr(layer.get_submodule(owner), own)
-        value = self.held[name]
+        value = self.constants[name]
         moves = isinstance(value, Tensor) and self.home is not None
-        return value.to(place) if moves else value
+        return value.to(device) if moves else value
 
 
-def _thawed(value: Any) -> Any:
-    """The value with plain lists and dicts in place of those of a graph, which are read-only."""
+def _mutable(value: Any) -> Any:
+    """The value with plain lists and dicts in place of the immutable ones of a graph."""
     if isinstance(value, fx.immutable_collections.immutable_list):
-        return [_thawed(item) for item in value]
+        return [_mutable(item) for item in value]
     if isinstance(value, fx.immutable_collections.immutable_dict):
-        return {key: _thawed(item) for key, item in value.items()}
-    return tuple(map(_thawed, value)) if type(value) is tuple else value
+        return {key: _mutable(item) for key, item in value.items()}
+    return tuple(map(_mutable, value)) if type(value) is tuple else value
 
 
-class _Due(threading.local):
-    """The steps that the next call of a layer is to run, by the layer's id; one set a thread."""
+class _NextCall(threading.local):
+    """The graph that the next call of a layer runs, by the layer's id, for each thread."""
 
     def __init__(self) -> None:
-        self.steps: dict[int, CallGraph] = {}
+        self.graphs: dict[int, CallGraph] = {}
 
 
-_due = _Due()
+_next_call = _NextCall()
 
 
 class ExportedLayer(nn.Module):
-    """A module of an exported program. Its own names are such that no model's module has them."""
+    """A module of an exported program. Its own attributes have names that no model uses."""
 
-    _hookscope_source = (
-        ""  # its code is the graph; where that came from stands there for each operator
-    )
+    _hookscope_source = ""  # its code is the graph, which has the source of each operator
 
     def __init__(self) -> None:
         super().__init__()
         self._exported_calls: dict[str, CallGraph] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the call that is due, or the first when the layer is called by itself."""
-        steps = _due.steps.pop(id(self), None) or next(iter(self._exported_calls.values()))
-        named = (kwargs[name] for name in steps.names[len(args) :] if name in kwargs)
-        return steps.run(self, (*args, *named))
+        """Run the graph that the caller has set, or that of the first call."""
+        graph = _next_call.graphs.pop(id(self), None) or next(iter(self._exported_calls.values()))
+        named = (kwargs[name] for name in graph.names[len(args) :] if name in kwargs)
+        return graph.run(self, (*args, *named))
 
     def extra_repr(self) -> str:
         """The shapes of its own parameters."""
@@ -145,19 +143,19 @@ class ExportedLayer(nn.Module):
 
 
 class ExportedProgramModule(ExportedLayer):
-    """The whole of an exported program. Inputs are checked against what it was exported for."""
+    """An exported program as a module. Its inputs are checked by its contract."""
 
     _exported_contract: InputContract
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the program; the output has the structure that the exported model gave it."""
+        """Run the program; the output has the structure of the exported model's output."""
         flat = self._exported_contract.flatten(args, kwargs)
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # an error may leave it switched
+        with torch.set_grad_enabled(torch.is_grad_enabled()):  # restores it after an error
             output = self._exported_calls[""].run(self, tuple(flat))
         return self._exported_contract.restore(output)
 
     def train(self, mode: bool = True) -> ExportedProgramModule:
-        """Refuse training mode: the graph holds what its layers did in the mode of the export."""
+        """Raise RequestError for training mode: the graph is that of the mode of the export."""
         if mode:
             raise RequestError(
                 "An exported program keeps the mode it was exported in, and cannot be switched to"
@@ -169,14 +167,14 @@ class ExportedProgramModule(ExportedLayer):
 
 
 class _Unflattened(UnflattenedModule):
-    """torch's unflattening, less its own way of putting the calls of a module together."""
+    """torch's unflattening without its dispatch of the calls of a module."""
 
     def _dispatch_modules(self, *args: Any) -> None:
         pass
 
 
 def build_module(program: torch.export.ExportedProgram) -> nn.Module:
-    """Return the program as a module; see ``hookscope.sources.exported.exported_source.to_module``."""
+    """Return the program as a module; see ``exported_source.to_module``."""
     try:
         flat = _Unflattened(
             _remove_effect_tokens(remove_alias_outputs(inline_grad_blocks(program)))
@@ -187,87 +185,87 @@ def build_module(program: torch.export.ExportedProgram) -> nn.Module:
             "Export it again, with the newest torch.",
         ) from exc
     home = _home(flat)
-    parts = dict(_parts(flat))
+    modules = dict(_submodules(flat))
     calls: dict[str, list[str]] = {}
-    for path in parts:
+    for path in modules:
         calls.setdefault(_CALL.sub("", path), []).append(path)
-    kinds = _kinds(program.graph_module)
-    root: ExportedProgramModule = _class_named(kinds.get(""), ExportedProgramModule)()
+    class_names = _class_names(program.graph_module)
+    root: ExportedProgramModule = _class_of_name(class_names.get(""), ExportedProgramModule)()
     root._exported_contract = InputContract(program, flat.input_placeholders)
     for name, paths in calls.items():
-        layer = _add(root, name, kinds.get(name)) if name else root
+        layer = _add(root, name, class_names.get(name)) if name else root
         for path in paths:
-            _share_tensors(parts[path], layer)
-            if isinstance(getattr(parts[path], "graph", None), fx.Graph):
-                layer._exported_calls[path] = _steps(path, parts[path], home)
+            _share_tensors(modules[path], layer)
+            if isinstance(getattr(modules[path], "graph", None), fx.Graph):
+                layer._exported_calls[path] = _call_graph(path, modules[path], home)
     return root.eval()
 
 
-def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Every module by its path, less the graphs that operators such as ``cond`` run."""
+def _submodules(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Every module by its path, without the graphs that operators such as ``cond`` run."""
     yield path, module
     for name, inner in module._modules.items():
         if inner is not None and not isinstance(inner, fx.GraphModule):
-            yield from _parts(inner, _join(path, name))
+            yield from _submodules(inner, _join(path, name))
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _kinds(graphs: nn.Module) -> dict[str, str]:
-    """The class of each module that did something in the program, by the module's path.
+def _class_names(graphs: nn.Module) -> dict[str, str]:
+    """The dotted name of the class of each module with operators, by the module's path.
 
-    A program that was just made may have the class itself, one from a file its dotted name.
+    A new program may have the class itself in place of its name.
     """
-    found = {}
+    names = {}
     for inner in graphs.modules():
         for node in inner.graph.nodes if isinstance(inner, fx.GraphModule) else ():
-            for path, kind in node.meta.get("nn_module_stack", {}).values():
-                own = isinstance(kind, type)
-                name = f"{kind.__module__}.{kind.__qualname__}" if own else str(kind)
-                found[_CALL.sub("", path)] = name
-    return found
+            for path, cls in node.meta.get("nn_module_stack", {}).values():
+                is_class = isinstance(cls, type)
+                name = f"{cls.__module__}.{cls.__qualname__}" if is_class else str(cls)
+                names[_CALL.sub("", path)] = name
+    return names
 
 
 @cache
-def _class_named(name: str | None, base: type[Any]) -> Any:
+def _class_of_name(name: str | None, base: type[Any]) -> Any:
     members = {"__module__": __name__, "__doc__": base.__doc__, "_hookscope_class": name or ""}
     return type((name or "Module").rpartition(".")[2], (base,), members)
 
 
-def _add(root: nn.Module, path: str, kind: str | None) -> ExportedLayer:
+def _add(root: nn.Module, path: str, class_name: str | None) -> ExportedLayer:
     owner, _, name = path.rpartition(".")
-    layer: ExportedLayer = _class_named(kind, ExportedLayer)()
+    layer: ExportedLayer = _class_of_name(class_name, ExportedLayer)()
     root.get_submodule(owner).add_module(name, layer)
     return layer
 
 
-def _share_tensors(part: nn.Module, layer: nn.Module) -> None:
-    for name, parameter in part._parameters.items():
+def _share_tensors(module: nn.Module, layer: nn.Module) -> None:
+    for name, parameter in module._parameters.items():
         layer.register_parameter(name, parameter)
-    for name, buffer in part._buffers.items():
-        kept = name not in part._non_persistent_buffers_set
-        layer.register_buffer(name, buffer, persistent=kept)
+    for name, buffer in module._buffers.items():
+        persistent = name not in module._non_persistent_buffers_set
+        layer.register_buffer(name, buffer, persistent=persistent)
 
 
-def _steps(path: str, part: nn.Module, home: torch.device | None) -> CallGraph:
-    graph = cast(fx.Graph, part.graph)
-    held = {}
+def _call_graph(path: str, module: nn.Module, home: torch.device | None) -> CallGraph:
+    graph = cast(fx.Graph, module.graph)
+    constants = {}
     for node in graph.nodes:
         if node.op == "get_attr":
             owner, _, name = str(node.target).rpartition(".")
-            module = part.get_submodule(owner)
-            if name not in module._parameters and name not in module._buffers:
-                held[str(node.target)] = getattr(module, name)
-    return CallGraph(path, graph, held, home)
+            holder = module.get_submodule(owner)
+            if name not in holder._parameters and name not in holder._buffers:
+                constants[str(node.target)] = getattr(holder, name)
+    return CallGraph(path, graph, constants, home)
 
 
 def _home(flat: nn.Module) -> torch.device | None:
-    """The one device that the tensors and the operators of the program are on."""
-    found = {tensor.device for tensor in chain(flat.parameters(), flat.buffers())}
-    for _, part in _parts(flat):
-        for node in getattr(part, "graph", fx.Graph()).nodes:
+    """The device of all tensors and operators of the program; None if there are several."""
+    devices = {tensor.device for tensor in chain(flat.parameters(), flat.buffers())}
+    for _, module in _submodules(flat):
+        for node in getattr(module, "graph", fx.Graph()).nodes:
             leaves = pytree.tree_leaves((node.args, node.kwargs))
-            found |= {leaf for leaf in leaves if isinstance(leaf, torch.device)}
-    return found.pop() if len(found) == 1 else None
+            devices |= {leaf for leaf in leaves if isinstance(leaf, torch.device)}
+    return devices.pop() if len(devices) == 1 else None

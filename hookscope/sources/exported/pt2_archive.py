@@ -1,8 +1,8 @@
-"""A look into a ``.pt2`` archive before torch opens it: what in it would run code?
+"""Checks of a ``.pt2`` archive for code, before torch opens it.
 
-``torch.export.load`` unpickles what an archive flags as pickled, falls back to full unpickling of
-example inputs, hands the expressions of sizes to sympy, which evaluates them as Python, imports the
-modules that kinds of dicts name, takes any function of torch for an operator, and loads compiled
+``torch.export.load`` unpickles records that the archive flags as pickles, and example inputs that
+its safe reader rejects. It evaluates the expressions of sizes by sympy, as Python. It imports the
+modules that containers name, calls any function of torch as an operator, and loads compiled
 libraries.
 """
 
@@ -27,18 +27,18 @@ from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globa
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
 _PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
 _PICKLED = re.compile(r"data/.*\.pt|serialized_(?!exported_program\.json).*", re.DOTALL)
-_OBJECTS = ("custom_obj_", "opaque_obj_")  # unpickled whatever their flag says
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # unpickled whatever their flag is
 
-# Functions that a graph may call beside operators: arithmetic, and modes of autograd.
-_PLAIN_CALL = re.compile(
+# Functions that a graph may call besides operators: arithmetic, and modes of autograd.
+_ALLOWED_CALL = re.compile(
     r"_operator\.(getitem|add|mul|sub|truediv|ge|le|gt|lt|eq|ne|floordiv|mod|and_|or_|not_|pow|neg"
     r"|abs|lshift|rshift)|math\.(ceil|floor|trunc)|round|torch\.sym_\w+|torch\._check\w*"
     r"|torch\._C\._set_grad_enabled|torch\.autograd\.grad_mode\.set_grad_enabled"
     r"|torch\.amp\.autocast_mode\._(enter|exit)_autocast|torch\._functorch\.predispatch\.\w+"
     r"|torch\.fx\.experimental\.symbolic_shapes\.cast_symbool_to_symint_guardless"
 )
-_SYMPY_TEXT = re.compile(r"\w+|[-+]?[\d.]+(e[-+]?\d+)?")  # the name of a symbol, or a number
-_SYMPY = re.compile(r"[A-Z]\w*|floor|ceiling|exp|log|sqrt|sin|cos|tan")
+_SYMPY_CONSTANT = re.compile(r"\w+|[-+]?[\d.]+(e[-+]?\d+)?")  # the name of a symbol, or a number
+_SYMPY_FUNCTION = re.compile(r"[A-Z]\w*|floor|ceiling|exp|log|sqrt|sin|cos|tan")
 _ARITHMETIC = (
     *(ast.Expression, ast.Name, ast.Constant, ast.Load, ast.Call, ast.Compare, ast.cmpop),
     *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop, ast.keyword),
@@ -54,7 +54,7 @@ class ArchiveRecords:
 
 
 def check_no_code(file: IO[bytes], path: str) -> None:
-    """Raise ModelError if opening the archive would run code that it carries."""
+    """Raise ModelError if opening the archive would run code in it."""
     findings = list(dict.fromkeys(x for layout in _layouts(file) for x in _code_in(layout)))
     if findings:
         raise ModelError(
@@ -67,9 +67,10 @@ def check_no_code(file: IO[bytes], path: str) -> None:
 def check_operators(file: IO[bytes], path: str) -> None:
     """Raise ModelError if the program calls an operator that is not registered."""
     for layout in _layouts(file):
-        for called in {name for _, program in _programs(layout) for name in _called(program)}:
-            if called.startswith("torch.ops.") and not _is_operator(called):
-                name = "::".join(called.split(".")[2:4])
+        targets = {name for _, program in _programs(layout) for name in _call_targets(program)}
+        for target in targets:
+            if target.startswith("torch.ops.") and not _is_operator(target):
+                name = "::".join(target.split(".")[2:4])
                 raise ModelError(
                     f"The program in {path!r} calls the operator {name}, which is not registered.",
                     "Importing the package that brings it registers it, so call hookscope from"
@@ -78,7 +79,7 @@ def check_operators(file: IO[bytes], path: str) -> None:
 
 
 def container_types(file: IO[bytes]) -> set[str]:
-    """The names of the classes that hold the inputs and outputs of the program."""
+    """Return the names of the container classes of the program's inputs and outputs."""
     return {
         value
         for layout in _layouts(file)
@@ -89,10 +90,10 @@ def container_types(file: IO[bytes]) -> set[str]:
 
 
 def _layouts(file: IO[bytes]) -> Iterator[ArchiveRecords]:
-    """The archive as the newer layout and as the older.
+    """The records of the archive by the newer layout, and by the older.
 
-    torch tries the newer with its own reader of zip archives and then the older with Python's. The
-    two need not see the same records in a crafted file, so each is asked here for its own.
+    torch tries the newer layout with its own zip reader, and then the older with Python's. The two
+    may see different records in a crafted file, so both are checked.
     """
     file.seek(0)
     try:
@@ -109,7 +110,7 @@ def _layouts(file: IO[bytes]) -> Iterator[ArchiveRecords]:
 
 
 def _code_in(layout: ArchiveRecords) -> Iterator[str]:
-    """Say, for each thing that would run code, what it is and what it calls."""
+    """Describe each record or value that would run code, and what it calls."""
     for name in layout.names:
         if name.startswith("data/aotinductor/"):
             yield f"machine code ({name})"
@@ -119,11 +120,11 @@ def _code_in(layout: ArchiveRecords) -> Iterator[str]:
                 if file and (entry.get("use_pickle") or file.startswith(_OBJECTS)):
                     pickled = config[1] + file
                     data = layout.read(pickled) if pickled in layout.names else b""
-                    yield f"a pickle for {tensor} {_calls(data)}"
+                    yield f"a pickle for {tensor} {_pickle_calls(data)}"
         elif _PICKLED.fullmatch(name):
             data = layout.read(name)
             if data and not _is_plain(data):
-                yield f"a pickle in {name} {_calls(data)}"
+                yield f"a pickle in {name} {_pickle_calls(data)}"
     for name, program in _programs(layout):
         yield from (f"{finding} in {name}" for finding in _code_in_program(program))
 
@@ -134,10 +135,10 @@ def _code_in_program(program: Any) -> Iterator[str]:
             yield f"the size {value!r}"
         elif key in ("default_factory_module", "__enum__"):
             yield "the import of a module for a container"
-    for called in _called(program):
-        if not called.startswith("torch.ops.") and not _PLAIN_CALL.fullmatch(called):
-            yield f"a call of {called}"
-        elif called.startswith("torch.ops.aten.from_file"):
+    for target in _call_targets(program):
+        if not target.startswith("torch.ops.") and not _ALLOWED_CALL.fullmatch(target):
+            yield f"a call of {target}"
+        elif target.startswith("torch.ops.aten.from_file"):
             yield "a tensor mapped onto a file"
 
 
@@ -148,7 +149,7 @@ def _programs(layout: ArchiveRecords) -> Iterator[tuple[str, Any]]:
 
 
 def _parse(data: bytes) -> Any:
-    """JSON as torch reads it; what is none, torch will refuse."""
+    """The JSON value; empty if it is not JSON, which torch refuses."""
     try:
         return json.loads(data)
     except ValueError:
@@ -156,7 +157,7 @@ def _parse(data: bytes) -> Any:
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, in JSON that lies inside strings as well."""
+    """Every key with its value, also in JSON inside strings."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield key, inner
@@ -168,8 +169,8 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _items(_parse(value.encode()))
 
 
-def _called(program: Any) -> Iterator[str]:
-    """The functions that the graphs of a program call or hand on, by name."""
+def _call_targets(program: Any) -> Iterator[str]:
+    """The names of the functions that the graphs of a program call or pass on."""
     for key, value in _items(program):
         if key == "as_operator":
             yield str(value)
@@ -178,14 +179,14 @@ def _called(program: Any) -> Iterator[str]:
 
 
 def _is_operator(name: str) -> bool:
-    found: Any = torch
+    value: Any = torch
     for part in name.split(".")[1:]:
-        found = getattr(found, part, None)
-    return isinstance(found, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+        value = getattr(value, part, None)
+    return isinstance(value, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
 
 
 def _is_arithmetic(text: Any) -> bool:
-    """Whether a size is arithmetic over names and numbers, which sympy evaluates without harm."""
+    """Whether a size is arithmetic over names and numbers, which sympy can evaluate safely."""
     try:
         nodes = list(ast.walk(ast.parse(str(text).strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError):
@@ -193,13 +194,15 @@ def _is_arithmetic(text: Any) -> bool:
     functions = [node.func for node in nodes if isinstance(node, ast.Call)]
     return (
         all(isinstance(node, _ARITHMETIC) for node in nodes)
-        and all(_SYMPY_TEXT.fullmatch(str(n.value)) for n in nodes if isinstance(n, ast.Constant))
-        and all(isinstance(f, ast.Name) and _SYMPY.fullmatch(f.id) for f in functions)
+        and all(
+            _SYMPY_CONSTANT.fullmatch(str(n.value)) for n in nodes if isinstance(n, ast.Constant)
+        )
+        and all(isinstance(f, ast.Name) and _SYMPY_FUNCTION.fullmatch(f.id) for f in functions)
     )
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether torch's careful reader takes it; where it does not, torch would unpickle it all."""
+    """Whether torch's safe reader accepts it. Otherwise torch would unpickle it with code."""
     try:
         list_globals(io.BytesIO(data))
     except LongPickle:
@@ -215,8 +218,8 @@ def _is_plain(data: bytes) -> bool:
     return True
 
 
-def _calls(data: bytes) -> str:
-    """What a pickle names beside tensors, for the sentence about it."""
+def _pickle_calls(data: bytes) -> str:
+    """The names in a pickle besides tensors, for the error."""
     try:
         names = list_globals(io.BytesIO(data))
     except DamagedPickle:

@@ -1,1 +1,1 @@
-"""TorchScript: the graphs of a scripted or traced model in, ordinary ``nn.Module``s out."""
+"""TorchScript: the graphs of a scripted or traced model compiled to ordinary ``nn.Module``s."""

@@ -1,8 +1,8 @@
-"""The arguments of callers from outside, checked and converted as TorchScript does it.
+"""Arguments of calls from outside a model, checked and converted as in TorchScript.
 
-TorchScript converts every argument that comes from Python to the type in the schema, with lists
-and dicts copied, or it raises. Inside a model values have their types, and a list is shared, so
-calls that generated code makes pass unchanged.
+TorchScript converts every argument from Python to the type in the schema, and copies lists and
+dicts, or it raises. Inside a model, values have their types and lists are shared, so the calls of
+generated code are not converted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.graph import Argument, Type
 from hookscope.sources.torchscript.runtime import Instance, new, own_name, tuple_type
 
-# Python types that are of a TorchScript type as they are; ints may be too large, and texts may
-# hold what UTF-8 does not.
-_AS_THEY_ARE = {"Float": float, "Bool": bool, "Complex": complex, "Tensor": Tensor}
-# Items of those lists whose conversion has rules of its own: no text, dict or tensor is one.
-_OWN_LISTS = {"Int", "Float", "Bool", "Tensor"}
+# Python types that need no conversion to a TorchScript type. An int may be too large, and a str
+# may not be valid UTF-8.
+_UNCONVERTED = {"Float": float, "Bool": bool, "Complex": complex, "Tensor": Tensor}
+# Item types of lists with their own conversion, which accepts no str, dict or tensor.
+_SPECIAL_LISTS = {"Int", "Float", "Bool", "Tensor"}
 
 
 class ArgumentError(InputError, RuntimeError):
@@ -34,10 +34,10 @@ class ArgumentError(InputError, RuntimeError):
 
 @dataclass(frozen=True)
 class ScriptClasses:
-    """The classes of a file. It holds no module, so that modules are freed with their last user.
+    """The classes of a file. It has no reference to a module, so that modules can be freed.
 
     Attributes:
-        enums: those that the archive defines, by qualified name.
+        enums: the enums that the archive defines, by qualified name.
         script_classes: the Python class of each script class, by qualified name.
         attributes: the attributes that graphs read, with their types, by the class's name.
     """
@@ -47,42 +47,43 @@ class ScriptClasses:
     attributes: Mapping[str, Mapping[str, Type]]
 
     def enum_of(self, value: Any, static: Type) -> Any:
-        """The member of an enum that a value stands for.
+        """Return the member of an enum for a value.
 
         Raises:
-            RuntimeError: there is none.
+            RuntimeError: there is no such member.
         """
         try:
             return private.convert_value(value, static)
-        except RuntimeError:  # also of a class that is not at hand
+        except RuntimeError:  # also if the class is not available
             members = self.enums.get(static.text, ())
             name = getattr(value, "name", None)
-            found = next((one for one in members if one.name == name), None)
-            if found is None or found.value != getattr(value, "value", None):
+            member = next((member for member in members if member.name == name), None)
+            if member is None or member.value != getattr(value, "value", None):
                 raise
-            return found
+            return member
 
     def instance_of(self, value: Any, static: Type) -> Any:
-        """The value as an instance of a script class, with the attributes that graphs read.
+        """Return the value as an instance of a script class, with the attributes that graphs read.
 
         Raises:
-            RuntimeError: it lacks one, or has one of another type.
+            RuntimeError: it lacks an attribute, or has one of another type.
         """
-        kind = self.script_classes.get(static.text)
-        if kind is None or isinstance(value, kind):
-            return value  # without a class, no code reads it
-        made = new(kind)
-        for name, one in self.attributes[static.text].items():
+        script_class = self.script_classes.get(static.text)
+        if script_class is None or isinstance(value, script_class):
+            return value  # without a script class, no graph reads it
+        instance = new(script_class)
+        for name, attribute_type in self.attributes[static.text].items():
             if not hasattr(value, name):
                 raise RuntimeError(f"no attribute {name}")
-            setattr(made, own_name(name), convert_argument(getattr(value, name), one, self))
-        return made
+            attribute = convert_argument(getattr(value, name), attribute_type, self)
+            setattr(instance, own_name(name), attribute)
+        return instance
 
 
 class _Running(threading.local):
-    """The model whose generated code runs in this thread."""
+    """The placement of the model whose generated code runs in this thread."""
 
-    place: Any = None
+    placement: Any = None
 
 
 _running = _Running()
@@ -91,13 +92,13 @@ _running = _Running()
 def with_converted_arguments(
     function: Callable[..., Any], arguments: Sequence[Argument], classes: ScriptClasses
 ) -> Callable[..., Any]:
-    """The method with its arguments converted where it is called from outside of its model."""
-    types = {one.name: one.type for one in arguments}
+    """Return the method with conversion of its arguments in calls from outside its model."""
+    types = {argument.name: argument.type for argument in arguments}
     names = list(types)
 
     @wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before, own = _running.place, self._hookscope_place
+        before, own = _running.placement, self._hookscope_placement
         if before is own:
             return function(self, *args, **kwargs)
 
@@ -105,28 +106,28 @@ def with_converted_arguments(
             try:
                 return convert_argument(value, types[name], classes) if name in types else value
             except RuntimeError as error:
-                raise _unfit(function, self, types, name, value) from error
+                raise _argument_error(function, self, types, name, value) from error
 
         pairs = zip(names, args, strict=False)
-        given = [convert(name, value) for name, value in pairs]
+        positional = [convert(name, value) for name, value in pairs]
         by_name = {name: convert(name, value) for name, value in kwargs.items()}
-        _running.place = own
+        _running.placement = own
         try:
-            return function(self, *given, *args[len(given) :], **by_name)
+            return function(self, *positional, *args[len(positional) :], **by_name)
         finally:
-            _running.place = before
+            _running.placement = before
 
     return method
 
 
 def convert_argument(value: Any, static: Type, classes: ScriptClasses) -> Any:
-    """The value as one of its type.
+    """Return the value converted to a type.
 
     Raises:
-        RuntimeError: it cannot be converted to that type.
+        RuntimeError: it cannot be converted.
     """
     kind, inner = static.kind, static.inner
-    if type(value) is _AS_THEY_ARE.get(kind) or (kind == "Optional" and value is None):
+    if type(value) is _UNCONVERTED.get(kind) or (kind == "Optional" and value is None):
         return value
     if kind == "Optional":
         return convert_argument(value, inner[0], classes)
@@ -136,20 +137,21 @@ def convert_argument(value: Any, static: Type, classes: ScriptClasses) -> Any:
         return value
     if kind in ("Any", "Union"):
         return _inferred(value, static, classes)
-    if kind == "List" and inner[0].kind not in _OWN_LISTS:
-        return [convert_argument(item, inner[0], classes) for item in _made(list, value)]
+    if kind == "List" and inner[0].kind not in _SPECIAL_LISTS:
+        return [convert_argument(item, inner[0], classes) for item in _construct(list, value)]
     if kind == "Dict":
-        items = _made(dict, value).items()
+        pairs = _construct(dict, value).items()
         return {
             convert_argument(k, inner[0], classes): convert_argument(v, inner[1], classes)
-            for k, v in items
+            for k, v in pairs
         }
     if kind == "Tuple":
-        whole = _made(tuple, value)
-        if len(whole) != len(inner):
+        items = _construct(tuple, value)
+        if len(items) != len(inner):
             raise RuntimeError("a tuple of another length")
         parts = [
-            convert_argument(item, one, classes) for item, one in zip(whole, inner, strict=True)
+            convert_argument(item, item_type, classes)
+            for item, item_type in zip(items, inner, strict=True)
         ]
         return tuple_type(static.text, static.fields)(*parts) if static.fields else tuple(parts)
     if kind == "Enum":
@@ -159,24 +161,24 @@ def convert_argument(value: Any, static: Type, classes: ScriptClasses) -> Any:
     return value if kind in ("Interface", "Class") else private.convert_value(value, static)
 
 
-def _made(kind: type[Any], value: Any) -> Any:
+def _construct(container: type[Any], value: Any) -> Any:
     try:
-        return kind(value)
+        return container(value)
     except (TypeError, ValueError) as error:
-        raise RuntimeError(f"no {kind.__name__}") from error
+        raise RuntimeError(f"no {container.__name__}") from error
 
 
 def _inferred(value: Any, static: Type, classes: ScriptClasses) -> Any:
-    """The value as one of the type that PyTorch infers for it."""
+    """The value converted to the type that PyTorch infers for it."""
     if isinstance(value, Instance):
         return value
-    found = private.inferred_type(value)
-    if found is None or not private.is_subtype(found, static):
+    inferred = private.inferred_type(value)
+    if inferred is None or not private.is_subtype(inferred, static):
         raise RuntimeError("no such type")
-    return convert_argument(value, found, classes)
+    return convert_argument(value, inferred, classes)
 
 
-def _unfit(
+def _argument_error(
     function: Callable[..., Any], owner: Any, types: dict[str, Type], name: str, value: Any
 ) -> ArgumentError:
     text = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

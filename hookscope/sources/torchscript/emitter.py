@@ -1,7 +1,7 @@
-"""From a graph to the source of a Python function that does the same.
+"""From the graph of a method to the source of an equivalent Python function.
 
-The text is made from the graph alone: names are our own, constants go in as literals or by name,
-and nothing of what an archive calls its things can become code.
+The source is made from the graph only. Names are generated, and constants are literals or names, so
+no name in an archive can become code. A variable is deleted after its last use, as in the original.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any, Protocol
 
 from hookscope.sources.torchscript.graph import Block, Method, Node, Value, nodes_within
-from hookscope.sources.torchscript.operators import MOST
+from hookscope.sources.torchscript.operators import MAX_INT
 from hookscope.sources.torchscript.runtime import HELPERS
 
-DEEPEST = 8  # blocks inside blocks; what lies deeper becomes a function: Python allows 20 loops
+MAX_DEPTH = 8  # of nested blocks; deeper ones become functions, as Python allows 20 nested loops
 
 SELF, RUN, BODY = "self", "run", "body"
 
@@ -25,34 +25,78 @@ _NUMBERED = re.compile(r"(v|k|n|block)\d+|_")
 _RESERVED = {SELF, RUN, BODY, *dir(builtins), *HELPERS}
 
 
+def ids(values: Iterable[Value]) -> set[int]:
+    """Return the numbers of values."""
+    return {value.id for value in values}
+
+
+class Liveness:
+    """The values that nodes of a graph use from outside their blocks, cached by node."""
+
+    def __init__(self) -> None:
+        self._used: dict[Node, frozenset[int]] = {}
+
+    def used(self, node: Node) -> frozenset[int]:
+        """Return the values from outside that the node, or a block inside it, uses."""
+        if node not in self._used:
+            inside = [self.free(block) for block in node.blocks]
+            self._used[node] = frozenset(ids(node.inputs)).union(*inside)
+        return self._used[node]
+
+    def free(self, block: Block) -> set[int]:
+        """Return the values from outside that a block uses or returns."""
+        defined = ids(block.inputs)
+        used = ids(block.outputs)
+        for node in block.nodes:
+            used |= self.used(node)
+            defined |= ids(node.outputs)
+        return used - defined
+
+    def deaths(self, block: Block, owned: Set[int]) -> list[frozenset[int]]:
+        """Return for each node the values that the block does not use after it.
+
+        ``owned`` are values from outside that also end in this block. Outputs do not end.
+        """
+        own = set(owned) | ids(block.inputs)
+        for node in block.nodes:
+            own |= ids(node.outputs)
+        alive = ids(block.outputs)
+        deaths = []
+        for node in reversed(block.nodes):
+            touched = self.used(node) | ids(node.outputs)
+            deaths.append((touched - alive) & own)
+            alive |= self.used(node)
+        return deaths[::-1]
+
+
 class NodeFormatter(Protocol):
-    """What writes single nodes: their expression, given the texts of their inputs."""
+    """Formats single nodes as expressions, from the texts of their inputs."""
 
     def expression(self, node: Node, inputs: Sequence[str]) -> str:
-        """Return the expression that a node becomes."""
+        """Return the expression for a node."""
 
     def constant(self, value: Any, id: int = -1) -> str:
-        """Return a literal, or the name under which the value is known; ``id`` is its number."""
+        """Return a literal or a name for the value; ``id`` is its number in the graph."""
 
 
 class FunctionLines:
-    """The lines of one Python function under way."""
+    """The lines of one Python function."""
 
     def __init__(self, name: str, parameters: Iterable[str]) -> None:
         self.lines = [f"def {name}({', '.join(parameters)}):"]
         self.depth = 1
 
     def write(self, line: str) -> None:
-        """Add a line at the present depth."""
+        """Add a line at the current depth."""
         self.lines.append("    " * self.depth + line)
 
 
 class Emitter:
-    """Writes one method, and the functions its deepest blocks become, as Python source.
+    """Writes one method as Python source, with a function for each of its deepest blocks.
 
     Args:
-        method: what to write.
-        nodes: writes single nodes and constants.
+        method: the method.
+        nodes: formats single nodes and constants.
     """
 
     def __init__(self, method: Method, nodes: NodeFormatter) -> None:
@@ -60,7 +104,7 @@ class Emitter:
         self.nodes = nodes
         self._liveness = Liveness()
         self._texts: dict[int, str] = {}
-        self._kept: set[int] = set()  # constants and counters, which no ``del`` may name
+        self._permanent: set[int] = set()  # constants and counters, which are not deleted
         self._variables: set[str] = set()
         self._functions: list[FunctionLines] = []
         self._count = 0
@@ -68,49 +112,49 @@ class Emitter:
             if node.kind == "prim::Constant":
                 (output,) = node.outputs
                 self._texts[output.id] = nodes.constant(node.attributes["value"], output.id)
-                self._kept.add(output.id)
+                self._permanent.add(output.id)
 
     def source(self) -> str:
-        """Return the source; the function to call in it is named ``run``.
+        """Return the source; its entry point is the function ``run``.
 
-        Its first parameter is the module (of a function, the module that calls it), the others
-        have the names of the method's own where Python allows them.
+        The first parameter is the module (for a function, the calling module). The others have the
+        names of the method's parameters if Python allows them.
         """
-        given = list(self.method.block.inputs)
+        inputs = list(self.method.block.inputs)
         if self.method.bound:
-            self._texts[given.pop(0).id] = SELF
+            self._texts[inputs.pop(0).id] = SELF
         public: list[str] = []
         for argument in self.method.arguments:
-            public.append(_legal(argument.name, public))
+            public.append(_legal_name(argument.name, public))
         clear = not any(map(_is_reserved, public))
-        inner = public if clear else [self._new(value) for value in given]
-        self._texts.update(zip((value.id for value in given), inner, strict=True))
+        inner = public if clear else [self._new(value) for value in inputs]
+        self._texts.update(zip((value.id for value in inputs), inner, strict=True))
         self._variables.update(inner)
         outer = [
-            f"{name}={self.nodes.constant(one.default)}" if one.optional else name
-            for name, one in zip(public, self.method.arguments, strict=True)
+            f"{name}={self.nodes.constant(argument.default)}" if argument.optional else name
+            for name, argument in zip(public, self.method.arguments, strict=True)
         ]
         function = FunctionLines(RUN if clear else BODY, [SELF, *(outer if clear else inner)])
-        self._block(function, self.method.block, owned=ids(given))
+        self._block(function, self.method.block, owned=ids(inputs))
         results = ", ".join(self._text(value) for value in self.method.block.outputs)
         function.write(f"return {results}")
         self._functions.append(function)
         if not clear:
-            front = FunctionLines(RUN, [SELF, *outer])
-            front.write(f"return {BODY}({', '.join([SELF, *public])})")
-            self._functions.append(front)
+            wrapper = FunctionLines(RUN, [SELF, *outer])
+            wrapper.write(f"return {BODY}({', '.join([SELF, *public])})")
+            self._functions.append(wrapper)
         return "\n".join(line for part in self._functions for line in part.lines)
 
     # Blocks
 
     def _block(self, function: FunctionLines, block: Block, owned: Iterable[int] = ()) -> None:
         deaths = self._liveness.deaths(block, set(owned))
-        left = {node.inputs[0].id for node in block.nodes if node.kind == "prim::Exit"}
+        exited = {node.inputs[0].id for node in block.nodes if node.kind == "prim::Exit"}
         for node, dying in zip(block.nodes, deaths, strict=True):
             if node.kind == "prim::Exit":
-                self._end_with(function, node)
+                self._exit_context(function, node)
             nested = node.kind in ("prim::If", "prim::Loop")
-            if nested and function.depth > DEEPEST:
+            if nested and function.depth > MAX_DEPTH:
                 self._outline(function, node, dying)
             elif node.kind == "prim::If":
                 self._if(function, node, dying)
@@ -118,32 +162,32 @@ class Emitter:
                 self._loop(function, node, dying)
             elif node.kind != "prim::Constant":
                 self._statement(function, node, dying)
-            if node.kind == "prim::Enter" and node.inputs[0].id in left:
+            if node.kind == "prim::Enter" and node.inputs[0].id in exited:
                 function.write("try:")
                 function.depth += 1
                 function.write("pass")
 
     def _statement(self, function: FunctionLines, node: Node, dying: Set[int]) -> None:
         text = self.nodes.expression(node, [self._text(value) for value in node.inputs])
-        made = ids(node.outputs)
-        if made <= dying:
+        outputs = ids(node.outputs)
+        if outputs <= dying:
             function.write(text)
-            self._let_go(function, dying - made)
+            self._delete(function, dying - outputs)
         else:
             targets = ", ".join(self._new(value) for value in node.outputs)
             several = "," if len(node.outputs) == 1 and node.kind.endswith("Unpack") else ""
             function.write(f"{targets}{several} = {text}")
-            self._let_go(function, dying)
+            self._delete(function, dying)
 
-    def _end_with(self, function: FunctionLines, node: Node) -> None:
-        """An error leaves a context as the way behind it does."""
+    def _exit_context(self, function: FunctionLines, node: Node) -> None:
+        """Exit the context also after an error."""
         function.depth -= 1
         function.write("except BaseException:")
         function.write(f"    {self.nodes.expression(node, [self._text(node.inputs[0])])}")
         function.write("    raise")
 
     def _if(self, function: FunctionLines, node: Node, dying: Set[int]) -> None:
-        """Each branch lets go of the values that end here, those that it does not use at once."""
+        """Each branch deletes the values that end here, at its start those that it does not use."""
         targets = [self._new(value) for value in node.outputs]
         free = [self._liveness.free(block) for block in node.blocks]
         ending = dying & (free[0] | free[1])
@@ -152,17 +196,17 @@ class Emitter:
             function.write(head)
             function.depth += 1
             before = len(function.lines)
-            self._let_go(function, ending - used)
+            self._delete(function, ending - used)
             self._block(function, block, owned=ending & used)
             self._move(function, targets, [self._text(value) for value in block.outputs])
-            self._let_go(function, ids(block.outputs) & (ending | _made(block)))
+            self._delete(function, ids(block.outputs) & (ending | _outputs(block)))
             if len(function.lines) == before:
                 function.write("pass")
             function.depth -= 1
-        self._let_go(function, dying - ending)
+        self._delete(function, dying - ending)
 
     def _loop(self, function: FunctionLines, node: Node, dying: Set[int]) -> None:
-        """A carried value keeps one variable from before the loop to behind it."""
+        """A carried value has the same variable before, in and after the loop."""
         (block,) = node.blocks
         counter, *carried = block.inputs
         targets = [self._new(value) for value in node.outputs]
@@ -170,47 +214,48 @@ class Emitter:
         limit, start, *initial = (self._text(value) for value in node.inputs)
         self._move(function, targets, initial)
         early = (dying & ids(node.inputs[2:])) - self._liveness.free(block) - ids(node.inputs[:2])
-        self._let_go(function, early)
+        self._delete(function, early)
         count = self._new(counter)
         endless = start == self._texts.get(block.outputs[0].id) == "True"
-        if endless and limit != str(MOST):
-            going = ""
+        if endless and limit != str(MAX_INT):
+            condition = ""
             function.write(f"for {count} in range({limit}):")
             function.depth += 1
         else:
-            going = f"n{count[1:]}"
-            self._kept.add(counter.id)
-            bound = "" if limit == str(MOST) else f" and {count} + 1 < {limit}"
-            function.write(f"{going}, {count} = {start}, -1")
-            function.write(f"while {going}{bound}:")
+            condition = f"n{count[1:]}"
+            self._permanent.add(counter.id)
+            bound = "" if limit == str(MAX_INT) else f" and {count} + 1 < {limit}"
+            function.write(f"{condition}, {count} = {start}, -1")
+            function.write(f"while {condition}{bound}:")
             function.depth += 1
             function.write(f"{count} += 1")
         before = len(function.lines)
         self._block(function, block)
-        goes_on, *after = (self._text(value) for value in block.outputs)
-        if going:
-            targets, after = [going, *targets], [goes_on, *after]
+        next_condition, *after = (self._text(value) for value in block.outputs)
+        if condition:
+            targets, after = [condition, *targets], [next_condition, *after]
         self._move(function, targets, after)
-        self._let_go(function, ids(block.outputs) & _made(block))
+        self._delete(function, ids(block.outputs) & _outputs(block))
         if len(function.lines) == before:
             function.write("pass")
         function.depth -= 1
-        self._let_go(function, dying - early)
+        self._delete(function, dying - early)
 
     def _outline(self, function: FunctionLines, node: Node, dying: Set[int]) -> None:
-        """Write a node with its blocks as a function of its own, and a call of that."""
-        used = (self._texts[one] for one in sorted(self._liveness.used(node)))
-        given = list(dict.fromkeys([SELF, *(text for text in used if text in self._variables)]))
+        """Write a node with its blocks as a separate function, and a call of it."""
+        used = (self._texts[number] for number in sorted(self._liveness.used(node)))
+        variables = [text for text in used if text in self._variables]
+        arguments = list(dict.fromkeys([SELF, *variables]))
         self._count += 1
         name = f"block{self._count}"
-        part = FunctionLines(name, given)
+        part = FunctionLines(name, arguments)
         (self._if if node.kind == "prim::If" else self._loop)(part, node, set())
         results = ", ".join(self._texts[value.id] for value in node.outputs)
         part.write(f"return {results}")
         self._functions.append(part)
-        call = f"{name}({', '.join(given)})"
+        call = f"{name}({', '.join(arguments)})"
         function.write(f"{results} = {call}" if results else call)
-        self._let_go(function, dying)
+        self._delete(function, dying)
 
     # Variables
 
@@ -228,18 +273,18 @@ class Emitter:
             left, right = (", ".join(side) for side in zip(*moves, strict=True))
             function.write(f"{left} = {right}")
 
-    def _let_go(self, function: FunctionLines, dying: Iterable[int]) -> None:
-        names = {self._texts[one] for one in dying if one not in self._kept} - {SELF}
+    def _delete(self, function: FunctionLines, dying: Iterable[int]) -> None:
+        names = {self._texts[number] for number in dying if number not in self._permanent} - {SELF}
         if names:
             function.write(f"del {', '.join(sorted(names))}")
 
 
-def _made(block: Block) -> set[int]:
+def _outputs(block: Block) -> set[int]:
     return {value.id for node in block.nodes for value in node.outputs}
 
 
-def _legal(name: str, taken: Sequence[str]) -> str:
-    """A name that a parameter can have: its own, or the nearest."""
+def _legal_name(name: str, taken: Sequence[str]) -> str:
+    """A valid name for a parameter: its own, or one made from it."""
     plain = "".join(c if c.isalnum() and c.isascii() else "_" for c in name) or "_"
     plain = f"_{plain}" if plain[0].isdigit() else plain
     plain = f"{plain}_" if keyword.iskeyword(plain) else plain
@@ -249,52 +294,5 @@ def _legal(name: str, taken: Sequence[str]) -> str:
 
 
 def _is_reserved(name: str) -> bool:
-    """Whether a parameter of this name would hide something that generated code uses."""
+    """Whether a parameter of this name would shadow a name of generated code."""
     return name in _RESERVED or bool(_NUMBERED.fullmatch(name))
-
-
-Ids = Set[int]
-
-
-def ids(values: Iterable[Value]) -> set[int]:
-    """The numbers of some values."""
-    return {value.id for value in values}
-
-
-class Liveness:
-    """What each node of a graph uses of the values outside it. Answers are kept."""
-
-    def __init__(self) -> None:
-        self._used: dict[Node, frozenset[int]] = {}
-
-    def used(self, node: Node) -> frozenset[int]:
-        """Values from outside that the node, or a block inside it, takes."""
-        if node not in self._used:
-            inside = [self.free(block) for block in node.blocks]
-            self._used[node] = frozenset(ids(node.inputs)).union(*inside)
-        return self._used[node]
-
-    def free(self, block: Block) -> set[int]:
-        """Values from outside that a block takes, among them those it passes on."""
-        made = ids(block.inputs)
-        wanted = ids(block.outputs)
-        for node in block.nodes:
-            wanted |= self.used(node)
-            made |= ids(node.outputs)
-        return wanted - made
-
-    def deaths(self, block: Block, owned: Ids) -> list[frozenset[int]]:
-        """For each node, the values that nothing in the block needs after it.
-
-        ``owned`` are values from outside that end here too; what the block gives lives on.
-        """
-        own = set(owned) | ids(block.inputs)
-        for node in block.nodes:
-            own |= ids(node.outputs)
-        alive = ids(block.outputs)
-        found = []
-        for node in reversed(block.nodes):
-            touched = self.used(node) | ids(node.outputs)
-            found.append((touched - alive) & own)
-            alive |= self.used(node)
-        return found[::-1]

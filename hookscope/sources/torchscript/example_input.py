@@ -1,4 +1,4 @@
-"""What a scripted or traced model takes when nobody says: what its file tells, or a tried guess."""
+"""An example input of a scripted or traced model, from its file or guessed and tried."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from hookscope.sources.torchscript.script_archive import ScriptArchive, TensorRe
 from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import as_call, map_tensors
 
-# Sides of images that models are made for, the commonest first.
+# Common sides of images, the most common first.
 _SIDES = (224, 32, 28, 64, 96, 128, 256, 384, 512, 16, 8)
 _LENGTHS = (1024, 16000, 128, 16)
 
 
 @dataclass(frozen=True)
 class ExampleInput:
-    """The input that a model gets when the user gives none.
+    """The input of a model if the user gives none.
 
     Attributes:
-        shape: of the one tensor it takes; None where it takes something else, or is yet to be seen.
-        layout: how tensors are put together.
-        make: makes the call value; None where ``shape`` says it all.
-        text: what ``make`` makes, for people.
+        shape: shape of its only tensor; None if there are several, or if it is not known yet.
+        layout: how tensors are arranged.
+        make: makes the call value; None if it is noise of ``shape``.
+        text: a description of what ``make`` makes, for users.
     """
 
     shape: tuple[int, ...] | None
@@ -44,20 +44,20 @@ class ExampleInput:
 
 
 def find_example(module: nn.Module, archive: ScriptArchive, word: str, method: str) -> ExampleInput:
-    """What is known of the input of ``module``; nothing is run until the example is made."""
+    """Return the example input of ``module``; the module does not run before it is made."""
     traced = archive.traced_inputs(method)
-    if traced is not None and all(isinstance(one, TensorRecord) for one in traced):
+    if traced is not None and all(isinstance(record, TensorRecord) for record in traced):
         if len(traced) == 1 and traced[0].storage.dtype.is_floating_point:
             return ExampleInput(traced[0].shape, BATCH, None)
         text = "noise, and zeros for integers, of the shapes it was traced with"
-        return ExampleInput(None, BATCH, partial(_like, traced), text)
+        return ExampleInput(None, BATCH, partial(_traced_noise, traced), text)
     layout = _layout(module)
     guess = cache(partial(_guess, module, layout, word))
     text = "noise of a guessed shape (--shape sets another)"
     return ExampleInput(None, layout, lambda: guess().make(layout), text)
 
 
-def _like(records: tuple[TensorRecord, ...]) -> Any:
+def _traced_noise(records: tuple[TensorRecord, ...]) -> Any:
     return tuple(_noise(record.shape, record.storage.dtype) for record in records)
 
 
@@ -65,35 +65,36 @@ def _noise(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape, dtype=dtype)
     if dtype is torch.bool:
-        return torch.ones(shape, dtype=dtype)  # a mask that hides nothing
+        return torch.ones(shape, dtype=dtype)  # as a mask it hides nothing
     return torch.zeros(shape, dtype=dtype)
 
 
 def _layout(module: nn.Module) -> Layout:
-    types = [one.type.text for one in _required(module)]
+    types = [argument.type.text for argument in _required(module)]
     return {("List[Tensor]",): LIST, ("Tensor", "Tensor"): PAIR}.get(tuple(types), BATCH)
 
 
 def _required(module: nn.Module) -> list[Argument]:
-    """The arguments that the method to be run cannot do without."""
+    """The required arguments of the method that a call runs."""
     assert isinstance(module, ScriptedModule)
-    given = module._hookscope_signatures.get(module._hookscope_method, ())
-    return [one for one in given if not one.optional]
+    arguments = module._hookscope_signatures.get(module._hookscope_method, ())
+    return [argument for argument in arguments if not argument.optional]
 
 
 def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
-    """The first likely shape with which the model runs on the meta device.
+    """Return the first likely shape with which the model runs on the meta device.
 
     Raises:
-        InputError: the model takes other things than one tensor, a list of images, or two of them.
+        InputError: the model does not take one tensor, a list of images, or a pair of images.
     """
-    if layout is BATCH and [one.type.text for one in _required(module)] != ["Tensor"]:
-        takes = ", ".join(f"{one.name}: {one.type.text}" for one in _required(module)) or "nothing"
+    if layout is BATCH and [argument.type.text for argument in _required(module)] != ["Tensor"]:
+        required = [f"{argument.name}: {argument.type.text}" for argument in _required(module)]
+        takes = ", ".join(required) or "nothing"
         raise InputError(
             f"What {word} takes cannot be guessed: {takes}.",
             "Call it from Python: hookscope.capture(FILE, input=(first, second)), or a dict.",
         )
-    if layout is LIST:  # detectors look at values, so there is nothing to try without them
+    if layout is LIST:  # detectors read values, so a trial on meta fails
         return Candidate((3, 320, 320), torch.float32)
     candidates = list(_candidates(module))
     for candidate in candidates:
@@ -114,14 +115,14 @@ class Candidate:
     dtype: torch.dtype
 
     def make(self, layout: Layout) -> Any:
-        """The call value of this shape."""
+        """Return the call value of this shape."""
         if self.dtype.is_floating_point:
-            return layout.noise(self.shape, torch.initial_seed())  # as the caller has set it
+            return layout.noise(self.shape, torch.initial_seed())  # the seed of the caller
         return torch.zeros(self.shape, dtype=self.dtype)
 
 
 def _candidates(module: nn.Module) -> Iterator[Candidate]:
-    """Shapes that go with the first weight, which the input most likely meets first."""
+    """Shapes that fit the first weight, as the first layer most likely takes the input."""
     for owner in module.modules():
         weight = next((p for p in owner._parameters.values() if p is not None and p.ndim > 1), None)
         if weight is not None:
@@ -150,9 +151,9 @@ def _runs(module: nn.Module, layout: Layout, candidate: Candidate) -> bool:
     value = map_tensors(candidate.make(layout), lambda path, tensor: tensor.to("meta"))
     args, kwargs = as_call(value)
     try:
-        # What a trial prints is dropped.
+        # Prints of a trial are dropped.
         with signal_safe(torch.no_grad()), signal_safe(redirect_stdout(StringIO())):
             meta_copy(module)(*args, **kwargs)
-    except Exception:  # whatever a shape that does not fit leads to
+    except Exception:  # any error of a shape that does not fit
         return False
     return True

@@ -1,4 +1,4 @@
-"""A method's graph as plain data: what the rest of this folder works on, free of ``torch._C``."""
+"""The graph of a method as plain data, without objects of ``torch._C``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Type:
         text: as in a signature: ``Optional[Tensor]``, or the qualified name of a class.
         inner: element types; of a dict the key's and the value's.
         fields: names of a named tuple's fields.
-        raw: PyTorch's own object, for ``private`` alone.
+        raw: PyTorch's object, for use in ``private`` only.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Type:
 
     @property
     def name(self) -> str:
-        """The last part of a class's name."""
+        """The last part of the name of a class."""
         return self.text.rpartition(".")[2]
 
 
@@ -41,7 +41,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Block:
-    """Nodes in order, the values that come in, and those that go out."""
+    """Nodes in order, with the inputs and outputs of the block."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -54,11 +54,11 @@ class Node:
 
     Attributes:
         kind: ``aten::add``, ``prim::If`` ...
-        schema: the operator's full signature; empty for what has none.
-        attributes: ``name`` of what is got or called, ``value`` of a constant, ``types`` of an
-            ``isinstance``, ``graph`` of a fork or a called function, ``function`` of Python's own.
-        source: where in the original code it stands, ``resnet.py:279``; empty if not known.
-        raw: PyTorch's own object, for ``private`` alone.
+        schema: the operator's full signature; empty if it has none.
+        attributes: ``name`` of the attribute or function, ``value`` of a constant, ``types`` of an
+            ``isinstance``, ``graph`` of a fork or a called function, ``function`` of Python.
+        source: its line in the original code, ``resnet.py:279``; empty if not known.
+        raw: PyTorch's object, for use in ``private`` only.
     """
 
     kind: str
@@ -72,13 +72,13 @@ class Node:
 
     @property
     def operator(self) -> str:
-        """Name and overload, ``aten::add.Tensor``; the kind where there is no schema."""
+        """Name and overload, ``aten::add.Tensor``; the kind if there is no schema."""
         return self.schema.partition("(")[0] or self.kind
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One parameter of a method; ``default`` means something only if ``optional``."""
+    """One parameter of a method; ``default`` is valid only if ``optional``."""
 
     name: str
     type: Type
@@ -90,8 +90,10 @@ class Argument:
 class Method:
     """A method of a module or class, or a function: its parameters and its graph.
 
-    ``arguments`` leaves ``self`` out; ``bound`` tells whether the graph's first input is it.
-    ``raw`` keeps PyTorch's own graph, without which its nodes cannot be asked any more.
+    Attributes:
+        arguments: the parameters without ``self``.
+        bound: whether the first input of the graph is ``self``.
+        raw: PyTorch's graph, which must live as long as its nodes are used.
     """
 
     name: str
@@ -104,7 +106,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class EnumMember:
-    """A member of an enum whose Python class is not at hand."""
+    """A member of an enum whose Python class is not available."""
 
     type: str
     name: str
@@ -112,14 +114,14 @@ class EnumMember:
 
 @dataclass(frozen=True)
 class Schema:
-    """What a call of an operator needs to know of its signature.
+    """The signature of an operator, as far as a call needs it.
 
     Attributes:
-        names: of the arguments.
-        positional: how many of them are not given by keyword.
-        defaults: for each argument, what it is if left out; ``...`` where it must be given.
-        generic: it has type variables or takes any number of arguments.
-        changes_container: it alters a list or dict, or returns what one holds.
+        names: names of the arguments.
+        positional: number of positional arguments.
+        defaults: the default of each argument; ``...`` if it is required.
+        generic: it has type variables or any number of arguments.
+        changes_container: it changes a list or dict, or returns an item of one.
     """
 
     names: tuple[str, ...]
@@ -129,11 +131,11 @@ class Schema:
     changes_container: bool
 
 
-def types_handed_on(block: Block) -> Iterator[Type]:
-    """The types of the values that may be taken for one of a wider type, such as Any.
+def types_passed_on(block: Block) -> Iterator[Type]:
+    """Yield the types of the values that may be used as a wider type, such as Any.
 
-    Those are items of containers, arguments and results, but not what an operator works on. What is
-    the result of a cast has had its type before.
+    These are items of containers, arguments and results, but not the operands of an operator. The
+    result of a cast is left out: its input had the type before.
     """
     nodes = list(nodes_within(block))
     casts = {node.outputs[0].id for node in nodes if node.kind == "prim::unchecked_cast"}
@@ -146,7 +148,7 @@ def types_handed_on(block: Block) -> Iterator[Type]:
 
 
 def nodes_within(block: Block) -> Iterator[Node]:
-    """Every node of a block, and of the blocks inside them."""
+    """Yield every node of a block and of its inner blocks."""
     for node in block.nodes:
         yield node
         for inner in node.blocks:

@@ -1,4 +1,4 @@
-"""Single nodes as expressions, and the things that those refer to by name."""
+"""Single nodes of a graph as Python expressions, and the objects that they refer to by name."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from hookscope.sources.torchscript import private, runtime
 from hookscope.sources.torchscript.graph import EnumMember, Method, Node, Schema, Type
 from hookscope.sources.torchscript.operator_modules import OperatorModules
-from hookscope.sources.torchscript.operators import GIVES_FIRST, REFUSED, TEXTS, is_quick
+from hookscope.sources.torchscript.operators import REFUSED, RETURNS_FIRST, TEMPLATES, is_fast
 from hookscope.sources.torchscript.runtime import FORWARD, HELPERS, own_name
 
 
 class SymbolTable(Protocol):
-    """What knows the classes and functions that nodes name.
+    """The classes and functions that nodes refer to.
 
     Attributes:
-        types: the types that a value of type Any may have, beside plain ones, by their text.
+        types: the types that a value of type Any may have, besides plain ones, by their text.
     """
 
     types: dict[str, Type]
@@ -30,7 +30,7 @@ class SymbolTable(Protocol):
         """Whether values of this type are modules."""
 
     def has_forward(self, static: Type) -> bool:
-        """Whether modules of the type have a ``forward``, as far as is known."""
+        """Whether modules of the type may have a ``forward``."""
 
     def has_hook(self, static: Type, name: str) -> bool:
         """Whether modules of the type have a scripted hook of this qualified name."""
@@ -44,11 +44,11 @@ class SymbolTable(Protocol):
     def script_class(self, static: Type) -> type[runtime.Instance]:
         """The Python class for a script class."""
 
-    def class_method(self, static: Type, name: str, given: tuple[Type, ...]) -> None:
-        """See to it that a script class has a method, for arguments of these types."""
+    def class_method(self, static: Type, name: str, argument_types: tuple[Type, ...]) -> None:
+        """Compile a method of a script class, for arguments of these types."""
 
-    def interface_method(self, name: str, given: tuple[Type, ...]) -> None:
-        """See to it that every script class that has the method has it."""
+    def interface_method(self, name: str, argument_types: tuple[Type, ...]) -> None:
+        """Compile a method of an interface for every script class that has it."""
 
     def enum_member(self, member: EnumMember) -> Any:
         """A member of an enum that the archive defines."""
@@ -57,71 +57,79 @@ class SymbolTable(Protocol):
         """Note that modules of this type are called by another method than ``forward``."""
 
     def reads(self, owner: Type, name: str, static: Type) -> None:
-        """Note that what is of type ``owner`` has an attribute of this name and type."""
+        """Note that a graph reads this attribute, of this type, of values of type ``owner``."""
 
 
 class NodeWriter:
-    """Writes the nodes of one method; ``names`` are the globals that the text needs.
+    """Writes the nodes of one method as expressions.
 
     Args:
-        program: knows the classes and functions that nodes name.
-        where: what the method is called in messages: ``BasicBlock.forward``.
-        steps: makes modules of operators, for a model that has none; None to call operators.
+        symbols: the classes and functions that nodes refer to.
+        location: the name of the method in messages: ``BasicBlock.forward``.
+        operator_modules: makes modules of operators, for a model without submodules; None to call
+            operators directly.
+
+    Attributes:
+        names: the globals that the expressions need.
+        tensors: constant tensors, by the number of their value.
+        has_devices: whether an expression has a device or a tensor, which move with the model.
     """
 
-    def __init__(self, program: SymbolTable, where: str, steps: OperatorModules | None) -> None:
-        self.program = program
-        self.where = where
-        self.steps = steps
+    def __init__(
+        self, symbols: SymbolTable, location: str, operator_modules: OperatorModules | None
+    ) -> None:
+        self.symbols = symbols
+        self.location = location
+        self.operator_modules = operator_modules
         self.names: dict[str, Any] = dict(HELPERS)
-        self.tensors: dict[int, Tensor] = {}  # constants, by the number of their value
-        self.placed = False  # whether a device or a tensor is among them, which move with the model
-        self._known: dict[int, str] = {}
+        self.tensors: dict[int, Tensor] = {}
+        self.has_devices = False
+        self._names_by_id: dict[int, str] = {}
 
-    def name(self, thing: Any) -> str:
-        """The name of a global that stands for ``thing``."""
-        if id(thing) not in self._known:
-            self._known[id(thing)] = name = f"k{len(self._known)}"
-            self.names[name] = thing
-        return self._known[id(thing)]
+    def name(self, value: Any) -> str:
+        """Return the name of a global for ``value``."""
+        if id(value) not in self._names_by_id:
+            self._names_by_id[id(value)] = name = f"k{len(self._names_by_id)}"
+            self.names[name] = value
+        return self._names_by_id[id(value)]
 
     def constant(self, value: Any, id: int = -1) -> str:
-        """A literal where there is one, else a name; ``id`` is that of the graph's value."""
+        """Return a literal for the value, or else a name; ``id`` is its number in the graph."""
         if isinstance(value, Tensor) and value.ndim:
             self.tensors[id] = value
         if isinstance(value, EnumMember):
-            return self.name(self.program.enum_member(value))
-        kind = type(value)  # a member of an enum may be a string or a number as well
-        if value is None or kind in (bool, str):
+            return self.name(self.symbols.enum_member(value))
+        cls = type(value)  # a member of an enum may be an instance of str or int
+        if value is None or cls in (bool, str):
             return repr(value)
-        if kind is int or (kind is float and math.isfinite(value)):
+        if cls is int or (cls is float and math.isfinite(value)):
             return repr(value) if value >= 0 and repr(value)[0] != "-" else f"({value!r})"
-        if isinstance(value, list):  # a new one each time, as whoever gets it may change it
-            return f"[{', '.join(self.constant(one) for one in value)}]"
+        if isinstance(value, list):  # a new list each time, as code may change it
+            return f"[{', '.join(self.constant(item) for item in value)}]"
         if isinstance(value, torch.device) or (isinstance(value, Tensor) and value.ndim):
-            self.placed = True
+            self.has_devices = True
             return f"placed(self, {self.name(value)})"
         return self.name(value)
 
     def expression(self, node: Node, inputs: Sequence[str]) -> str:
-        """The expression that a node becomes; what cannot be interpreted raises when it runs."""
-        own = _WRITERS.get(node.kind)
-        if own is not None:
-            return own(self, node, inputs)
+        """Return the expression for a node; one that cannot be interpreted raises when it runs."""
+        writer = _WRITERS.get(node.kind)
+        if writer is not None:
+            return writer(self, node, inputs)
         if node.kind in REFUSED:
             return self._refusal(node, f"it {REFUSED[node.kind]}")
-        text = TEXTS.get(node.operator)
-        if text is None:
+        template = TEMPLATES.get(node.operator)
+        if template is None:
             return self._operator(node, inputs)
         if node.operator in ("aten::sort.any", "aten::sorted.any"):
             return self._sort(node, inputs)
-        text = text.format(*map(_bracketed, inputs))
-        if node.operator in GIVES_FIRST and node.outputs:
+        text = template.format(*map(_bracketed, inputs))
+        if node.operator in RETURNS_FIRST and node.outputs:
             return f"({text}, {inputs[0]})[1]"
         return text
 
     def _operator(self, node: Node, inputs: Sequence[str]) -> str:
-        """A call of PyTorch's own operator."""
+        """A call of PyTorch's operator."""
         if not node.schema:
             return self._refusal(node, "hookscope does not know it")
         schema = private.signature(node.schema)
@@ -129,64 +137,65 @@ class NodeWriter:
             return self._refusal(node, "it changes a container in a way hookscope does not know")
         if schema.generic:
             types = [value.type for value in node.inputs]
-            if len(node.outputs) != 1 or any(map(_beyond, [*types, node.outputs[0].type])):
+            if len(node.outputs) != 1 or any(map(_is_python_only, [*types, node.outputs[0].type])):
                 return self._refusal(node, "its types are beyond hookscope")
             run = private.single_node_function(node.kind, types, node.outputs[0].type)
             return f"{self.name(run)}({', '.join(inputs)})"
         if any(map(keyword.iskeyword, schema.names[schema.positional :])):
             return self._refusal(node, "a keyword of Python's is the name of an argument")
-        given = dict(enumerate(inputs))
-        for place in range(len(inputs) - 1, -1, -1):  # what is left out needs no conversion
-            if given[place] == _literal(schema.defaults[place]):
-                del given[place]
-            elif place < schema.positional:
+        arguments = dict(enumerate(inputs))
+        for index in range(len(inputs) - 1, -1, -1):  # a default that is left out is not converted
+            if arguments[index] == _literal(schema.defaults[index]):
+                del arguments[index]
+            elif index < schema.positional:
                 break
-        operator = self._callable(node, [schema.names[place] for place in given])
+        operator = self._callable(node, [schema.names[index] for index in arguments])
         if operator is None:
             return self._refusal(node, "this PyTorch has no such operator")
-        called, held = self._runner(node, operator, schema)
+        function, weights = self._runner(node, operator, schema)
         texts = [
-            text if place < schema.positional else f"{schema.names[place]}={text}"
-            for place, text in given.items()
-            if place not in held
+            text if index < schema.positional else f"{schema.names[index]}={text}"
+            for index, text in arguments.items()
+            if index not in weights
         ]
-        return f"{called}({', '.join(texts)})"
+        return f"{function}({', '.join(texts)})"
 
-    def _callable(self, node: Node, given: Sequence[str]) -> Callable[..., Any] | None:
-        """What runs an operator on tensors: PyTorch's own function, or a call by schema."""
+    def _callable(self, node: Node, arguments: Sequence[str]) -> Callable[..., Any] | None:
+        """The function for an operator: PyTorch's function of its name, or a call by schema."""
         on_tensors = bool(node.inputs) and _has_tensor(node.inputs[0].type)
-        if on_tensors and is_quick(node.operator, given):
-            found = private.fast_function(node.kind.partition("::")[2])
-            if found is not None:
-                return found
+        if on_tensors and is_fast(node.operator, arguments):
+            function = private.fast_function(node.kind.partition("::")[2])
+            if function is not None:
+                return function
         return private.operator(node.schema)
 
     def _runner(
         self, node: Node, operator: Callable[..., Any], schema: Schema
     ) -> tuple[str, Collection[int]]:
-        """What is called for an operator, and the places of the arguments it has already."""
+        """The expression that is called for an operator, and the positions of its own weights."""
         tensors = any(_has_tensor(value.type) for value in node.outputs)
-        if self.steps is None or not tensors:
+        if self.operator_modules is None or not tensors:
             return self.name(operator), ()
-        held = {
-            place: (schema.names[place], self.tensors[value.id])
-            for place, value in enumerate(node.inputs[: schema.positional])
+        weights = {
+            index: (schema.names[index], self.tensors[value.id])
+            for index, value in enumerate(node.inputs[: schema.positional])
             if value.id in self.tensors
         }
-        return f"self._modules[{self.steps.add(node.kind, operator, held)!r}]", held
+        name = self.operator_modules.add(node.kind, operator, weights)
+        return f"self._modules[{name!r}]", weights
 
     def _refusal(self, node: Node, reason: str) -> str:
         source = f" at {node.source}" if node.source else ""
-        text = f"{node.operator} in {self.where}{source} cannot be interpreted: {reason}"
+        text = f"{node.operator} in {self.location}{source} cannot be interpreted: {reason}"
         return f"uninterpretable({text!r})"
 
-    # Nodes that have no schema, or one that says too little
+    # Nodes without a schema, or with one that is not sufficient
 
     def _get_attribute(self, node: Node, inputs: Sequence[str]) -> str:
         name, (owner,) = node.attributes["name"], node.inputs
-        if self.program.is_module(node.outputs[0].type):
+        if self.symbols.is_module(node.outputs[0].type):
             return f"{inputs[0]}._modules[{name!r}]"
-        self.program.reads(owner.type, name, node.outputs[0].type)
+        self.symbols.reads(owner.type, name, node.outputs[0].type)
         name = own_name(name)
         if name.isidentifier() and not keyword.iskeyword(name):
             return f"{inputs[0]}.{name}"
@@ -196,36 +205,38 @@ class NodeWriter:
         return f"setattr({inputs[0]}, {own_name(node.attributes['name'])!r}, {inputs[1]})"
 
     def _call_method(self, node: Node, inputs: Sequence[str]) -> str:
-        name, (owner, *given) = node.attributes["name"], inputs
+        name, (owner, *arguments) = node.attributes["name"], inputs
         static = node.inputs[0].type
         if static.kind == "Interface":  # of modules, or of script classes
-            self.program.interface_method(name, tuple(value.type for value in node.inputs[1:]))
-        if not self.program.is_module(static):
+            self.symbols.interface_method(name, tuple(value.type for value in node.inputs[1:]))
+        if not self.symbols.is_module(static):
             if not static.text.startswith(private.CUSTOM):
-                self.program.class_method(static, name, tuple(v.type for v in node.inputs[1:]))
-            return f"{owner}.{name}({', '.join(given)})"
-        if not (FORWARD.fullmatch(name) or (owner != "self" and self._stands_in(static, name))):
-            return f"{owner}.{own_name(name)}({', '.join(given)})"
+                self.symbols.class_method(static, name, tuple(v.type for v in node.inputs[1:]))
+            return f"{owner}.{name}({', '.join(arguments)})"
+        if not (
+            FORWARD.fullmatch(name) or (owner != "self" and self._is_split_forward(static, name))
+        ):
+            return f"{owner}.{own_name(name)}({', '.join(arguments)})"
         if name == "forward" and owner != "self":
-            return f"{owner}({', '.join(given)})"
-        self.program.dispatches(static)
-        return f"call_as({', '.join([owner, repr(name), *given])})"
+            return f"{owner}({', '.join(arguments)})"
+        self.symbols.dispatches(static)
+        return f"call_as({', '.join([owner, repr(name), *arguments])})"
 
-    def _stands_in(self, static: Type, name: str) -> bool:
-        """Whether the method is one of several that ``forward`` was split into, as of an LSTM."""
-        return name.startswith("forward_") and not self.program.has_forward(static)
+    def _is_split_forward(self, static: Type, name: str) -> bool:
+        """Whether the method is one of several parts of ``forward``, as in an LSTM."""
+        return name.startswith("forward_") and not self.symbols.has_forward(static)
 
     def _call_function(self, node: Node, inputs: Sequence[str]) -> str:
-        hooked = self._past_hook(node, inputs)
-        if hooked:
-            return hooked
-        function = self.program.function(node)
+        result = self._skipped_hook(node, inputs)
+        if result:
+            return result
+        function = self.symbols.function(node)
         return f"{self.name(function)}({', '.join(['self', *inputs[1:]])})"
 
-    def _past_hook(self, node: Node, inputs: Sequence[str]) -> str:
-        """What stands for a call of a module's scripted hook, which the module itself calls."""
+    def _skipped_hook(self, node: Node, inputs: Sequence[str]) -> str:
+        """The value for a call of a scripted hook, which the module calls instead; else empty."""
         owner = node.inputs[1].type if len(node.inputs) > 1 else None
-        if owner is None or not self.program.has_hook(owner, node.attributes["name"]):
+        if owner is None or not self.symbols.has_hook(owner, node.attributes["name"]):
             return ""
         if node.outputs[0].type.kind == "None":
             return "None"
@@ -234,29 +245,33 @@ class NodeWriter:
         return inputs[2] if node.outputs[0].type.kind == "Tuple" else f"{inputs[2]}[0]"
 
     def _fork(self, node: Node, inputs: Sequence[str]) -> str:
-        function = self.program.compiled(node.attributes["graph"])
+        function = self.symbols.compiled(node.attributes["graph"])
         return f"{self.name(function)}({', '.join(['self', *inputs])})"
 
     def _awaitable(self, node: Node, inputs: Sequence[str]) -> str:
-        function = self.program.compiled(node.attributes["graph"])
+        function = self.symbols.compiled(node.attributes["graph"])
         return f"Awaitable({', '.join([self.name(function), 'self', *inputs])})"
 
     def _python(self, node: Node, inputs: Sequence[str]) -> str:
-        """A function that ``torch.jit.ignore`` left to Python, or a traced autograd function."""
-        if any(self.program.is_module(value.type) for value in node.inputs):
+        """A Python function, by ``torch.jit.ignore`` or a traced autograd function."""
+        if any(self.symbols.is_module(value.type) for value in node.inputs):
             return self._refusal(node, "torch.jit.ignore left a method of a module to Python")
         tensors, scalars = iter(inputs), iter(node.attributes["scalars"])
         kinds = node.attributes["kinds"]
-        given = [next(tensors) if kind == "d" else self.constant(next(scalars)) for kind in kinds]
-        return f"{self.name(node.attributes['function'])}({', '.join(given)})"
+        arguments = [
+            next(tensors) if kind == "d" else self.constant(next(scalars)) for kind in kinds
+        ]
+        return f"{self.name(node.attributes['function'])}({', '.join(arguments)})"
 
     def _create(self, node: Node, inputs: Sequence[str]) -> str:
-        return f"new({self.name(self.program.script_class(node.outputs[0].type))})"
+        return f"new({self.name(self.symbols.script_class(node.outputs[0].type))})"
 
     def _tuple(self, node: Node, inputs: Sequence[str]) -> str:
-        made = node.outputs[0].type
-        if made.fields:
-            return f"{self.name(runtime.tuple_type(made.text, made.fields))}({', '.join(inputs)})"
+        static = node.outputs[0].type
+        if static.fields:
+            return (
+                f"{self.name(runtime.tuple_type(static.text, static.fields))}({', '.join(inputs)})"
+            )
         return f"({', '.join(inputs)}{',' if len(inputs) == 1 else ''})"
 
     def _tuple_slice(self, node: Node, inputs: Sequence[str]) -> str:
@@ -267,11 +282,11 @@ class NodeWriter:
         return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
 
     def _is_instance(self, node: Node, inputs: Sequence[str]) -> str:
-        things = (node.inputs[0].type, node.attributes["types"], self.program.types)
-        return f"is_instance({', '.join([inputs[0], *map(self.name, things)])})"
+        arguments = (node.inputs[0].type, node.attributes["types"], self.symbols.types)
+        return f"is_instance({', '.join([inputs[0], *map(self.name, arguments)])})"
 
     def _is(self, node: Node, inputs: Sequence[str]) -> str:
-        """Identity; numbers have none in TorchScript, and that of texts is an accident there."""
+        """Identity. TorchScript's numbers have none, and that of its strings is undefined."""
         sign = "is not" if node.kind == "aten::__isnot__" else "is"
         kinds = {kind for value in node.inputs for kind in _kinds(value.type)}
         if "None" in {value.type.kind for value in node.inputs} or not kinds & _VALUES:
@@ -283,29 +298,29 @@ class NodeWriter:
     def _sort(self, node: Node, inputs: Sequence[str]) -> str:
         for static in node.inputs[0].type.inner:
             if static.kind == "Class":
-                self.program.class_method(static, "__lt__", (static,))
-        return TEXTS[node.operator].format(*inputs)
+                self.symbols.class_method(static, "__lt__", (static,))
+        return TEMPLATES[node.operator].format(*inputs)
 
     def _print(self, node: Node, inputs: Sequence[str]) -> str:
-        """TorchScript's text by Python's ``print``, as its own goes past ``sys.stdout``."""
+        """Python's ``print`` with TorchScript's text; its own does not use ``sys.stdout``."""
         types = [value.type for value in node.inputs]
         texts = (
             "str"
-            if _beyond(one)
-            else self.name(private.single_node_function("aten::str", [one], private.STR))
-            for one in types
+            if _is_python_only(static)
+            else self.name(private.single_node_function("aten::str", [static], private.STR))
+            for static in types
         )
-        parts = [f"{text}({given})" for text, given in zip(texts, inputs, strict=True)]
+        parts = [f"{text}({value})" for text, value in zip(texts, inputs, strict=True)]
         return f"print({', '.join(parts)})"
 
     def _raise(self, node: Node, inputs: Sequence[str]) -> str:
         return f"raise_error({', '.join(inputs[:2])})"
 
 
-def _beyond(static: Type) -> bool:
-    """Whether PyTorch cannot take a value of the type from us, as only Python knows its class."""
+def _is_python_only(static: Type) -> bool:
+    """Whether PyTorch cannot convert a value of the type, as its class exists only in Python."""
     return static.kind in ("Class", "Interface", "Enum", "Any", "Future") or any(
-        map(_beyond, static.inner)
+        map(_is_python_only, static.inner)
     )
 
 
@@ -314,7 +329,7 @@ _VALUES = _NUMBERS - {"None"} | {"String", "Enum", "Any", "DeviceObj", "Tuple"}
 
 
 def _kinds(static: Type) -> set[str]:
-    """The kinds of a type, of each of its members where it has several."""
+    """The kind of a type, or of each of its members."""
     if static.kind in ("Optional", "Union"):
         return {"None"}.union(*map(_kinds, static.inner))
     return {static.kind}

@@ -1,8 +1,8 @@
-"""Operators as modules, for a model that has no modules inside it.
+"""Operators as modules, for a model without submodules.
 
-``torch.jit.freeze`` inlines all of a model into one graph and makes its weights constants there. So
-that hooks still find something, each operator that works on tensors becomes a module: ``conv2d_3``
-is the third convolution of the graph, and the weights it uses are its parameters again.
+``torch.jit.freeze`` inlines a model into one graph, with its weights as constants. To support
+hooks, each operator on tensors becomes a module: ``conv2d_3`` is the third convolution of the
+graph, and its weights are parameters again.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class OperatorModule(nn.Module):
     """One operator of a graph.
 
     Args:
-        operator: what it runs.
-        held: weights by position among the operator's arguments, with the argument's name.
+        operator: the function of the operator.
+        weights: weights by their position in the operator's arguments, with the argument's name.
         shared: parameters made before; a tensor that two operators use is one parameter.
     """
 
     def __init__(
         self,
         operator: Callable[..., Any],
-        held: Mapping[int, tuple[str, Tensor]],
+        weights: Mapping[int, tuple[str, Tensor]],
         shared: dict[Tensor, nn.Parameter],
     ) -> None:
         super().__init__()
         self._operator = operator
-        self._held = {position: name for position, (name, _) in held.items()}
-        for name, tensor in held.values():
+        self._weight_names = {position: name for position, (name, _) in weights.items()}
+        for name, tensor in weights.values():
             if tensor.is_floating_point() or tensor.is_complex():
                 parameter = shared.setdefault(tensor, nn.Parameter(tensor, requires_grad=False))
                 self.register_parameter(name, parameter)
@@ -40,15 +40,15 @@ class OperatorModule(nn.Module):
                 self.register_buffer(name, tensor)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator on these arguments and the weights it holds."""
-        given = list(args)
-        for position, name in self._held.items():
-            given.insert(position, getattr(self, name))
-        return self._operator(*given, **kwargs)
+        """Run the operator on these arguments and its weights."""
+        inputs = list(args)
+        for position, name in self._weight_names.items():
+            inputs.insert(position, getattr(self, name))
+        return self._operator(*inputs, **kwargs)
 
 
 class OperatorModules:
-    """Makes the steps of one model, and puts them into it under the names they get."""
+    """Makes the operator modules of one model, and adds them to it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -56,12 +56,12 @@ class OperatorModules:
         self._shared: dict[Tensor, nn.Parameter] = {}
 
     def add(
-        self, kind: str, operator: Callable[..., Any], held: Mapping[int, tuple[str, Tensor]]
+        self, kind: str, operator: Callable[..., Any], weights: Mapping[int, tuple[str, Tensor]]
     ) -> str:
-        """Make the next step of an operator such as ``aten::relu_`` and return its name."""
-        plain = kind.partition("::")[2].strip("_")
-        self._count[plain] += 1
-        name = f"{plain}_{self._count[plain]}"
-        made = type(plain, (OperatorModule,), {})(operator, held, self._shared)
-        self._model.add_module(name, made)
+        """Add a module for an operator such as ``aten::relu_`` and return its name."""
+        operator_name = kind.partition("::")[2].strip("_")
+        self._count[operator_name] += 1
+        name = f"{operator_name}_{self._count[operator_name]}"
+        module = type(operator_name, (OperatorModule,), {})(operator, weights, self._shared)
+        self._model.add_module(name, module)
         return name

@@ -1,32 +1,31 @@
-"""What an operator of TorchScript is in Python: a text to put its arguments into.
+"""The operators of TorchScript in Python: templates of expressions for their arguments.
 
-Tensors' operators are called as they are. Scalars and containers have texts of their own here: a
-call would cost more than the work, and a list handed to PyTorch is copied, so that what is appended
-to it there would be lost. Integers wrap round at 64 bits as TorchScript's do.
+Operators on tensors are called directly. Those on scalars and containers have templates here: a
+call would cost more than the operation, and PyTorch would copy a list, so appending to it would
+have no effect. Integers wrap around at 64 bits as in TorchScript.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-MOST, LEAST = 2**63 - 1, -(2**63)
-
+MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
 
 _NUMBERS = ("int", "float", "int_float", "float_int", "bool", "str")
 _COMPARE = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!="}
 _LISTS = ("int_list", "bool_list", "str_list")
 _KEYS = ("str", "int", "bool", "float", "complex", "Tensor")
-_WRAPPED = f"(_ if {LEAST} <= (_ := {{}}) <= {MOST} else wrap(_))"
+_WRAPPED = f"(_ if {MIN_INT} <= (_ := {{}}) <= {MAX_INT} else wrap(_))"
 
 
-# Operators that give back the list they changed, where their text gives nothing.
-GIVES_FIRST = {"aten::append.t", "aten::_set_item.t"}
+# Operators that return the list they changed, while their template returns None.
+RETURNS_FIRST = {"aten::append.t", "aten::_set_item.t"}
 
 
-def _table() -> dict[str, str]:
+def _templates() -> dict[str, str]:
     texts = {
         "aten::__not__": "not {0}",
-        "aten::__and__.bool": "{0} and {1}",  # both are computed by now
+        "aten::__and__.bool": "{0} and {1}",  # both are computed before
         "aten::__or__.bool": "{0} or {1}",
         "aten::__xor__.bool": "{0} != {1}",
         "aten::__and__.int": "{0} & {1}",
@@ -43,7 +42,7 @@ def _table() -> dict[str, str]:
         "aten::eq.enum": "{0} is {1}",
         "aten::ne.enum": "{0} is not {1}",
         "aten::_unwrap_optional": "unwrap_optional({0})",
-        "aten::wait": "{0}",  # a fork has run by then
+        "aten::wait": "{0}",  # a fork has run before
         "prim::unchecked_cast": "{0}",
         "prim::unchecked_unwrap_optional": "{0}",
         "prim::ModuleContainerIndex.list": "module_at({0}, {1})",
@@ -60,7 +59,7 @@ def _table() -> dict[str, str]:
         "aten::size.int": "{0}.size({1})",
         "aten::dim": "{0}.dim()",
         "aten::len.t": "len({0})",
-        "aten::len.str": "len({0}.encode())",  # bytes of UTF-8
+        "aten::len.str": "len({0}.encode())",  # in bytes of UTF-8
         "aten::__getitem__.t": "{0}[{1}]",
         "aten::_set_item.t": "{0}.__setitem__({1}, {2})",
         "aten::append.t": "{0}.append({1})",
@@ -131,16 +130,16 @@ def _table() -> dict[str, str]:
         texts[f"aten::eq.{kind}_list"] = "same_lists({0}, {1})"
         texts[f"aten::ne.{kind}_list"] = "not same_lists({0}, {1})"
     for kinds in ("complex_int", "int_complex", "complex_float", "float_complex"):
-        texts[f"aten::eq.{kinds}"] = "{0} == {1}"  # PyTorch's own leave nothing behind
+        texts[f"aten::eq.{kinds}"] = "{0} == {1}"  # PyTorch's operators do not return a value
         texts[f"aten::ne.{kinds}"] = "{0} != {1}"
     return texts
 
 
-TEXTS = _table()
+TEMPLATES = _templates()
 
-# Operators on tensors that PyTorch's own functions run in half the time of a call by schema: those
-# whose arguments mean the same there, and of which small models run many.
-_QUICK = """
+# Common operators on tensors that PyTorch's function of the same name runs with the same arguments,
+# in half the time of a call by schema.
+_FAST = """
 add add_ sub sub_ mul mul_ div div_ rsub pow neg abs exp log sqrt rsqrt sin cos
 eq ne lt le gt ge clamp clamp_ masked_fill minimum maximum addcmul addmm matmul mm bmm linear
 relu relu_ sigmoid sigmoid_ tanh tanh_ softmax log_softmax dropout gelu silu silu_
@@ -149,18 +148,17 @@ conv1d conv2d conv3d _convolution batch_norm layer_norm group_norm max_pool2d av
 adaptive_avg_pool2d embedding mean sum amax amin argmax cat stack chunk unbind select
 view reshape flatten permute transpose t unsqueeze squeeze expand expand_as contiguous
 """
-QUICK = frozenset(f"aten::{name}" for name in _QUICK.split())
-# Numbers in a graph and objects in Python, or at another place there: with one of these the call
-# must be by schema.
-_UNLIKE = {"dtype", "layout", "memory_format", "device", "alpha", "out"}
+FAST = frozenset(f"aten::{name}" for name in _FAST.split())
+# Arguments that differ in Python in type or position. With one of them, the call is by schema.
+_DIFFERENT = {"dtype", "layout", "memory_format", "device", "alpha", "out"}
 
 
-def is_quick(operator: str, given: Iterable[str]) -> bool:
-    """Whether an operator can be run by PyTorch's function of its name with these arguments."""
-    return operator.partition(".")[0] in QUICK and not _UNLIKE & set(given)
+def is_fast(operator: str, arguments: Iterable[str]) -> bool:
+    """Whether PyTorch's function of the same name can run an operator with these arguments."""
+    return operator.partition(".")[0] in FAST and not _DIFFERENT & set(arguments)
 
 
-# What would reach outside the model if a file said so.
+# Operators that would access files.
 REFUSED = {
     "aten::save": "writes a file",
     "aten::from_file": "opens a file",

@@ -1,4 +1,4 @@
-"""What generated functions call: the parts of TorchScript's language that Python has otherwise."""
+"""The runtime of generated functions: values and operations that differ from those of Python."""
 
 from __future__ import annotations
 
@@ -18,193 +18,25 @@ from torch import Tensor, nn
 
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.graph import Type
-from hookscope.sources.torchscript.operators import LEAST
+from hookscope.sources.torchscript.operators import MIN_INT
 
-FORWARD = re.compile(r"forward(\d+|__\d+)?")  # the methods by which a module is called
+FORWARD = re.compile(r"forward(\d+|__\d+)?")  # the methods that a call of a module can run
 
-# What modules have by themselves, so that an attribute or method of that name goes by another.
-_TAKEN = frozenset(dir(nn.Module())) - {"training"}
+# The attributes of every module. An attribute or method of such a name is renamed.
+_RESERVED = frozenset(dir(nn.Module())) - {"training"}
 
 
 def own_name(name: str) -> str:
-    """The name under which a module has an attribute or a method that its file calls ``name``.
+    """Return the name in Python of an attribute or a method called ``name`` in its file.
 
     >>> own_name("scale"), own_name("type")
     ('scale', '_hookscope_own_type')
     """
     special = name.startswith("__") and name not in ("__len__", "__contains__")
-    return f"_hookscope_own_{name}" if name in _TAKEN or special else name
+    return f"_hookscope_own_{name}" if name in _RESERVED or special else name
 
 
-def wrap(number: int) -> int:
-    """The 64-bit integer that has the same low bits.
-
-    >>> wrap(2**63), wrap(-(2**63) - 1)
-    (-9223372036854775808, 9223372036854775807)
-    """
-    return (number - LEAST) % 2**64 + LEAST
-
-
-def unwrap_optional(value: Any) -> Any:
-    """The value, which must not be None."""
-    if value is None:
-        raise RuntimeError("Unwrapping null optional")
-    return value
-
-
-def pop_first(mapping: dict[Any, Any]) -> tuple[Any, Any]:
-    """Take the first item out of a dict, as TorchScript's ``popitem`` does."""
-    key = next(iter(mapping))
-    return key, mapping.pop(key)
-
-
-def concat_in_place(first: list[Any], second: list[Any]) -> list[Any]:
-    """``first += second``; the list itself grows, whoever else holds it."""
-    first.extend(second)
-    return first
-
-
-def repeated(items: list[Any], times: int) -> list[Any]:
-    """``items * times``, which TorchScript refuses for a negative number."""
-    if times < 0:
-        raise ValueError(f"a list cannot be repeated {times} times")
-    return items * times
-
-
-def holds(items: list[Any], sought: Any) -> bool:
-    """Whether a list has an equal item; NaN equals nothing, though Python's ``in`` finds it."""
-    return any(item == sought for item in items)
-
-
-def remove(items: list[Any], sought: Any) -> None:
-    """Take the first equal item out of a list."""
-    place = next((place for place, item in enumerate(items) if item == sought), None)
-    if place is None:
-        raise ValueError("list.remove(x): x not in list")
-    del items[place]
-
-
-def sort_floats(items: list[float], reverse: bool) -> None:
-    """Sort in place as PyTorch does, which puts NaN and the two zeros where Python does not."""
-    items[:] = private.sort_floats()(items, reverse)
-
-
-def same_lists(first: list[Any], second: list[Any]) -> bool:
-    """Whether two lists are one, or have equal items: those are not asked what they are."""
-    if first is second:
-        return True
-    pairs = zip(first, second, strict=False)
-    return len(first) == len(second) and all(bool(one == other) for one, other in pairs)
-
-
-def to_list(tensor: Tensor, depth: int, kind: int) -> Any:
-    """The tensor as nested lists; as deep as the script says, and of the type it says."""
-    if tensor.dtype not in _LISTED[kind] or tensor.ndim != depth:
-        raise TypeError(
-            f"Output annotation of tolist() does not match: a tensor of {tensor.dtype}"
-            f" with {tensor.ndim} dimensions"
-        )
-    return tensor.tolist()
-
-
-# By the numbers that stand for the types of elements in a graph.
-_LISTED: dict[int, tuple[torch.dtype, ...]] = {
-    0: (torch.int64,),
-    1: (torch.float32, torch.float64),
-    2: (torch.bool,),
-    3: (torch.complex64, torch.complex128),
-}
-
-
-def module_at(container: Any, index: int | str) -> Any:
-    """An element of a ModuleList by its index, or of a ModuleDict by its key."""
-    modules = container._modules
-    if isinstance(index, str):
-        return modules[index]
-    if index < 0:  # as TorchScript has it, for modules alone
-        raise IndexError(f"there is no module {index}")
-    return list(modules.values())[index]
-
-
-class Awaitable:
-    """A call that runs when its result is first needed; without a function, a result."""
-
-    def __init__(self, function: Callable[..., Any] | None, *args: Any) -> None:
-        self._function, self._args = function, args
-
-    def wait(self) -> Any:
-        """The result."""
-        if self._function is not None:
-            self._args = (self._function(*self._args),)
-            self._function = None
-        return self._args[0]
-
-
-def uninterpretable(text: str) -> None:
-    """Stop where the graph does what hookscope cannot do."""
-    raise NotImplementedError(text)
-
-
-def raise_error(message: str, kind: str | None = None) -> None:
-    """Raise what a script raises: Python's own exception where it names one."""
-    if kind is None and message.startswith("AssertionError: "):  # of an assert with a message
-        raise AssertionError(message.removeprefix("AssertionError: "))
-    found = getattr(builtins, (kind or "").removeprefix("builtins."), None)
-    if isinstance(found, type) and issubclass(found, Exception):
-        raise found(message)
-    raise RuntimeError(f"{kind}: {message}" if kind else message)
-
-
-class _Due(threading.local):
-    """The method that the next call of a module is to run, by the module's id; one set a thread."""
-
-    def __init__(self) -> None:
-        self.methods: dict[int, str] = {}
-
-
-_due = _Due()
-
-
-def call_as(module: Any, name: str, *args: Any) -> Any:
-    """Call a module, hooks and all, with another of its methods in place of ``forward``.
-
-    A module that a traced model calls twice has ``forward1`` for the second call, one with an
-    overloaded ``forward`` has ``forward__0``; both are calls of the module.
-    """
-    _due.methods[id(module)] = name
-    try:
-        return module(*args)
-    finally:
-        _due.methods.pop(id(module), None)
-
-
-def forward_by_name(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The ``forward`` of a module with several: the one that the call is to run, else its own."""
-    name = _due.methods.pop(id(self), None)
-    if name is not None:
-        return self._hookscope_methods[name](self, *args)
-    own = self._hookscope_methods.get(self._hookscope_method)
-    if own is None:
-        others = ", ".join(self._hookscope_methods)
-        raise NotImplementedError(f"it has no forward of its own, but {others or 'no method'}")
-    return own(self, *args, **kwargs)
-
-
-def warn(text: str, stacklevel: int = 2) -> None:
-    """``warnings.warn`` from a script."""
-    warnings.warn(text, stacklevel=stacklevel + 1)
-
-
-def placed(module: Any, constant: torch.device | Tensor) -> torch.device | Tensor:
-    """A device that a file names, or a tensor that it holds, where the model is now."""
-    place = getattr(module, "_hookscope_place", None)
-    if place is None:
-        return constant
-    there: torch.device | Tensor = place.at_home(constant)
-    return there
-
-
-# A bool is an int in Python alone, so it comes first.
+# A bool is an int in Python, so it comes first.
 _PLAIN: tuple[tuple[type[Any], Type], ...] = (
     (bool, private.BOOL),
     (int, private.INT),
@@ -223,20 +55,20 @@ _CONTAINERS: dict[str, type[Any]] = {"List": list, "Dict": dict, "Tuple": tuple}
 
 
 class Instance:
-    """An object of a script class; its methods are those of the subclass made for that class."""
+    """An object of a script class. Each script class has a subclass with its methods."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of a TorchScript file>"
 
 
-def new(kind: type[Instance]) -> Instance:
-    """An instance whose ``__init__`` has not run, which is a node of its own."""
-    return object.__new__(kind)
+def new(cls: type[Instance]) -> Instance:
+    """Return an instance without its ``__init__``, which is another node."""
+    return object.__new__(cls)
 
 
 @cache
 def tuple_type(name: str, fields: tuple[str, ...]) -> type[tuple[Any, ...]]:
-    """The named tuple of these fields; ``name`` may be qualified.
+    """Return the named tuple of these fields; ``name`` may be qualified.
 
     >>> tuple_type("__torch__.Point", ("x", "y"))(1, 2)
     Point(x=1, y=2)
@@ -249,17 +81,17 @@ def is_instance(
 ) -> bool:
     """TorchScript's ``isinstance``: whether the type of the value is a subtype of one of ``types``.
 
-    A TorchScript value carries its type. Of a Python list or dict the static type says it, and
-    where that is ``Any``, its items, and ``known``: the types of the program that it may have.
+    A TorchScript value has a type. That of a Python list or dict is the static type. If that is
+    ``Any``, it follows from its items and ``known``, the types of the program.
 
     Raises:
-        TypeError: the value may have several types, with different answers.
+        TypeError: the value may have several types, with different results.
     """
     plain = _plain(value)
     possible = possible_types(value, static, known) if plain is None else [plain]
-    answers = {any(private.is_subtype(one, wanted) for wanted in types) for one in possible}
+    answers = {any(private.is_subtype(item, wanted) for wanted in types) for item in possible}
     if len(answers) != 1:
-        texts = sorted({one.text for one in possible}) or [static.text]
+        texts = sorted({item.text for item in possible}) or [static.text]
         raise TypeError(
             f"isinstance cannot be decided: {type(value).__name__} may be any of {texts}"
         )
@@ -267,11 +99,11 @@ def is_instance(
 
 
 def possible_types(value: Any, static: Type, known: Mapping[str, Type]) -> list[Type]:
-    """The types that TorchScript may give a value of this static type; none if it is not of it."""
+    """Return the types that TorchScript may have for a value; none if it is not of this type."""
     kind, inner = static.kind, static.inner
     if kind in ("Optional", "Union"):
         members = (*inner, private.NONE) if kind == "Optional" else inner
-        return [one for member in members for one in possible_types(value, member, known)]
+        return [item for member in members for item in possible_types(value, member, known)]
     plain = _plain(value)
     if kind in _PLAIN_KINDS or (kind == "Number" and plain is not None):
         fits = plain is not None and (plain.kind == kind or kind == "Number")
@@ -286,33 +118,33 @@ def possible_types(value: Any, static: Type, known: Mapping[str, Type]) -> list[
         parts = [possible_types(*pair, known) for pair in zip(value, items, strict=True)]
         return [private.tuple_of(chosen) for chosen in product(*parts)]
     if kind in _CONTAINERS:
-        return [static] if _holds(value, static, known) else []
+        return [static] if _fits_container(value, static, known) else []
     if not free:
-        return [static]  # an interface, a future: nothing else is known of it
+        return [static]  # an interface or a future
     if plain is not None:
         return [plain]
-    found = [one for other in known.values() for one in possible_types(value, other, known)]
+    possible = [item for other in known.values() for item in possible_types(value, other, known)]
     inferred = private.inferred_type(value) if isinstance(value, list | dict) else None
-    return found if inferred is None else [*found, inferred]
+    return possible if inferred is None else [*possible, inferred]
 
 
 def _plain(value: Any) -> Type | None:
-    """The type of what is no container, enum or instance; None for those."""
-    if isinstance(value, Enum):  # which may be a kind of int in Python
+    """The type of a plain value; None for a container, an enum or an instance."""
+    if isinstance(value, Enum):  # an enum may be a subclass of int
         return None
-    return next((static for kind, static in _PLAIN if isinstance(value, kind)), None)
+    return next((static for cls, static in _PLAIN if isinstance(value, cls)), None)
 
 
-def _holds(value: Any, static: Type, known: Mapping[str, Type]) -> bool:
-    """Whether a list, dict or named tuple may be of this type, as far as its items tell."""
+def _fits_container(value: Any, static: Type, known: Mapping[str, Type]) -> bool:
+    """Whether a list, dict or named tuple may be of this type, by its items."""
     if static.fields:
         return type(value) is tuple_type(static.text, static.fields)
     if not isinstance(value, _CONTAINERS[static.kind]):
         return False
     columns = (value.keys(), value.values()) if isinstance(value, dict) else (value,)
     return all(
-        possible_types(item, one, known)
-        for column, one in zip(columns, static.inner, strict=True)
+        possible_types(item, item_type, known)
+        for column, item_type in zip(columns, static.inner, strict=True)
         for item in column
     )
 
@@ -326,46 +158,215 @@ def _is_of_class(value: Any, static: Type) -> bool:
 
 
 class DevicePlacement:
-    """The device a model was saved on, and the one it is on now.
+    """The device that a model was saved on, and its current device.
 
-    A traced graph holds the device it was traced on as a constant, and so would make tensors there
-    for ever: that device stands for wherever the parameters are. One object is shared by all
-    modules of a model; a deep copy of it looks at the parameters of the model's copy.
+    A traced graph has the device of tracing as a constant, and would always create tensors there.
+    Here that constant means the device of the parameters. All modules of a model share one object.
+    A deep copy of it refers to the copy of the model.
 
     Args:
-        home: where the model was when it was saved.
-        model: where it is now is seen from the first parameter or buffer in it.
+        home: the device that the model was saved on.
+        model: its first parameter or buffer has the current device.
     """
 
     def __init__(self, home: torch.device, model: nn.Module) -> None:
         self.home = home
-        holders = (module for module in model.modules() if module._parameters or module._buffers)
-        self.owner = next(holders, None)
+        owners = (module for module in model.modules() if module._parameters or module._buffers)
+        self.owner = next(owners, None)
 
     def now(self) -> torch.device:
-        """Where the model is."""
+        """Return the current device of the model."""
         if self.owner is None:
             return self.home
-        held = {**self.owner._parameters, **self.owner._buffers}
-        return next((tensor.device for tensor in held.values() if tensor is not None), self.home)
+        tensors = {**self.owner._parameters, **self.owner._buffers}
+        return next((tensor.device for tensor in tensors.values() if tensor is not None), self.home)
 
-    def device(self, named: torch.device) -> torch.device:
-        """The device that ``named`` in the graph means now."""
-        same = named.type == self.home.type and (named.index or 0) == (self.home.index or 0)
-        return self.now() if same else named
+    def device(self, constant: torch.device) -> torch.device:
+        """Return the current device for a device in the graph."""
+        index, home_index = constant.index or 0, self.home.index or 0
+        same = constant.type == self.home.type and index == home_index
+        return self.now() if same else constant
 
-    def at_home(self, constant: torch.device | Tensor) -> torch.device | Tensor:
-        """A device that the graph names, or a tensor that it holds, where the model is now."""
+    def current(self, constant: torch.device | Tensor) -> torch.device | Tensor:
+        """Return the current device, or the tensor on it, for a constant of the graph."""
         if not isinstance(constant, Tensor):
             return self.device(constant)
-        there = self.device(constant.device)
-        return constant if there == constant.device else constant.to(there)
+        device = self.device(constant.device)
+        return constant if device == constant.device else constant.to(device)
 
 
-# Under these names the texts of operators and nodes call them.
+def wrap(number: int) -> int:
+    """Return the 64-bit integer with the same low bits.
+
+    >>> wrap(2**63), wrap(-(2**63) - 1)
+    (-9223372036854775808, 9223372036854775807)
+    """
+    return (number - MIN_INT) % 2**64 + MIN_INT
+
+
+def unwrap_optional(value: Any) -> Any:
+    """Return the value, which must not be None."""
+    if value is None:
+        raise RuntimeError("Unwrapping null optional")
+    return value
+
+
+def pop_first(mapping: dict[Any, Any]) -> tuple[Any, Any]:
+    """Remove and return the first item of a dict, as TorchScript's ``popitem`` does."""
+    key = next(iter(mapping))
+    return key, mapping.pop(key)
+
+
+def concat_in_place(first: list[Any], second: list[Any]) -> list[Any]:
+    """Extend the first list in place and return it."""
+    first.extend(second)
+    return first
+
+
+def repeated(items: list[Any], times: int) -> list[Any]:
+    """Return ``items * times``; TorchScript refuses a negative number."""
+    if times < 0:
+        raise ValueError(f"a list cannot be repeated {times} times")
+    return items * times
+
+
+def holds(items: list[Any], sought: Any) -> bool:
+    """Whether a list has an equal item. NaN equals nothing, but Python's ``in`` finds it."""
+    return any(item == sought for item in items)
+
+
+def remove(items: list[Any], sought: Any) -> None:
+    """Remove the first equal item of a list."""
+    index = next((index for index, item in enumerate(items) if item == sought), None)
+    if index is None:
+        raise ValueError("list.remove(x): x not in list")
+    del items[index]
+
+
+def sort_floats(items: list[float], reverse: bool) -> None:
+    """Sort in place in the order of PyTorch, which differs for NaN and the two zeros."""
+    items[:] = private.sort_floats()(items, reverse)
+
+
+def same_lists(first: list[Any], second: list[Any]) -> bool:
+    """Whether two lists are the same object or have equal items, without a check for identity."""
+    if first is second:
+        return True
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(bool(item == other) for item, other in pairs)
+
+
+def to_list(tensor: Tensor, depth: int, kind: int) -> Any:
+    """Return the tensor as nested lists, of the depth and the type that the script declares."""
+    if tensor.dtype not in _ELEMENT_DTYPES[kind] or tensor.ndim != depth:
+        raise TypeError(
+            f"Output annotation of tolist() does not match: a tensor of {tensor.dtype}"
+            f" with {tensor.ndim} dimensions"
+        )
+    return tensor.tolist()
+
+
+# By the number of the element type in a graph.
+_ELEMENT_DTYPES: dict[int, tuple[torch.dtype, ...]] = {
+    0: (torch.int64,),
+    1: (torch.float32, torch.float64),
+    2: (torch.bool,),
+    3: (torch.complex64, torch.complex128),
+}
+
+
+def module_at(container: Any, index: int | str) -> Any:
+    """Return an element of a ModuleList by its index, or of a ModuleDict by its key."""
+    modules = container._modules
+    if isinstance(index, str):
+        return modules[index]
+    if index < 0:  # as in TorchScript, for modules only
+        raise IndexError(f"there is no module {index}")
+    return list(modules.values())[index]
+
+
+class Awaitable:
+    """A call that runs when its result is first read; without a function, a result."""
+
+    def __init__(self, function: Callable[..., Any] | None, *args: Any) -> None:
+        self._function, self._args = function, args
+
+    def wait(self) -> Any:
+        """Return the result."""
+        if self._function is not None:
+            self._args = (self._function(*self._args),)
+            self._function = None
+        return self._args[0]
+
+
+def uninterpretable(text: str) -> None:
+    """Raise NotImplementedError for a node that cannot be interpreted."""
+    raise NotImplementedError(text)
+
+
+def raise_error(message: str, kind: str | None = None) -> None:
+    """Raise the exception of a script: that of Python if it names one."""
+    if kind is None and message.startswith("AssertionError: "):  # of an assert with a message
+        raise AssertionError(message.removeprefix("AssertionError: "))
+    exception = getattr(builtins, (kind or "").removeprefix("builtins."), None)
+    if isinstance(exception, type) and issubclass(exception, Exception):
+        raise exception(message)
+    raise RuntimeError(f"{kind}: {message}" if kind else message)
+
+
+class _NextCall(threading.local):
+    """The method that the next call of a module runs, by the module's id, for each thread."""
+
+    def __init__(self) -> None:
+        self.methods: dict[int, str] = {}
+
+
+_next_call = _NextCall()
+
+
+def call_as(module: Any, name: str, *args: Any) -> Any:
+    """Call a module, with its hooks, so that it runs another method in place of ``forward``.
+
+    A module that a traced model calls twice has ``forward1`` for the second call. One with an
+    overloaded ``forward`` has ``forward__0``.
+    """
+    _next_call.methods[id(module)] = name
+    try:
+        return module(*args)
+    finally:
+        _next_call.methods.pop(id(module), None)
+
+
+def forward_by_name(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The ``forward`` of a module with several: it runs that of ``call_as``, else its own."""
+    name = _next_call.methods.pop(id(self), None)
+    if name is not None:
+        return self._hookscope_methods[name](self, *args)
+    own = self._hookscope_methods.get(self._hookscope_method)
+    if own is None:
+        others = ", ".join(self._hookscope_methods)
+        raise NotImplementedError(f"it has no forward of its own, but {others or 'no method'}")
+    return own(self, *args, **kwargs)
+
+
+def warn(text: str, stacklevel: int = 2) -> None:
+    """Call ``warnings.warn`` for a script."""
+    warnings.warn(text, stacklevel=stacklevel + 1)
+
+
+def placed(module: Any, constant: torch.device | Tensor) -> torch.device | Tensor:
+    """Return a constant device, or a constant tensor on the current device of the model."""
+    placement = getattr(module, "_hookscope_placement", None)
+    if placement is None:
+        return constant
+    current: torch.device | Tensor = placement.current(constant)
+    return current
+
+
+# The names that generated code uses.
 HELPERS: dict[str, Any] = {
-    made.__name__: made
-    for made in (
+    helper.__name__: helper
+    for helper in (
         *(new, is_instance, wrap, unwrap_optional, pop_first, concat_in_place),
         *(repeated, holds, remove, sort_floats, same_lists, to_list, module_at),
         *(uninterpretable, raise_error, call_as, warn, placed, Awaitable),

@@ -1,8 +1,8 @@
-"""What a TorchScript archive says beside its graphs, read without running or building anything.
+"""The contents of a TorchScript archive besides its graphs, read without running code.
 
-PyTorch's own loader makes the modules. It does not tell the device they were saved on, the shapes a
-model was traced with, or the members of an enum whose Python class is not at hand. Those are read
-here from the pickles and the code of the archive, with an unpickler that knows plain records alone.
+PyTorch's loader makes the modules. It does not return the device they were saved on, the shapes of
+traced inputs, or the members of an enum whose Python class is not available. These are read from
+the pickles and the code of the archive, with an unpickler that makes plain records only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 @dataclass
 class Record:
-    """An object of any class: the class's name, what it was called with, its attributes."""
+    """An object of any class: the name of the class, the arguments of its call, its attributes."""
 
     kind: str
     args: tuple[Any, ...] = ()
@@ -36,7 +36,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Storage:
-    """A run of numbers: the archive's member that holds it, and the device it was on."""
+    """The data of tensors: the archive's member with the values, and the device it was on."""
 
     dtype: torch.dtype
     key: str
@@ -54,7 +54,7 @@ class TensorRecord:
 
 
 class ScriptArchive:
-    """A TorchScript file, opened to be looked at.
+    """A TorchScript file, opened for reading.
 
     Raises:
         LookupError, ValueError, pickle.UnpicklingError: it is damaged.
@@ -63,13 +63,13 @@ class ScriptArchive:
     def __init__(self, path: str) -> None:
         self._zip = zipfile.ZipFile(path)
         self._names = set(self._zip.namelist())
-        shallow = [name for name in self._names if name.rpartition("/")[2] == "data.pkl"]
-        self._prefix = min(shallow, key=len).removesuffix("data.pkl")
+        pickles = [name for name in self._names if name.rpartition("/")[2] == "data.pkl"]
+        self._prefix = min(pickles, key=len).removesuffix("data.pkl")
         self._locations: list[str] = []
 
     @cached_property
     def root(self) -> Any:
-        """The root module as a record; its submodules are records in its ``state``."""
+        """The root module as a record; its submodules are records in ``state``."""
         return self._unpickle("data.pkl")
 
     @property
@@ -82,7 +82,7 @@ class ScriptArchive:
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Names of what whoever saved the model put in beside it."""
+        """The names of the extra files that were saved with the model."""
         folder = f"{self._prefix}extra/"
         return tuple(sorted(name[len(folder) :] for name in self._names if name.startswith(folder)))
 
@@ -90,13 +90,13 @@ class ScriptArchive:
         """The inputs that ``method`` was traced with, tensors as records; None if not stored."""
         if f"{self._prefix}traced_inputs.pkl" not in self._names:
             return None
-        found = self._unpickle("traced_inputs.pkl")
-        if not isinstance(found, dict):
+        inputs = self._unpickle("traced_inputs.pkl")
+        if not isinstance(inputs, dict):
             raise pickle.UnpicklingError("traced_inputs.pkl holds no inputs by name")
-        return None if found.get(method) is None else tuple(found[method])
+        return None if inputs.get(method) is None else tuple(inputs[method])
 
     def attribute(self, path: tuple[str, ...], name: str) -> Any:
-        """What the module at ``path`` has under ``name``: plain values and records."""
+        """Return an attribute of the module at ``path``, as plain values and records."""
         owner = self.root
         for part in path:
             owner = owner.state[part]
@@ -110,7 +110,7 @@ class ScriptArchive:
         return torch.as_strided(flat, record.shape, record.stride, record.offset)
 
     def mentions(self, text: str) -> bool:
-        """Whether the code of the archive holds ``text``."""
+        """Whether the code of the archive contains ``text``."""
         return any(text in code for code in self._code.values())
 
     @cached_property
@@ -124,24 +124,24 @@ class ScriptArchive:
         }
 
     def enums(self) -> dict[str, type[Enum]]:
-        """The enums that the code defines, by qualified name."""
-        found: dict[str, type[Enum]] = {}
+        """Return the enums that the code defines, by qualified name."""
+        enums: dict[str, type[Enum]] = {}
         for module, text in self._code.items():
             if "(Enum):" in text:
-                found.update(_enums(text, module))
-        return found
+                enums.update(_enums(text, module))
+        return enums
 
     def _unpickle(self, name: str) -> Any:
         reader = _Unpickler(io.BytesIO(self._zip.read(self._prefix + name)), self._locations)
         try:
             return reader.load()
-        except Exception as error:  # of changed bytes a pickle's reader raises nearly anything
+        except Exception as error:  # the reader raises nearly any type for a damaged pickle
             raise pickle.UnpicklingError(f"{name} in it is no sound pickle") from error
 
 
 def _enums(text: str, module: str) -> dict[str, type[Enum]]:
-    """Enum classes in one file of code: ``class Color(Enum):`` with literal members."""
-    found = {}
+    """The enum classes in one file of code: ``class Color(Enum):`` with literal members."""
+    enums = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and [ast.unparse(b) for b in node.bases] == ["Enum"]:
             members = {
@@ -149,14 +149,14 @@ def _enums(text: str, module: str) -> dict[str, type[Enum]]:
                 for line in node.body
                 if isinstance(line, ast.Assign)
             }
-            found[f"{module}.{node.name}"] = cast(type[Enum], Enum(node.name, members))
-    return found
+            enums[f"{module}.{node.name}"] = cast(type[Enum], Enum(node.name, members))
+    return enums
 
 
 class _Unpickler(pickle._Unpickler):
-    """Reads a pickle; every class it names becomes a record, and none is looked up.
+    """Reads a pickle. Every class in it becomes a record, and none is imported.
 
-    Python's own reader in Python, as the one in C refuses what PyTorch writes for an enum: a call
+    Based on the unpickler in Python: the one in C rejects what PyTorch writes for an enum, a call
     with a value in place of the tuple of arguments.
     """
 
@@ -164,43 +164,43 @@ class _Unpickler(pickle._Unpickler):
 
     def __init__(self, file: io.BytesIO, locations: list[str]) -> None:
         super().__init__(file)
-        self._seen = locations
+        self._locations = locations
 
     def find_class(self, module: str, name: str) -> Any:
-        whole = f"{module}.{name}"
+        qualified = f"{module}.{name}"
         if module == "torch" and name.endswith("Storage"):
             return name
-        known = _KNOWN.get(whole)
+        known = _KNOWN.get(qualified)
         if known is not None:
             return known
-        return type(name, (Record,), {"__new__": _maker(whole), "__init__": _nothing})
+        return type(name, (Record,), {"__new__": _constructor(qualified), "__init__": _no_init})
 
     def persistent_load(self, pid: Any) -> Storage:
         _, kind, key, location, _ = pid
-        self._seen.append(location)
+        self._locations.append(location)
         return Storage(_dtype(kind), key, location)
 
 
 def _reduce(reader: Any) -> None:
-    given = reader.stack.pop()
+    args = reader.stack.pop()
     function = reader.stack[-1]
-    reader.stack[-1] = function(*given) if isinstance(given, tuple) else function(given)
+    reader.stack[-1] = function(*args) if isinstance(args, tuple) else function(args)
 
 
 _Unpickler.dispatch[pickle.REDUCE[0]] = _reduce
 
 
-def _nothing(self: Record, *args: Any) -> None:
-    """A record is whole once it is made."""
+def _no_init(self: Record, *args: Any) -> None:
+    """The constructor has set everything."""
 
 
-def _maker(whole: str) -> Callable[..., Record]:
-    def make(kind: type[Record], *args: Any) -> Record:
-        made = object.__new__(kind)
-        made.kind, made.args, made.state = whole, args, {}
-        return made
+def _constructor(class_name: str) -> Callable[..., Record]:
+    def make_record(cls: type[Record], *args: Any) -> Record:
+        record = object.__new__(cls)
+        record.kind, record.args, record.state = class_name, args, {}
+        return record
 
-    return make
+    return make_record
 
 
 def _dtype(kind: str) -> torch.dtype:
@@ -208,25 +208,25 @@ def _dtype(kind: str) -> torch.dtype:
     names |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8"}
     names |= {"Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
     names |= {"QInt8": "qint8", "QUInt8": "quint8", "QInt32": "qint32"}
-    found: torch.dtype = getattr(torch, names.get(kind.removesuffix("Storage"), "uint8"))
-    return found
+    dtype: torch.dtype = getattr(torch, names.get(kind.removesuffix("Storage"), "uint8"))
+    return dtype
 
 
 def _tensor(storage: Storage, offset: int, shape: Any, stride: Any, *rest: Any) -> TensorRecord:
     return TensorRecord(storage, offset, tuple(shape), tuple(stride))
 
 
-def _same(value: Any, *rest: Any) -> Any:
+def _unchanged(value: Any, *rest: Any) -> Any:
     return value
 
 
 _KNOWN: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_qtensor": _tensor,
-    "torch.jit._pickle.restore_type_tag": _same,
-    "torch.jit._pickle.build_intlist": _same,
-    "torch.jit._pickle.build_doublelist": _same,
-    "torch.jit._pickle.build_boollist": _same,
-    "torch.jit._pickle.build_tensorlist": _same,
+    "torch.jit._pickle.restore_type_tag": _unchanged,
+    "torch.jit._pickle.build_intlist": _unchanged,
+    "torch.jit._pickle.build_doublelist": _unchanged,
+    "torch.jit._pickle.build_boollist": _unchanged,
+    "torch.jit._pickle.build_tensorlist": _unchanged,
     "collections.OrderedDict": OrderedDict,
 }

@@ -1,4 +1,4 @@
-"""A live scripted module and the ordinary one that stands in for it, kept in one state."""
+"""A live scripted module and its ordinary stand-in, with synchronised state."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _PLAIN = (bool, int, float, str, type(None), Tensor)
 
 
 class ScriptedTwin:
-    """The stand-in for a live module, and what keeps the two alike.
+    """The stand-in of a live scripted module, and the synchronisation of the two.
 
-    Parameters are the very same tensors. The mode, the buffers, and attributes that are numbers,
-    texts or tensors are carried over around each call, from whichever side has changed them; lists,
-    dicts and objects are each side's own.
+    Parameters are the same tensors. The mode, the buffers, and attributes that are numbers, strings
+    or tensors are synchronised before and after each call, from the side that has changed them.
+    Lists, dicts and objects are separate.
 
     Args:
         live: a scripted or traced module.
@@ -33,16 +33,16 @@ class ScriptedTwin:
         self.live = live
         self.module = builder.build(private.script_object(live), device)
         self._states = [
-            (given, made, {name: _get(made, name) for name in _shared(given, made, read)})
-            for given, made, read in builder.built()
+            (live, module, {name: _get(module, name) for name in _shared(live, module, read)})
+            for live, module, read in builder.built()
         ]
 
     def parts(self) -> Iterator[tuple[nn.Module, ScriptedModule]]:
-        """Each module of the live one with what stands in for it."""
+        """Yield each submodule of the live module with its stand-in."""
         yield from _pairs(self.live, self.module)
 
     def calling(self, stand_in: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``stand_in`` with the states brought together before and after it runs."""
+        """Return ``stand_in`` with synchronisation before and after it runs."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.reconcile()
@@ -55,40 +55,43 @@ class ScriptedTwin:
 
     @uninterrupted
     def reconcile(self) -> None:
-        """Carry over what either side has changed since the last time; the live one comes first."""
-        for given, made, last in self._states:
+        """Synchronise what either side has changed; changes of the live module take precedence."""
+        for live, module, last in self._states:
             for name, before in last.items():
-                theirs, mine = private.attribute(given, name), _get(made, name)
-                if not _same(theirs, before):
-                    held: Any = made._buffers if name in made._buffers else made.__dict__
-                    held[name if name in made._buffers else own_name(name)] = theirs
-                elif not _same(mine, before):
-                    private.set_attribute(given, name, mine)
-                last[name] = _get(made, name)
+                live_value, value = private.attribute(live, name), _get(module, name)
+                if not _same(live_value, before):
+                    if name in module._buffers:
+                        module._buffers[name] = live_value
+                    else:
+                        module.__dict__[own_name(name)] = live_value
+                elif not _same(value, before):
+                    private.set_attribute(live, name, value)
+                last[name] = _get(module, name)
 
 
-def _shared(given: private.ScriptObject, made: ScriptedModule, read: list[str]) -> list[str]:
-    """The names of what is carried over between a module and its stand-in."""
-    plain = [name for name in read if isinstance(made.__dict__.get(own_name(name), made), _PLAIN)]
-    mode = ["training"] if private.has_attribute(given, "training") else []
-    return list(dict.fromkeys([*mode, *made._buffers, *plain]))
+def _shared(live: private.ScriptObject, module: ScriptedModule, read: list[str]) -> list[str]:
+    """The names of the attributes that are synchronised."""
+    attributes = module.__dict__
+    plain = [name for name in read if isinstance(attributes.get(own_name(name), module), _PLAIN)]
+    mode = ["training"] if private.has_attribute(live, "training") else []
+    return list(dict.fromkeys([*mode, *module._buffers, *plain]))
 
 
-def _get(made: ScriptedModule, name: str) -> Any:
-    return made._buffers[name] if name in made._buffers else made.__dict__[own_name(name)]
+def _get(module: ScriptedModule, name: str) -> Any:
+    return module._buffers[name] if name in module._buffers else module.__dict__[own_name(name)]
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return one is other
-    return type(one) is type(other) and (one == other or one != one)  # a NaN is still that NaN
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, Tensor) or isinstance(other, Tensor):
+        return value is other
+    return type(value) is type(other) and (value == other or value != value)  # NaN equals NaN
 
 
-def _pairs(live: nn.Module, made: nn.Module) -> Iterator[tuple[nn.Module, ScriptedModule]]:
-    assert isinstance(made, ScriptedModule)
-    yield live, made
-    children = dict(live._modules.items())  # torch's own kind of dict for scripted modules
-    for name, child in made._modules.items():
-        below = children.get(name)  # an operator of a frozen graph has no partner
-        if below is not None and child is not None:
-            yield from _pairs(below, child)
+def _pairs(live: nn.Module, module: nn.Module) -> Iterator[tuple[nn.Module, ScriptedModule]]:
+    assert isinstance(module, ScriptedModule)
+    yield live, module
+    live_children = dict(live._modules.items())  # scripted modules have another kind of dict
+    for name, child in module._modules.items():
+        live_child = live_children.get(name)  # None for an operator of a frozen graph
+        if live_child is not None and child is not None:
+            yield from _pairs(live_child, child)

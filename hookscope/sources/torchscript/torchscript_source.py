@@ -1,4 +1,4 @@
-"""TorchScript files as a source of models, and live scripted modules as ordinary ones."""
+"""TorchScript files as a source of models."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def load(
 ) -> LoadedModel:
     """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
 
-    Tensors that lay on another device are brought to the CPU. ``meta`` is not heeded: the values
-    come with the file.
+    Tensors are loaded onto the CPU. ``meta`` is ignored: the file has the values.
     """
     if model_args:
         raise RequestError(
@@ -51,14 +50,14 @@ def load(
             "Leave out --model-arg.",
         )
     check_archive_intact(spec.path)
-    with _explained(spec.path):
+    with _load_errors(spec.path):
         archive, module = _open(spec.path)
         example = find_example(module, archive, spec.word, method)
-    _tell(spec, archive, module)
+    _log_contents(spec, archive, module)
     info = WeightsInfo("as saved", blake3_of(spec.path))
-    if weights.word != "random":
-        if not is_weights_file(weights.word):
-            raise no_weights_by_name(weights.word)
+    if weights.spec != "random":
+        if not is_weights_file(weights.spec):
+            raise no_weights_by_name(weights.spec)
         info = weight_files.load_file_into(module, weights)
     return LoadedModel(
         module=module.eval(),
@@ -84,14 +83,14 @@ def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
         )
     if archive.mentions("ops.torchvision."):
         _register_torchvision(path)
-    with signal_safe(warnings.catch_warnings()), _room_for_nesting():
-        warnings.simplefilter("ignore")  # on TorchScript being old; the user knows
+    with signal_safe(warnings.catch_warnings()), _higher_recursion_limit():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
         return archive, build_module(private.open_archive(path, CPU), archive=archive)
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """Let what is raised of a damaged or foreign file be an error that says so."""
+def _load_errors(path: str) -> Iterator[None]:
+    """Turn the errors of a damaged or foreign file into a ModelError."""
     try:
         yield
     except RecursionError as error:
@@ -104,15 +103,15 @@ def _explained(path: str) -> Iterator[None]:
             f"{path!r} is damaged, or larger than memory: PyTorch found no room for it.", _AGAIN
         ) from error
     except RuntimeError as error:
-        first = end_sentence(_gist(error))
-        raise ModelError(f"{path!r} cannot be opened: {first}", _repair(first)) from error
+        first = end_sentence(_first_line(error))
+        raise ModelError(f"{path!r} cannot be opened: {first}", _hint(first)) from error
     except (LookupError, ValueError, pickle.UnpicklingError) as error:
         raise ModelError(f"{path!r} is damaged: {end_sentence(cause(error))}", _AGAIN) from error
 
 
 @signal_safe_contextmanager
-def _room_for_nesting() -> Iterator[None]:
-    """Let functions call each other deeper than Python does by itself, as deep as branches nest."""
+def _higher_recursion_limit() -> Iterator[None]:
+    """Allow deeper recursion, as deep as branches in the graph are nested."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 5000))
     try:
@@ -121,13 +120,13 @@ def _room_for_nesting() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def _gist(error: RuntimeError) -> str:
-    """What an error of the loader says, without the code it quotes."""
+def _first_line(error: RuntimeError) -> str:
+    """The first line of an error of the loader, without the code it quotes."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def _repair(text: str) -> str:
+def _hint(text: str) -> str:
     if "Unknown builtin op" in text or "Unknown type name" in text:
         return "A library that adds operators to PyTorch made it: that library is needed too."
     return _AGAIN
@@ -144,7 +143,7 @@ def _register_torchvision(path: str) -> None:
         ) from error
 
 
-def _tell(spec: ModelSpec, archive: ScriptArchive, module: ScriptedModule) -> None:
+def _log_contents(spec: ModelSpec, archive: ScriptArchive, module: ScriptedModule) -> None:
     log.info("weights: as saved in %s", spec.path)
     if archive.extra:
         log.info("extra files in %s: %s", spec.path, ", ".join(archive.extra))

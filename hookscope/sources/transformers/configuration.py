@@ -1,4 +1,4 @@
-"""The configuration of a model of transformers, with values of the user's in place of its own."""
+"""The configuration of a model of transformers, with the values that the user overrides."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from hookscope.specs.suggestions import did_you_mean
 log = logging.getLogger("hookscope")
 
 
-def load_configuration(path: Path, given: dict[str, Any]) -> Any:
-    """Read the configuration at ``path`` into transformers' own class for it.
+def load_configuration(path: Path, model_args: dict[str, Any]) -> Any:
+    """Return the configuration at ``path`` as an instance of its class in transformers.
 
     Args:
         path: a JSON file.
-        given: values in place of those of the file, as ``--model-arg`` takes them.
+        model_args: values that override those of the file, as in ``--model-arg``.
 
     Raises:
-        ModelError: it is no configuration, is for code of its own, or a value is wrong.
+        ModelError: it is not a configuration, needs code of its own, or a value is wrong.
     """
     content = _read(path)
-    kind = content.get("model_type")
-    if not isinstance(kind, str):
+    model_type = content.get("model_type")
+    if not isinstance(model_type, str):
         raise ModelError(
             f"{str(path)!r} is no configuration of transformers: it has no model_type.",
             "Name a folder that save_pretrained wrote, or its config.json.",
         )
     known = transformers.CONFIG_MAPPING
-    if kind not in known:
-        _refuse_unknown(path, kind, content, list(known.keys()))
+    if model_type not in known:
+        _raise_unknown(path, model_type, content, list(known.keys()))
     if "auto_map" in content:
-        log.info("model: transformers' own %s; the code that came with it is not run", kind)
+        log.info("model: transformers' own %s; the code that came with it is not run", model_type)
         content = {key: value for key, value in content.items() if key != "auto_map"}
     try:
-        config = known[kind].from_dict(content)
-    except Exception as exc:  # each class checks in its own way
+        config = known[model_type].from_dict(content)
+    except Exception as exc:  # each class has its own checks
         raise ModelError(
-            f"The configuration {str(path)!r} does not do for {kind}: {end_sentence(_plain(exc))}",
+            f"The configuration {str(path)!r} does not do for {model_type}:"
+            f" {end_sentence(_message(exc))}",
             "Correct the file.",
         ) from exc
-    values = arguments.convert_arguments(type(config), given)
-    for key, value in values.items():
+    for key, value in arguments.convert_arguments(type(config), model_args).items():
         _set(config, key, value)
     return config
 
@@ -64,16 +64,16 @@ def _read(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _refuse_unknown(path: Path, kind: str, content: dict[str, Any], known: list[str]) -> None:
+def _raise_unknown(path: Path, model_type: str, content: dict[str, Any], known: list[str]) -> None:
     if "auto_map" in content:
         raise ModelError(
             f"{str(path)!r} is for a model whose code comes with it, which hookscope does not run.",
             "Read that code, import it yourself, and give the model as FILE.py:NAME.",
         )
-    near = did_you_mean(kind, known)
+    near = did_you_mean(model_type, known)
     version = transformers.__version__
     raise ModelError(
-        f"transformers {version} knows no model type {kind!r} ({str(path)!r}).",
+        f"transformers {version} knows no model type {model_type!r} ({str(path)!r}).",
         near or "Install a release that knows it: python -m pip install --upgrade transformers",
     )
 
@@ -91,10 +91,10 @@ def _set(config: Any, key: str, value: Any) -> None:
             config.validate()
     except Exception as exc:
         raise ModelError(
-            f"{key}={value!r} does not do for {config.model_type}: {end_sentence(_plain(exc))}",
+            f"{key}={value!r} does not do for {config.model_type}: {end_sentence(_message(exc))}",
             "Correct --model-arg.",
         ) from exc
 
 
-def _plain(exc: BaseException) -> str:
+def _message(exc: BaseException) -> str:
     return " ".join(str(exc).split()) or type(exc).__name__

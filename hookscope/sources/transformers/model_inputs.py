@@ -1,8 +1,7 @@
-"""What a model of transformers is called with: values that its configuration allows, from a seed.
+"""Inputs of a model of transformers: random examples, and files by its tokenizer and processors.
 
-Each input of a known name is made by a function of its own from the configuration. A model gets its
-main input, the pictures that a model of text and pictures cannot do without, and the first token of
-the decoder where there is one; whatever else it takes has a default of the model's own.
+An example has the values that the configuration allows: the main input of the model, the images
+that a model of text and images needs, and the first token of a decoder. Other inputs have defaults.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TOKENS, _SECOND, _FRAMES = 16, 16000, 128  # tokens, samples and frames of an e
 
 
 class ModelInputs:
-    """What the model ``module`` takes by name, and examples of it."""
+    """The inputs of the model ``module`` by name, with examples."""
 
     def __init__(self, module: nn.Module) -> None:
         self.main = str(module.main_input_name)
@@ -41,17 +40,18 @@ class ModelInputs:
         """Return keyword arguments for one call, drawn from torch's global generator.
 
         Raises:
-            InputError: what its main input is made of is not known.
+            InputError: the contents of its main input are not known.
         """
         names = [self.main]
-        placed = any(hasattr(self.config, name) for name in ("image_token_id", "image_token_index"))
-        if "pixel_values" in self.names and self.main == "input_ids" and not placed:
+        has_image_token = any(
+            hasattr(self.config, name) for name in ("image_token_id", "image_token_index")
+        )
+        if "pixel_values" in self.names and self.main == "input_ids" and not has_image_token:
             names.append("pixel_values")
-        made = {name: self._make(name) for name in names}
-        return self.completed(made)
+        return self.completed({name: self._make(name) for name in names})
 
     def layout(self) -> Layout:
-        """How images make a call, and what a shape of the main input makes."""
+        """Return the layout of images, and of noise of a shape of the main input."""
         return Layout(
             self.main,
             lambda images: self.completed({"pixel_values": stack_images(images)}),
@@ -60,7 +60,7 @@ class ModelInputs:
         )
 
     def completed(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Return the call with the decoder's first token, which an encoder-decoder begins with."""
+        """Return the keyword arguments with the decoder's first token, if there is a decoder."""
         if not self.has_decoder or "decoder_input_ids" in call:
             return call
         rows = len(next(iter(call.values())))
@@ -68,18 +68,18 @@ class ModelInputs:
 
     @property
     def has_decoder(self) -> bool:
-        """Whether a decoder runs beside an encoder, and is given tokens of its own."""
+        """Whether the model is an encoder-decoder with ``decoder_input_ids``."""
         return bool(self.config.is_encoder_decoder) and "decoder_input_ids" in self.names
 
     @property
     def start(self) -> int:
-        """The token that a decoder begins with."""
+        """The first token of the decoder."""
         text = self.config.get_text_config(decoder=True)
         for owner in (self.config, text):
             for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-                found = getattr(owner, name, None)
-                if isinstance(found, int):
-                    return found
+                token = getattr(owner, name, None)
+                if isinstance(token, int):
+                    return token
         return 0
 
     def _make(
@@ -90,19 +90,20 @@ class ModelInputs:
             raise InputError(
                 f"What {self._word} takes as {name} is not known.", "Give it as --input."
             )
-        lengths, draw = maker(self.config)
-        return draw(tuple(shape or lengths), None if seed is None else seeded_generator(seed))
+        default_shape, draw = maker(self.config)
+        return draw(tuple(shape or default_shape), None if seed is None else seeded_generator(seed))
 
 
-_Made = tuple[tuple[int, ...], Callable[[tuple[int, ...], torch.Generator | None], Tensor]]
+# The default shape, and a function that draws a tensor of a shape.
+_Maker = tuple[tuple[int, ...], Callable[[tuple[int, ...], torch.Generator | None], Tensor]]
 
 
-def _normal(shape: tuple[int, ...], source: torch.Generator | None) -> Tensor:
-    return torch.randn(shape, generator=source)
+def _normal(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    return torch.randn(shape, generator=generator)
 
 
-def _tokens(config: Any) -> _Made:
-    """Tokens that stand for text: none with a meaning of its own, but for the end, if any."""
+def _tokens(config: Any) -> _Maker:
+    """Tokens without the special ones; the last one is the end token, if there is one."""
     text = config.get_text_config()
     special = {
         value
@@ -113,17 +114,17 @@ def _tokens(config: Any) -> _Made:
     plain = torch.tensor([i for i in range(text.vocab_size) if i not in special] or [0])
     end = text.eos_token_id if isinstance(getattr(text, "eos_token_id", None), int) else None
 
-    def draw(shape: tuple[int, ...], source: torch.Generator | None) -> Tensor:
-        chosen = plain[torch.randint(len(plain), shape, generator=source)]
+    def draw(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        tokens = plain[torch.randint(len(plain), shape, generator=generator)]
         if end is not None and 0 <= end < text.vocab_size:
-            chosen[..., -1] = end
-        return chosen
+            tokens[..., -1] = end
+        return tokens
 
-    places = getattr(text, "max_position_embeddings", None) or _TOKENS
-    return (1, min(_TOKENS, places) if places > 0 else _TOKENS), draw  # -1 says there is no limit
+    positions = getattr(text, "max_position_embeddings", None) or _TOKENS
+    return (1, min(_TOKENS, positions) if positions > 0 else _TOKENS), draw  # -1 is no limit
 
 
-def _pixels(config: Any) -> _Made:
+def _pixels(config: Any) -> _Maker:
     vision = next(
         (part for name in _VISION if (part := getattr(config, name, None)) is not None), config
     )
@@ -137,8 +138,8 @@ def _pixels(config: Any) -> _Made:
 _VISION = ("vision_config", "encoder", "backbone_config", "vision")
 
 
-def _sound(config: Any) -> _Made:
-    """A second of sound, or the frames of a spectrogram for a model that takes those."""
+def _audio(config: Any) -> _Maker:
+    """A second of audio, or the frames of a spectrogram."""
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return (1, config.max_length, config.num_mel_bins), _normal
     if getattr(config, "audio_channels", None):
@@ -146,7 +147,7 @@ def _sound(config: Any) -> _Made:
     return (1, _SECOND), _normal
 
 
-def _features(config: Any) -> _Made:
+def _features(config: Any) -> _Maker:
     encoder = getattr(config, "encoder_config", None) or config
     if hasattr(encoder, "max_source_positions") and hasattr(encoder, "num_mel_bins"):
         return (1, encoder.num_mel_bins, 2 * encoder.max_source_positions), _normal
@@ -157,16 +158,16 @@ def _features(config: Any) -> _Made:
 _BINS = ("input_feat_per_channel", "feature_projection_input_dim", "num_mel_bins")
 
 
-def _series(config: Any) -> _Made:
+def _series(config: Any) -> _Maker:
     channels = getattr(config, "num_input_channels", None)
     return (1, config.context_length, *([channels] if channels else [])), _normal
 
 
-_MAKERS: dict[str, Callable[[Any], _Made]] = {
+_MAKERS: dict[str, Callable[[Any], _Maker]] = {
     "input_ids": _tokens,
     "pixel_values": _pixels,
     "pixel_values_videos": _pixels,
-    "input_values": _sound,
+    "input_values": _audio,
     "input_features": _features,
     "past_values": _series,
 }
@@ -180,11 +181,11 @@ _VOCABULARIES = (
     *("spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
 )
 
-_UNLIMITED = 10**6  # a tokenizer without a limit says 1e30
+_UNLIMITED = 10**6  # a tokenizer without a limit has 1e30
 
 
 def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
-    """Return what the tokenizer in ``folder`` makes of texts; None where there is none."""
+    """Return the recipe of the tokenizer in ``folder``; None without a tokenizer."""
     if "input_ids" not in inputs.names:
         return None
     tokenizer = _load(transformers.AutoTokenizer, folder, _VOCABULARIES)
@@ -201,21 +202,23 @@ def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
             raise InputError(
                 "The tokenizer has no token to pad texts with.", "Give the texts one by one."
             )
-        found = tokenizer(list(texts), padding=several, return_tensors="pt")
-        length, limit = found["input_ids"].shape[-1], tokenizer.model_max_length
+        encoding = tokenizer(list(texts), padding=several, return_tensors="pt")
+        length, limit = encoding["input_ids"].shape[-1], tokenizer.model_max_length
         if limit < _UNLIMITED and length > limit:
             raise InputError(
                 f"The text has {length} tokens, and the model takes {limit}.", "Shorten it."
             )
         if not length:
             raise InputError("The text has no tokens.", "Give at least a word.")
-        return inputs.completed(_taken(found, inputs))
+        return inputs.completed(_accepted(encoding, inputs))
 
-    return TextRecipe(run, f"{type(tokenizer).__name__} of its folder{padding}{_begins(inputs)}")
+    return TextRecipe(
+        run, f"{type(tokenizer).__name__} of its folder{padding}{_decoder_note(inputs)}"
+    )
 
 
 def image_recipe(folder: Path, inputs: ModelInputs) -> Recipe | None:
-    """Return what the image processor in ``folder`` makes of an image; None where there is none."""
+    """Return the recipe of the image processor in ``folder``; None without one."""
     if "pixel_values" not in inputs.names:
         return None
     processor = _load(transformers.AutoImageProcessor, folder, _PROCESSORS)
@@ -233,11 +236,11 @@ def image_recipe(folder: Path, inputs: ModelInputs) -> Recipe | None:
             )
         return pixels.to(torch.float32)
 
-    return Recipe(run, f"{name} of its folder{_begins(inputs)}", None)
+    return Recipe(run, f"{name} of its folder{_decoder_note(inputs)}", None)
 
 
 def sound_recipe(folder: Path, inputs: ModelInputs) -> SoundRecipe | None:
-    """Return what the feature extractor in ``folder`` makes of sound; None where there is none."""
+    """Return the recipe of the feature extractor for audio in ``folder``; None without one."""
     if not {"input_values", "input_features"} & set(inputs.names):
         return None
     extractor = _load(transformers.AutoFeatureExtractor, folder, _PROCESSORS)
@@ -249,30 +252,36 @@ def sound_recipe(folder: Path, inputs: ModelInputs) -> SoundRecipe | None:
 
     def run(waves: Sequence[Tensor]) -> dict[str, Any]:
         options = {} if pads or len(waves) == 1 else {"padding": True}
-        found = extractor(
+        encoding = extractor(
             [wave.numpy() for wave in waves], sampling_rate=rate, return_tensors="pt", **options
         )
-        return inputs.completed(_taken(found, inputs))
+        return inputs.completed(_accepted(encoding, inputs))
 
-    return SoundRecipe(run, rate, f"{type(extractor).__name__} of its folder{_begins(inputs)}")
+    return SoundRecipe(
+        run, rate, f"{type(extractor).__name__} of its folder{_decoder_note(inputs)}"
+    )
 
 
-def _load(kind: Any, folder: Path, files: Sequence[str]) -> Any:
-    """What transformers makes of the files in ``folder``; None, and a warning, if nothing."""
+def _load(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
+    """The processor in ``folder``; None if there is none, with a warning if it cannot be loaded."""
     if not any((folder / name).is_file() for name in files):
         return None
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as exc:  # missing packages, damaged files, code that is not run
+        return auto_class.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as exc:  # a missing package, a damaged file, code that is not run
         why = str(exc).strip().partition("\n")[0] or type(exc).__name__
-        log.warning("input: %s cannot be made of %s: %s", kind.__name__, folder, end_sentence(why))
+        log.warning(
+            "input: %s cannot be made of %s: %s", auto_class.__name__, folder, end_sentence(why)
+        )
         return None
 
 
-def _taken(found: Any, inputs: ModelInputs) -> dict[str, Any]:
-    """What of a processor's result the model has a parameter for."""
-    return {name: value for name, value in dict(found).items() if name in inputs.names}
+def _accepted(encoding: Any, inputs: ModelInputs) -> dict[str, Any]:
+    """The values of a processor's result that the model has a parameter for."""
+    return {name: value for name, value in dict(encoding).items() if name in inputs.names}
 
 
-def _begins(inputs: ModelInputs) -> str:
+def _decoder_note(inputs: ModelInputs) -> str:
     return f", the decoder begins with token {inputs.start}" if inputs.has_decoder else ""

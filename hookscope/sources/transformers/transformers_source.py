@@ -1,4 +1,4 @@
-"""Models of transformers: a configuration, its own class, and weights from the folder or a seed."""
+"""Models of transformers, from a configuration and the weights of its folder or a seed."""
 
 from __future__ import annotations
 
@@ -49,17 +49,24 @@ log = logging.getLogger("hookscope")
 
 _SAFE = ("model.safetensors", "model.safetensors.index.json")
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_REST = ("*.json", "*.txt", "*.model", "*.jinja")  # configurations and vocabularies, and no code
+_CONFIGURATIONS = ("*.json", "*.txt", "*.model", "*.jinja")  # and vocabularies, but no code
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where the model is: its folder, its configuration, and its weights if it has any."""
+class _ModelFiles:
+    """The files of a model.
+
+    Attributes:
+        folder: its folder.
+        config: its configuration.
+        weights: its weights in that folder; None without weights.
+        weights_word: the name of these weights in metadata.
+    """
 
     folder: Path
     config: Path
     weights: Path | None
-    told: str
+    weights_word: str
 
 
 def load(
@@ -73,11 +80,11 @@ def load(
 ) -> LoadedModel:
     """Build the model that ``spec`` names; see ``hookscope.sources.model_loader.load``."""
     with _quiet():
-        place = _find(spec, weights)
-        config = load_configuration(place.config, model_args)
-        kind = _class_of(config)
+        files = _find_files(spec, weights)
+        config = load_configuration(files.config, model_args)
+        model_class = _model_class(config)
         _check_attention(attn)
-        module, info = _build(kind, config, place, weights, attn, seed, meta)
+        module, info = _build(model_class, config, files, weights, attn, seed, meta)
         inputs = ModelInputs(module)
         return LoadedModel(
             module=module,
@@ -86,9 +93,9 @@ def load(
             source=TRANSFORMERS,
             categories=_categories(module),
             weights=info,
-            own_recipe=None if meta else image_recipe(place.folder, inputs),
-            own_text=None if meta else text_recipe(place.folder, inputs),
-            own_sound=None if meta else sound_recipe(place.folder, inputs),
+            own_recipe=None if meta else image_recipe(files.folder, inputs),
+            own_text=None if meta else text_recipe(files.folder, inputs),
+            own_sound=None if meta else sound_recipe(files.folder, inputs),
             layout=inputs.layout(),
             own_example=inputs.example,
             example_text="random values that its configuration allows",
@@ -96,45 +103,46 @@ def load(
         )
 
 
-def _find(spec: ModelSpec, wanted: WeightsRequest) -> _Place:
+def _find_files(spec: ModelSpec, request: WeightsRequest) -> _ModelFiles:
     path = Path(spec.path).expanduser()
     if path.is_file():
-        if wanted.word.lower() == "default":
+        if request.spec.lower() == "default":
             raise WeightsError(
                 f"The configuration {spec.path!r} alone brings no weights.",
                 "Name its folder, give --weights FILE, or random.",
             )
-        return _Place(path.parent, path, None, "")
+        return _ModelFiles(path.parent, path, None, "")
     if path.is_dir():
-        found = _weights_in(path)
-        if wanted.word.lower() == "default" and found is None:
+        weights_file = _weights_in(path)
+        if request.spec.lower() == "default" and weights_file is None:
             raise WeightsError(
                 f"The folder {spec.path!r} holds no weights ({_SAFE[0]}).",
                 "Give --weights FILE, or random.",
             )
-        return _Place(path, path / CONFIGURATION, found, "as saved")
-    default = wanted.word.lower() == "default"
-    here = cached_file(spec.path, [CONFIGURATION])
-    folder = Path(here).parent if here else None
+        return _ModelFiles(path, path / CONFIGURATION, weights_file, "as saved")
+    default = request.spec.lower() == "default"
+    cached_config = cached_file(spec.path, [CONFIGURATION])
+    folder = Path(cached_config).parent if cached_config else None
     if default and (folder is None or _weights_in(folder) is None):
-        folder = Path(fetch_folder(spec.path, [*_REST, "*.safetensors"]))
+        folder = Path(fetch_folder(spec.path, [*_CONFIGURATIONS, "*.safetensors"]))
         if _weights_in(folder) is None:
-            folder = Path(fetch_folder(spec.path, [*_REST, "pytorch_model*.bin"]))
+            folder = Path(fetch_folder(spec.path, [*_CONFIGURATIONS, "pytorch_model*.bin"]))
     if folder is None:
         raise ModelError(
             f"{spec.path!r} is no folder, and the hub's cache has no configuration of that name.",
             "Give a folder, hf:FOLDER, or let it be fetched: --weights default.",
         )
-    told = f"{spec.path}@{folder.name[:7]}"
-    return _Place(folder, folder / CONFIGURATION, _weights_in(folder) if default else None, told)
+    weights_file = _weights_in(folder) if default else None
+    word = f"{spec.path}@{folder.name[:7]}"
+    return _ModelFiles(folder, folder / CONFIGURATION, weights_file, word)
 
 
 def _weights_in(folder: Path) -> Path | None:
     return next((folder / n for n in (*_SAFE, *_PICKLED) if (folder / n).is_file()), None)
 
 
-def _class_of(config: Any) -> Any:
-    """The class that the configuration names, else the one without a head."""
+def _model_class(config: Any) -> Any:
+    """The class that the configuration names, else the class without a head."""
     names: list[str] = config.architectures or []
     for name in names:
         if hasattr(transformers, name):
@@ -146,12 +154,12 @@ def _class_of(config: Any) -> Any:
             f"transformers has no model without a head for {config.model_type!r}.",
             'Name a class in the configuration: "architectures": ["..."].',
         )
-    kind = mapping[type(config)]
-    return kind[0] if isinstance(kind, tuple) else kind
+    model_class = mapping[type(config)]
+    return model_class[0] if isinstance(model_class, tuple) else model_class
 
 
 def _check_attention(kind: str | None) -> None:
-    """Refuse unknown kinds; a word with a slash in it would fetch a kernel and run it."""
+    """Refuse unknown kinds. transformers would download and run one with a slash in its name."""
     known = ["eager", *transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.valid_keys()]
     if kind is not None and kind not in known:
         near = did_you_mean(kind, known)
@@ -161,29 +169,32 @@ def _check_attention(kind: str | None) -> None:
 
 
 def _build(
-    kind: Any,
+    model_class: Any,
     config: Any,
-    place: _Place,
-    wanted: WeightsRequest,
+    files: _ModelFiles,
+    request: WeightsRequest,
     attn: str | None,
     seed: int,
     meta: bool,
 ) -> tuple[nn.Module, WeightsInfo]:
     options = {} if attn is None else {"attn_implementation": attn}
-    own = place.weights is not None and not is_weights_file(wanted.word)
+    own = files.weights is not None and not is_weights_file(request.spec)
 
     def make(context: AbstractContextManager[Any]) -> nn.Module:
-        return build_model(lambda: kind._from_config(config, **options), seed=seed, context=context)
+        return build_model(
+            lambda: model_class._from_config(config, **options), seed=seed, context=context
+        )
 
     try:
         if own and not meta:
-            return _filled(kind, config, place, options, seed)
-        if is_weights_file(wanted.word) and not meta:
-            return weights.build_from_file(make, wanted)
+            return _with_own_weights(model_class, config, files, options, seed)
+        if is_weights_file(request.spec) and not meta:
+            return weights.build_from_file(make, request)
         module = make(ParametersOnMeta() if meta else nullcontext())
     except (ImportError, ValueError, RuntimeError, TypeError, AttributeError, KeyError) as exc:
         raise ModelError(
-            f"{kind.__name__} cannot be built from {str(place.config)!r}: {end_sentence(_first(exc))}",
+            f"{model_class.__name__} cannot be built from {str(files.config)!r}:"
+            f" {end_sentence(_first_line(exc))}",
             "Correct the configuration, --model-arg or --attn.",
         ) from exc
     if meta:
@@ -192,57 +203,58 @@ def _build(
     return module, WeightsInfo("random")
 
 
-def _filled(
-    kind: Any, config: Any, place: _Place, options: dict[str, Any], seed: int
+def _with_own_weights(
+    model_class: Any, config: Any, files: _ModelFiles, options: dict[str, Any], seed: int
 ) -> tuple[nn.Module, WeightsInfo]:
-    """The model with the weights of its folder, read by transformers, which knows older names."""
-    assert place.weights is not None
-    told: dict[str, Any] = {}
+    """The model with the weights of its folder, read by transformers, which maps old names."""
+    assert files.weights is not None
+    loading_info: dict[str, Any] = {}
 
     def make() -> nn.Module:
-        module, found = kind.from_pretrained(
-            str(place.folder),
+        module, info = model_class.from_pretrained(
+            str(files.folder),
             config=config,
             local_files_only=True,
             weights_only=True,
             output_loading_info=True,
             **options,
         )
-        told.update(found)
+        loading_info.update(info)
         return module  # type: ignore[no-any-return]
 
     try:
         module = build_model(make, seed=seed)
-    except Exception as exc:  # of damaged files the readers raise nearly anything
+    except Exception as exc:  # the readers raise nearly any type for damaged files
         raise WeightsFileError(
-            f"The weights in {str(place.folder)!r} cannot be read into {kind.__name__}:"
-            f" {end_sentence(_first(exc))}",
+            f"The weights in {str(files.folder)!r} cannot be read into {model_class.__name__}:"
+            f" {end_sentence(_first_line(exc))}",
             "Give other ones by --weights FILE, or the configuration alone for random ones:"
-            f" hf:{place.config}.",
+            f" hf:{files.config}.",
         ) from exc
     missing, unexpected = (
-        tuple(sorted(map(str, told.get(name, ())))) for name in ("missing_keys", "unexpected_keys")
+        tuple(sorted(map(str, loading_info.get(name, ()))))
+        for name in ("missing_keys", "unexpected_keys")
     )
     if missing:
         raise weights.incomplete_error(
-            str(place.weights),
+            str(files.weights),
             len(module.state_dict()),
             missing,
             unexpected,
-            f"--weights {place.weights} --partial leaves them as built.",
+            f"--weights {files.weights} --partial leaves them as built.",
         )
-    weights.warn_mismatches(str(place.weights), missing, unexpected)
-    log.info("weights: as saved in %s", place.folder)
-    digest = check_weights_file(str(place.weights)).blake3()
-    return module, WeightsInfo(place.told, digest, missing, unexpected)
+    weights.warn_mismatches(str(files.weights), missing, unexpected)
+    log.info("weights: as saved in %s", files.folder)
+    digest = check_weights_file(str(files.weights)).blake3()
+    return module, WeightsInfo(files.weights_word, digest, missing, unexpected)
 
 
-def _first(exc: BaseException) -> str:
+def _first_line(exc: BaseException) -> str:
     return str(exc).strip().partition("\n")[0] or type(exc).__name__
 
 
 def _categories(module: nn.Module) -> tuple[str, ...]:
-    """Names of the classes, where somebody gave them names."""
+    """The names of the classes, if they are not the default names."""
     labels = getattr(module.config, "id2label", None) or {}
     plain = all(label == f"LABEL_{index}" for index, label in labels.items())
     classified = "Classification" in type(module).__name__
@@ -251,7 +263,7 @@ def _categories(module: nn.Module) -> tuple[str, ...]:
 
 @signal_safe_contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep remarks and progress bars of transformers to itself; what matters is told by us."""
+    """Silence the log and the progress bars of transformers."""
     logging_: Any = transformers.utils.logging
     level, bars = logging_.get_verbosity(), logging_.is_progress_bar_enabled()
     logging_.set_verbosity_error()

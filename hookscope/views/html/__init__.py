@@ -1,4 +1,4 @@
-"""A capture as one page of HTML: the page as plain data, its figures, and how both become text.
+"""One or two captures as one page of HTML: the page as plain data, its figures, its template.
 
-Nothing here needs torch, and nothing in the page leads out of it.
+No module here needs torch. The page links to nothing outside itself.
 """

@@ -1,4 +1,8 @@
-"""The page as plain data: what ``build`` makes of a capture, and the template writes down."""
+"""The page as plain data, and its HTML: the template with style and script written into it.
+
+The page forbids everything that it does not contain: script and style are allowed by their hashes,
+and images as ``data:`` only. A name that was not escaped could run nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,24 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+STYLES = ("page.css",)
+SCRIPTS = ("glob.js", "table.js", "tree.js", "page.js")
+
 
 @dataclass(frozen=True)
 class PageFigure:
-    """One picture, or the reason why there is none.
+    """One figure, or the reason why it is missing.
 
     Attributes:
-        title: what it shows, for those who see it and those who do not.
+        title: what the figure shows, also as text for screen readers.
         caption: what was drawn and how, in a sentence.
-        image: a ``data:`` address of a PNG; empty for the others.
+        image: a ``data:`` URI of a PNG; empty for a drawing.
         width: pixels of the image.
         height: pixels of the image.
         labels: a text for each cell of a grid, row by row; empty without a grid.
         columns: cells in a row of that grid.
         svg: a drawing, for a figure without an image.
-        failed: why it could not be drawn.
+        failed: why the figure could not be drawn.
     """
 
     title: str
@@ -41,7 +48,7 @@ class PageFigure:
 
 @dataclass(frozen=True)
 class PageCell:
-    """One cell of the table. ``sort`` is a plain number; empty, it comes last however sorted."""
+    """One cell of the table. ``sort`` is a plain number; cells without one always come last."""
 
     text: str
     sort: str = ""
@@ -59,7 +66,7 @@ class PageColumn:
 
 @dataclass(frozen=True)
 class PageRow:
-    """One recorded tensor, or one that is missing; ``node`` is its module's place in the tree."""
+    """One recorded or missing tensor; ``node`` is the index of its module in the tree."""
 
     node: int
     cells: tuple[PageCell, ...]
@@ -68,7 +75,7 @@ class PageRow:
 
 @dataclass(frozen=True)
 class TensorPanel:
-    """What one file holds of a tensor: facts of a name and a text, and its figures."""
+    """One tensor in one file: facts, each a name and a text, and figures."""
 
     file: str
     facts: tuple[tuple[str, str], ...]
@@ -78,18 +85,18 @@ class TensorPanel:
 
 @dataclass(frozen=True)
 class PanelEntry:
-    """One tensor of a layer, as each of the files has it."""
+    """One tensor of a layer, with a panel for each file that has it."""
 
     key: str
-    looks: tuple[TensorPanel, ...]
+    panels: tuple[TensorPanel, ...]
 
 
 @dataclass(frozen=True)
 class PageNode:
-    """A module in the tree, with its place among its siblings, and what its panel holds.
+    """A module in the tree, and the content of its panel.
 
-    ``level`` counts from 1, ``place`` of ``siblings`` too. ``notes`` are sentences on what never
-    ran or does not exist. ``marks`` are words that must not be overlooked.
+    ``level`` counts from 1, and so does ``place``, its position among ``siblings``. ``notes`` are
+    sentences on what never ran or does not exist, ``marks`` are words for warnings.
     """
 
     name: str
@@ -107,18 +114,18 @@ class PageNode:
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What the page tells of one file as a whole.
+    """The summary of one file.
 
     Attributes:
-        letter: ``A`` or ``B`` where there are two, else empty.
-        file: the file's name.
-        command: the line that makes it again; empty where Python made it.
+        letter: ``A`` or ``B`` if there are two files, else empty.
+        file: name of the file.
+        command: the command line that makes the file; empty if Python made it.
         verdict: one sentence.
-        warnings: sentences, the gravest first.
-        told: further sentences: the loss, what edits did, coverage.
-        top: the likeliest classes of each image: its name, and rows of a label and a probability.
-        facts: where it came from: names and texts.
-        pictures: the images that went in.
+        warnings: sentences, the most serious first.
+        sentences: further sentences: the loss, what edits changed, coverage.
+        top: the most probable classes of each image: its name, then labels and probabilities.
+        facts: the provenance, as names and texts.
+        figures: the input images.
     """
 
     letter: str
@@ -126,15 +133,15 @@ class FileSummary:
     command: str
     verdict: str
     warnings: tuple[str, ...]
-    told: tuple[str, ...]
+    sentences: tuple[str, ...]
     top: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     facts: tuple[tuple[str, str], ...]
-    pictures: tuple[PageFigure, ...]
+    figures: tuple[PageFigure, ...]
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that the page shows."""
+    """The content of the page."""
 
     title: str
     sides: tuple[FileSummary, ...]
@@ -145,13 +152,8 @@ class Page:
     rows: tuple[PageRow, ...]
 
 
-STYLES = ("page.css",)
-
-SCRIPTS = ("glob.js", "table.js", "tree.js", "page.js")
-
-
 def write_page(page: Page) -> str:
-    """Return the page as HTML that opens from a disk and asks nothing of any network."""
+    """Return the page as HTML that opens from disk and needs no network."""
     style, script = _joined_text(STYLES), _joined_text(SCRIPTS)
     policy = "; ".join(
         [
@@ -164,7 +166,7 @@ def write_page(page: Page) -> str:
         ]
     )
     template = _environment().get_template("page.html")
-    # Both are our own files, in which nothing of a capture stands.
+    # Both are files of this package, without any content of a capture.
     return template.render(page=page, policy=policy, style=Markup(style), script=Markup(script))
 
 

@@ -1,4 +1,4 @@
-"""From one or two captures to the page as data: rows, the tree with its panels, what was chosen."""
+"""One or two captures as a page: the summaries, figures, the tree with its panels, the table."""
 
 from __future__ import annotations
 
@@ -35,59 +35,62 @@ from hookscope.views.text.shared_parts import nonfinite_note
 LETTERS = ("A", "B")
 
 
-def build_page(captures: Sequence[CaptureFile], choice: PageLimits) -> Page:
+def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
     """Return the page of one capture, or of two side by side.
 
-    Every tensor shown is read once for its histogram, block by block, and the part of it that is
-    drawn once more. A figure that cannot be made is a note on why.
+    Every tensor is read once for its histogram, block by block, and the part of it that is drawn
+    once more. A figure that cannot be made is replaced by the reason.
 
     Args:
         captures: one or two.
-        choice: how much is shown.
+        limits: how much is shown.
     """
     letters = LETTERS if len(captures) > 1 else ("",)
     keys = list(dict.fromkeys(r.key for capture in captures for r in capture.records))
-    shown = keys[: choice.rows]
+    shown = keys[: limits.rows]
     types = module_types(captures)
-    places = list(tree_positions(types))
-    numbers = {name: n for n, (name, *_) in enumerate(places)}
+    positions = list(tree_positions(types))
+    node_indexes = {name: n for n, (name, *_) in enumerate(positions)}
     notes = [_notes_by_key(capture) for capture in captures]
-    found = [{r.key: r for r in capture.records} for capture in captures]
+    records_by_key = [{r.key: r for r in capture.records} for capture in captures]
     entries: dict[str, list[PanelEntry]] = {}
     rows = []
     columns = page_columns(captures)
     for n, key in enumerate(shown, start=1):
-        pair = [records.get(key) for records in found]
+        pair = [records.get(key) for records in records_by_key]
         first = next(record for record in pair if record)
-        told = [note.get(key, "") for note in notes]
-        node = numbers[first.module]
-        apart = tensor_difference(captures, key) if None not in pair and len(pair) > 1 else None
-        rows.append(page_row(columns, n, node, pair, told, apart))
-        looks = [
-            tensor_panel(letter, capture, record, note, choice)
-            for letter, capture, record, note in zip(letters, captures, pair, told, strict=True)
+        pair_notes = [notes_by_key.get(key, "") for notes_by_key in notes]
+        node = node_indexes[first.module]
+        comparable = len(pair) > 1 and None not in pair
+        difference = tensor_difference(captures, key) if comparable else None
+        rows.append(page_row(columns, n, node, pair, pair_notes, difference))
+        panels = [
+            tensor_panel(letter, capture, record, note, limits)
+            for letter, capture, record, note in zip(
+                letters, captures, pair, pair_notes, strict=True
+            )
             if record
         ]
-        entries.setdefault(first.module, []).append(PanelEntry(visible(key), tuple(looks)))
+        entries.setdefault(first.module, []).append(PanelEntry(visible(key), tuple(panels)))
     missing = tuple(missing_entries(captures, letters))
-    rows += missing_page_rows(columns, missing, numbers)
+    rows += missing_page_rows(columns, missing, node_indexes)
     return Page(
         _title(captures),
         tuple(
             file_summary(capture, letter, _input_figures(capture))
             for letter, capture in zip(letters, captures, strict=True)
         ),
-        tuple(_selection_notes(captures, choice, len(keys))),
-        flow_figures(captures, letters, shown, numbers),
-        tuple(page_nodes(captures, places, types, entries, notes, missing)),
+        tuple(_selection_notes(captures, limits, len(keys))),
+        flow_figures(captures, letters, shown, node_indexes),
+        tuple(page_nodes(captures, positions, types, entries, notes, missing)),
         columns,
         tuple(rows),
     )
 
 
 def _title(captures: Sequence[CaptureFile]) -> str:
-    words = [str(c.metadata.get("model", {}).get("word", "a model")) for c in captures]
-    return visible(" and ".join(dict.fromkeys(words)))
+    models = [str(c.metadata.get("model", {}).get("word", "a model")) for c in captures]
+    return visible(" and ".join(dict.fromkeys(models)))
 
 
 def _input_figures(capture: CaptureFile) -> tuple[PageFigure, ...]:
@@ -95,52 +98,52 @@ def _input_figures(capture: CaptureFile) -> tuple[PageFigure, ...]:
 
 
 def _notes_by_key(capture: CaptureFile) -> dict[str, str]:
-    """What must not be overlooked, by key: NaN, gradients that stand out, edits."""
+    """Warnings by key: non-finite entries, vanishing or exploding gradients, edits."""
     marks = gradient_marks(gradient_records(capture.records))
-    told = {}
+    notes = {}
     for r in capture.records:
-        words = (nonfinite_note(r.stats), marks.get(r.key, ""), edit_note(r, capture.metadata))
-        told[r.key] = visible(", ".join(filter(None, words)))
-    return {key: text for key, text in told.items() if text}
+        parts = (nonfinite_note(r.stats), marks.get(r.key, ""), edit_note(r, capture.metadata))
+        notes[r.key] = visible(", ".join(filter(None, parts)))
+    return {key: note for key, note in notes.items() if note}
 
 
 def _selection_notes(
-    captures: Sequence[CaptureFile], choice: PageLimits, total: int
+    captures: Sequence[CaptureFile], limits: PageLimits, total: int
 ) -> Iterable[str]:
-    """What the page shows of the files, and what it leaves out."""
-    if total > choice.rows:
+    """What the page shows of the files and what it leaves out."""
+    if total > limits.rows:
         yield (
-            f"The first {plural(choice.rows, 'tensor')} of {count_text(total)} are shown;"
-            f" {count_text(total - choice.rows)} are left out, to keep the page small."
+            f"The first {plural(limits.rows, 'tensor')} of {count_text(total)} are shown;"
+            f" {count_text(total - limits.rows)} are left out, to keep the page small."
         )
-    if not choice.maps:
+    if not limits.maps:
         yield "Feature maps are left out, to keep the page small."
         return
     parts = [
-        drawn_part(record, choice.maps, capture.image)
+        drawn_part(record, limits.maps, capture.image)
         for capture in captures
         for record in capture.records
-    ][: choice.rows]
+    ][: limits.rows]
     if any(part.maps > 1 for part in parts):
         yield (
-            f"Of a tensor with feature maps the first {choice.maps} are drawn, of the first"
-            f" sample, at no more than {choice.side} pixels a side."
+            f"Of a tensor with feature maps the first {limits.maps} are drawn, of the first"
+            f" sample, at no more than {limits.side} pixels a side."
         )
     if any(part.maps == 1 for part in parts):
         yield "Tensors without feature maps are drawn as one map of rows and columns."
-    if any(part.drawn(choice.side) != part.map_shape for part in parts if part.maps):
+    if any(part.drawn(limits.side) != part.map_shape for part in parts if part.maps):
         yield "Where a map is larger, each pixel is the mean of a field of entries."
 
 
 def tensor_panel(
-    letter: str, capture: CaptureFile, record: Record, note: str, choice: PageLimits
+    letter: str, capture: CaptureFile, record: Record, note: str, limits: PageLimits
 ) -> TensorPanel:
-    """Return what one file holds of a tensor, with as many figures as ``choice`` lets there be."""
+    """Return the panel of a tensor in one file, with as many figures as ``limits`` allow."""
     title = visible(record.key)
     figures = figure_or_note(f"Histogram of {title}", lambda: _histogram_figure(capture, record))
-    if choice.maps:
+    if limits.maps:
         figures += figure_or_note(
-            f"Maps of {title}", lambda: map_figure(capture, record, choice.maps, choice.side)
+            f"Maps of {title}", lambda: map_figure(capture, record, limits.maps, limits.side)
         )
     return TensorPanel(letter, tuple(_tensor_facts(record)), figures, note)
 
@@ -159,10 +162,8 @@ def _tensor_facts(record: Record) -> Iterable[tuple[str, str]]:
     yield "kind", record.kind
     for name in ("mean", "std", "min", "max", "norm"):
         yield name, full_text(getattr(stats, name))
-    yield (
-        "zeros",
-        f"{count_text(stats.zeros)} of {count_text(stats.numel)} ({percent_text(stats.zero_share)})",
-    )
+    share = percent_text(stats.zero_share)
+    yield "zeros", f"{count_text(stats.zeros)} of {count_text(stats.numel)} ({share})"
     if stats.nan or stats.inf:
         yield "NaN, Inf", f"{count_text(stats.nan)}, {count_text(stats.inf)}"
     if record.weight_norm is not None:
@@ -173,9 +174,9 @@ def _tensor_facts(record: Record) -> Iterable[tuple[str, str]]:
 
 
 def figure_or_note(title: str, draw: Callable[[], PageFigure | None]) -> tuple[PageFigure, ...]:
-    """Return the figure that ``draw`` makes, a note where that fails, nothing where there is none.
+    """Return the figure that ``draw`` makes, with the reason if it fails; empty if it makes none.
 
-    One figure must not cost the page, whatever the reason.
+    No failure of a figure may prevent the page.
     """
     try:
         figure = draw()

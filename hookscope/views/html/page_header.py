@@ -1,4 +1,4 @@
-"""What a page tells of one file as a whole, in the words in which the terminal tells it."""
+"""The summary of one file on a page, in the sentences of the terminal; its command line."""
 
 from __future__ import annotations
 
@@ -17,16 +17,29 @@ from hookscope.views.html.page import FileSummary, PageFigure
 from hookscope.views.text.capture import attention_lines, effect_lines, verified_lines
 from hookscope.views.text.formats import bytes_text, count_text, plural, shape_text, visible
 from hookscope.views.text.grads import loss_lines
-from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines
+from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
 from hookscope.views.text.step import optimizer_lines
+from hookscope.views.text.text_table import PIPE
 
-MAX_NAMES = 5  # names that a sentence gives; the table has all
+MAX_NAMES = 5  # names in a sentence; the table has all
+RECORDING_COMMANDS = ("capture", "grads", "step")
+# Keywords of the API whose option has another name.
+_FLAGS = {
+    "layers": "layer",
+    "types": "type",
+    "model_args": "model-arg",
+    "edits": "edit",
+    "grad_edits": "grad-edit",
+    "hooks": "hook",
+    "hook_args": "hook-arg",
+    "opt_args": "opt-arg",
+}
+_SEVERAL = {"layers", "types", "edits", "grad_edits", "hooks", "hook_kind"}  # one flag for each
+_OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
 
 
-def file_summary(
-    capture: CaptureFile, letter: str, pictures: tuple[PageFigure, ...]
-) -> FileSummary:
-    """Return what is told of a file before its layers."""
+def file_summary(capture: CaptureFile, letter: str, figures: tuple[PageFigure, ...]) -> FileSummary:
+    """Return the summary of a file."""
     metadata = capture.metadata
     warnings = tuple(_warnings(capture))
     return FileSummary(
@@ -38,12 +51,12 @@ def file_summary(
         tuple(_sentences(capture)),
         tuple(_top_classes(metadata)),
         tuple((name, visible(text)) for name, text in _facts(capture)),
-        pictures,
+        figures,
     )
 
 
 def gradient_records(records: Iterable[Record]) -> list[Record]:
-    """Return the records that are gradients, which alone can vanish or explode."""
+    """Return the records of gradients; only these can vanish or explode."""
     return [record for record in records if record.kind.endswith(".grad")]
 
 
@@ -62,33 +75,29 @@ def _warnings(capture: Recording) -> Iterable[str]:
     if failed := capture.metadata.get("failed"):
         yield f"A hook failed, and this holds what had been recorded before: {visible(failed)}"
     for word, field in (("NaN", "nan"), ("infinite entries", "inf")):
-        found = [r.key for r in capture.records if getattr(r.stats, field)]
-        if found:
-            yield f"{_tensors(found)} with {word}: {_first_names(found)}."
+        keys = [r.key for r in capture.records if getattr(r.stats, field)]
+        if keys:
+            yield f"{_tensors(keys)} with {word}: {_first_names(keys)}."
     marks = gradient_marks(gradient_records(capture.records))
     for word in (EXPLODING, VANISHING):
-        found = [key for key, mark in marks.items() if mark == word]
-        if found:
-            yield f"{_tensors(found)} with a gradient that is {word}: {_first_names(found)}."
-    reasons: dict[str, list[str]] = {}
-    for absent in capture.absent:
-        reasons.setdefault(absent.reason, []).append(f"{absent.module}/{absent.what}")
-    for reason, keys in reasons.items():
+        keys = [key for key, mark in marks.items() if mark == word]
+        if keys:
+            yield f"{_tensors(keys)} with a gradient that is {word}: {_first_names(keys)}."
+    absent = group_names((x.reason, f"{x.module}/{x.what}") for x in capture.absent)
+    for reason, keys in absent.items():
         yield f"Does not exist: {_first_names(keys)} ({visible(reason)})."
-    causes: dict[str, list[str]] = {}
-    for not_executed in capture.coverage.not_executed:
-        causes.setdefault(not_executed.reason, []).append(not_executed.module)
-    for reason, modules in causes.items():
+    not_executed = group_names((x.reason, x.module) for x in capture.coverage.not_executed)
+    for reason, modules in not_executed.items():
         yield f"Never ran: {_first_names(modules)} ({visible(reason)})."
 
 
 def _sentences(capture: Recording) -> Iterable[str]:
     lines: list[Text] = [
-        *loss_lines(capture.metadata, None),
-        *effect_lines(capture, None),
-        *verified_lines(capture, None),
-        *attention_lines(capture, None),
-        *optimizer_lines(capture.metadata, None),
+        *loss_lines(capture.metadata, PIPE),
+        *effect_lines(capture, PIPE),
+        *verified_lines(capture, PIPE),
+        *attention_lines(capture, PIPE),
+        *optimizer_lines(capture.metadata, PIPE),
     ]
     yield from (line.plain for line in lines)
     for name in ("edits", "grad_edits"):
@@ -99,24 +108,21 @@ def _sentences(capture: Recording) -> Iterable[str]:
         yield f"{plural(emitted, 'tensor')} emitted by hooks."
     if gradient_marks(gradient_records(capture.records)):
         yield GRADIENT_LEGEND
-    # What never ran is among the warnings.
-    yield coverage_lines(capture.coverage, None)[0].plain
+    # Modules that never ran are among the warnings.
+    yield coverage_lines(capture.coverage, PIPE)[0].plain
 
 
 def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:
     images = metadata.get("top") or []
-    words = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
+    inputs = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
     for n, entries in enumerate(images):
-        word = words[n] if len(words) == len(images) else f"image {n + 1}"
-        rows = [
-            (
-                visible(str(e.get("label") or f"class {e['index']}")),
-                f"{float(e['probability']):.1%}",
-            )
-            for e in entries
-        ]
+        image = inputs[n] if len(inputs) == len(images) else f"image {n + 1}"
+        rows = []
+        for entry in entries:
+            label = visible(str(entry.get("label") or f"class {entry['index']}"))
+            rows.append((label, f"{float(entry['probability']):.1%}"))
         if rows:
-            yield visible(word), tuple(rows)
+            yield visible(image), tuple(rows)
 
 
 def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
@@ -140,16 +146,16 @@ def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
 
 
 def _input(entry: Mapping[str, Any]) -> str:
-    looks = f"{entry.get('shape', '')} {entry.get('dtype', '')}"
-    return f"{entry.get('word', 'unknown')}, {looks} {_hash(entry, 'sha256')}".strip()
+    layout = f"{entry.get('shape', '')} {entry.get('dtype', '')}"
+    return f"{entry.get('word', 'unknown')}, {layout} {_hash(entry, 'sha256')}".strip()
 
 
 def _hash(entry: Mapping[str, Any], kind: str) -> str:
     return f"({kind} {entry[kind]})" if entry.get(kind) else ""
 
 
-def _tensors(found: list[str]) -> str:
-    return plural(len(found), "tensor")
+def _tensors(keys: list[str]) -> str:
+    return plural(len(keys), "tensor")
 
 
 def _first_names(names: list[str]) -> str:
@@ -157,30 +163,11 @@ def _first_names(names: list[str]) -> str:
     return ", ".join(map(visible, names[:MAX_NAMES])) + more
 
 
-RECORDING_COMMANDS = ("capture", "grads", "step")
-
-# Keywords of the API whose option is called otherwise than they are.
-_FLAGS = {
-    "layers": "layer",
-    "types": "type",
-    "model_args": "model-arg",
-    "edits": "edit",
-    "grad_edits": "grad-edit",
-    "hooks": "hook",
-    "hook_args": "hook-arg",
-    "opt_args": "opt-arg",
-}
-
-_SEVERAL = {"layers", "types", "edits", "grad_edits", "hooks", "hook_kind"}  # one flag for each
-
-_OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
-
-
 def original_command(metadata: Mapping[str, Any]) -> str:
-    """Return the line, quoted for the shell; empty where only Python can have made the file.
+    """Return the command line that made a file, quoted for the shell; empty if Python made it.
 
     Args:
-        metadata: those of a capture: ``command``, ``model``, ``inputs`` and ``options`` are used.
+        metadata: metadata of a capture: ``command``, ``model``, ``inputs`` and ``options``.
 
     Example:
         >>> original_command(
@@ -193,21 +180,21 @@ def original_command(metadata: Mapping[str, Any]) -> str:
         ... )
         "hookscope capture resnet18 --input 'my cat.png' --layer 'layer3.*' --verify"
     """
-    verb, model = metadata.get("command"), metadata.get("model", {})
+    command, model = metadata.get("command"), metadata.get("model", {})
     inputs, options = metadata.get("inputs", []), metadata.get("options", {})
-    given = [entry for entry in inputs if entry.get("sha256")]  # noise and examples have no hash
+    values = [entry for entry in inputs if entry.get("sha256")]  # noise and examples have no hash
     by_python = (
-        verb not in RECORDING_COMMANDS
+        command not in RECORDING_COMMANDS
         or "word" not in model
         or model.get("source") == "live"
-        or any(entry.get("word", "tensor") == "tensor" for entry in given)
+        or any(entry.get("word", "tensor") == "tensor" for entry in values)
         or _holds_objects(options)
     )
     if by_python:
         return ""
-    words = ["hookscope", str(verb), str(model["word"])]
-    for entry in given:
-        if not entry.get("part") or entry["word"] != words[-1]:  # a word may be several tensors
+    words = ["hookscope", str(command), str(model["word"])]
+    for entry in values:
+        if not entry.get("part") or entry["word"] != words[-1]:  # an input may be several tensors
             words += ["--input", str(entry["word"])]
     for name, value in options.items():
         words += _option_words(name, value)
@@ -215,7 +202,7 @@ def original_command(metadata: Mapping[str, Any]) -> str:
 
 
 def _option_words(name: str, value: Any) -> Iterator[str]:
-    """The words that give an option its value."""
+    """The words of an option on the command line."""
     flag = f"--{_FLAGS.get(name, name.replace('_', '-'))}"
     if isinstance(value, bool):
         yield flag if value else flag.replace("--", "--no-", 1)

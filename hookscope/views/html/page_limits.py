@@ -1,8 +1,7 @@
-"""How much a page shows, so that it stays small: which feature maps, at which size, how many rows.
+"""How much a page shows, so that it stays small: the number and size of maps, and of rows.
 
-How large pictures can become is bounded from shapes alone, before any value is read. What the
-bound cannot know, long names for instance, is measured on the finished page: ``api/report.py``
-takes the next smaller choice until it fits.
+The size of images is bounded from shapes, before any value is read. Anything else, such as long
+names, is measured on the finished page: ``api/report.py`` takes smaller limits until the page fits.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from dataclasses import dataclass, replace
 from hookscope.results.records import Record, Recording
 from hookscope.views.html.page_images import TILE_COLUMNS, TILE_GAP, drawn_part
 
-MAX_PAGE_BYTES = 20_000_000  # bytes of a page
-MAX_IMAGE_BYTES = 12_000_000  # of them, at most so many for pictures
-TEXT_BYTES = 4_000  # of them, about so many for each tensor's numbers and histogram
-PNG_OVERHEAD = 1300  # bytes of a PNG beside its pixels: 258 colours, their opacity, its own words
+MAX_PAGE_BYTES = 20_000_000
+MAX_IMAGE_BYTES = 12_000_000  # of the page, for all images
+TEXT_BYTES = 4_000  # of the page, for the numbers and the histogram of one tensor, about
+PNG_OVERHEAD = 1300  # bytes of a PNG beside its pixels: 258 colours, their opacity, the headers
 
 
 @dataclass(frozen=True)
 class PageLimits:
-    """What a page shows of each tensor, and of how many of them.
+    """How many maps of a tensor and how many tensors a page shows.
 
     Attributes:
-        maps: how many feature maps of a tensor; 0 for none.
-        side: pixels that the longer side of a map has at most.
-        rows: how many tensors have a row and a panel.
+        maps: feature maps of a tensor; 0 for none.
+        side: pixels of the longer side of a map.
+        rows: tensors with a row and a panel.
     """
 
     maps: int
@@ -40,20 +39,17 @@ LIMIT_STEPS = tuple(
 
 
 def descending_limits(captures: Iterable[Recording]) -> Iterator[PageLimits]:
-    """Yield what may be shown, the most first; every choice is smaller than the one before.
+    """Yield limits for a page, each smaller than the one before.
 
-    The first one is the largest of ``LADDER`` whose pictures take at most ``PICTURES`` bytes, and
-    leave room for the words.
+    The first are the largest of ``LIMIT_STEPS`` whose images take at most ``MAX_IMAGE_BYTES`` and
+    leave room for the text.
     """
-    found = [(record, capture.image) for capture in captures for record in capture.records]
-    shown = found[: LIMIT_STEPS[0].rows]
+    records = [(record, capture.image) for capture in captures for record in capture.records]
+    shown = records[: LIMIT_STEPS[0].rows]
     room = min(MAX_IMAGE_BYTES, MAX_PAGE_BYTES - TEXT_BYTES * len(shown))
-    fitting = [
-        c
-        for c in LIMIT_STEPS
-        if sum(max_image_bytes(record, c, image) for record, image in shown) <= room
-    ]
-    yield from fitting
+    for limits in LIMIT_STEPS:
+        if sum(max_image_bytes(record, limits, image) for record, image in shown) <= room:
+            yield limits
     last = PageLimits(0, 0)
     while last.rows:
         yield last
@@ -61,15 +57,15 @@ def descending_limits(captures: Iterable[Recording]) -> Iterator[PageLimits]:
 
 
 def max_image_bytes(
-    record: Record, choice: PageLimits, image: tuple[int, int] | None = None
+    record: Record, limits: PageLimits, image: tuple[int, int] | None = None
 ) -> int:
-    """Return how many bytes the maps of one tensor take at most, as a ``data:`` address.
+    """Return an upper bound of the bytes of one tensor's maps, as a ``data:`` URI.
 
-    A picture has one byte a pixel before it is packed, and deflate adds at most five bytes in 16 kB
-    to that; base64 makes four of three.
+    An image has one byte for each pixel before compression. Deflate adds at most five bytes to
+    16 kB, and base64 writes three bytes as four.
     """
-    part = drawn_part(record, choice.maps, image)
-    height, width = part.drawn(choice.side)
+    part = drawn_part(record, limits.maps, image)
+    height, width = part.drawn(limits.side)
     tiles = -(-part.maps // TILE_COLUMNS) * TILE_COLUMNS if part.maps > 1 else part.maps
-    pixels = tiles * (height + TILE_GAP) * (width + TILE_GAP + 1)  # and a byte for each row
+    pixels = tiles * (height + TILE_GAP) * (width + TILE_GAP + 1)  # one more byte for each row
     return (pixels + pixels // 1000 + PNG_OVERHEAD) * 4 // 3 + 40 if tiles else 0

@@ -39,10 +39,10 @@ _DIFFERENCE_COLUMNS = (
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """How far two tensors of one shape lie apart, over the entries that are finite in both.
+    """The difference of two tensors of one shape, over the entries that are finite in both.
 
     ``largest`` is the largest absolute difference, ``relative`` the norm of the difference over
-    that of the first tensor. Both are None where no entry is finite in both.
+    that of the first tensor. Both are None if no entry is finite in both.
     """
 
     largest: float | None
@@ -68,59 +68,59 @@ def page_columns(captures: Sequence[CaptureFile]) -> tuple[PageColumn, ...]:
 
 def page_row(
     columns: Sequence[PageColumn],
-    place: int,
+    position: int,
     node: int,
     pair: Sequence[Record | None],
     notes: Sequence[str],
-    apart: TensorDifference | None,
+    difference: TensorDifference | None,
 ) -> PageRow:
     """Return the row of a tensor.
 
     Args:
         columns: of the table.
-        place: in the recorded order, from 1.
+        position: position in the recorded order, from 1.
         node: of its module in the tree.
-        pair: its record in each file, None where a file has it not.
+        pair: the record in each file; None if a file does not have the tensor.
         notes: what must not be overlooked of each.
-        apart: how far the two lie apart, where they have one shape.
+        difference: the difference of the two, if they have one shape.
     """
-    at, one = next((n, record) for n, record in enumerate(pair) if record)
+    file, first = next((n, record) for n, record in enumerate(pair) if record)
     compared = _DIFFERENCE_COLUMNS[0] in columns
-    note = _pair_note(pair, notes, apart) if compared else notes[at]
+    note = _pair_note(pair, notes, difference) if compared else notes[file]
     cells = {
-        "#": _number_cell(place),
-        "layer": PageCell(visible(one.module)),
-        "type": PageCell(visible(one.type)),
-        "what": PageCell(visible(one.what)),
-        "call": _number_cell(one.call),
+        "#": _number_cell(position),
+        "layer": PageCell(visible(first.module)),
+        "type": PageCell(visible(first.type)),
+        "what": PageCell(visible(first.what)),
+        "call": _number_cell(first.call),
         "shape": PageCell(" | ".join(dict.fromkeys(shape_text(r.shape) for r in pair if r))),
         "note": PageCell(note, loud=any(notes) or (compared and None in pair)),
     }
-    cells |= _compared_cells(pair, apart) if compared else _single_cells(one, "AB"[at])
+    cells |= _compared_cells(pair, difference) if compared else _single_cells(first, "AB"[file])
     return PageRow(node, tuple(cells[column.title] for column in columns))
 
 
 def missing_page_rows(
     columns: Sequence[PageColumn], missing: Iterable[MissingEntry], nodes: Mapping[str, int]
 ) -> Iterator[PageRow]:
-    """Yield the rows of what the files have not, to stand last: numbers they have none.
+    """Yield the rows of missing tensors and layers, which come last and have no numbers.
 
     Args:
         columns: of the table.
-        missing: a row for each; what two files have not of the same name shares one.
-        nodes: places of modules in the tree.
+        missing: the missing entries; those of two files with one name share a row.
+        nodes: indexes of modules in the tree.
     """
-    together: dict[tuple[str, str, int | None], list[MissingEntry]] = {}
-    for one in missing:
-        together.setdefault((one.module, one.what, one.call), []).append(one)
-    for (module, what, call), found in together.items():
+    groups: dict[tuple[str, str, int | None], list[MissingEntry]] = {}
+    for entry in missing:
+        groups.setdefault((entry.module, entry.what, entry.call), []).append(entry)
+    for (module, what, call), group in groups.items():
         cells = {
             "layer": PageCell(visible(module)),
-            "type": PageCell(visible(found[0].type)),
+            "type": PageCell(visible(group[0].type)),
             "what": PageCell(visible(what)),
             "call": _number_cell(call) if call else PageCell(""),
-            "file": PageCell(", ".join(one.letter for one in found)),
-            "note": PageCell(visible("; ".join(one.told for one in found)), loud=True),
+            "file": PageCell(", ".join(entry.letter for entry in group)),
+            "note": PageCell(visible("; ".join(entry.reason for entry in group)), loud=True),
         }
         yield PageRow(
             nodes[module], tuple(cells.get(c.title, PageCell("")) for c in columns), missing=True
@@ -140,7 +140,7 @@ def _single_cells(record: Record, file: str) -> dict[str, PageCell]:
 
 
 def _compared_cells(
-    pair: Sequence[Record | None], apart: TensorDifference | None
+    pair: Sequence[Record | None], difference: TensorDifference | None
 ) -> dict[str, PageCell]:
     cells: dict[str, PageCell] = {}
     for name in COMPARED:
@@ -150,8 +150,10 @@ def _compared_cells(
             between = b - a if name == "mean" else b / a if a else None
         values = zip(_pair_columns(name), (a, b, between), strict=True)
         cells |= {column.title: _number_cell(value) for column, value in values}
-    far = (apart.largest, apart.relative) if apart else (None, None)
-    return cells | {c.title: _number_cell(v) for c, v in zip(_DIFFERENCE_COLUMNS, far, strict=True)}
+    largest, relative = _DIFFERENCE_COLUMNS
+    cells[largest.title] = _number_cell(difference.largest if difference else None)
+    cells[relative.title] = _number_cell(difference.relative if difference else None)
+    return cells
 
 
 def _pair_columns(name: str) -> tuple[PageColumn, ...]:
@@ -161,14 +163,14 @@ def _pair_columns(name: str) -> tuple[PageColumn, ...]:
 
 
 def tensor_difference(captures: Sequence[CaptureFile], key: str) -> TensorDifference | None:
-    """Return how far the two files' tensors lie apart; None if their shapes differ.
+    """Return the difference of the tensors of two files; None if their shapes differ.
 
     Both are read block by block, in float64 (complex numbers in complex128).
     """
     if len({capture.record(key).shape for capture in captures}) > 1:
         return None
     largest: float | None = None
-    apart, norm = ScaledSum(), ScaledSum()
+    distance, norm = ScaledSum(), ScaledSum()
     equal = True
     try:
         for a, b in zip(*(capture.blocks(key) for capture in captures), strict=True):
@@ -181,15 +183,15 @@ def tensor_difference(captures: Sequence[CaptureFile], key: str) -> TensorDiffer
                 gap = np.abs(second - first)
             if gap.size:
                 largest = max(float(gap.max()), largest or 0.0)
-                apart.add(*squared_distance(first, second, gap))
+                distance.add(*squared_distance(first, second, gap))
                 norm.add(*sum_of_squares(first))
-    except Exception:  # values that cannot be read have a note in the panel's figures
+    except Exception:  # the figures of the panel say why values cannot be read
         return None
     relative: float | None = 0.0
-    if not norm.value and (apart.value or largest is None):
+    if not norm.value and (distance.value or largest is None):
         relative = None
-    elif apart.value:
-        relative = apart.root_of_share(norm)
+    elif distance.value:
+        relative = distance.root_of_share(norm)
     return TensorDifference(largest, relative, equal)
 
 
@@ -200,12 +202,12 @@ def _number_cell(value: float | int | None, text: str = "") -> PageCell:
 
 
 def _pair_note(
-    pair: Sequence[Record | None], notes: Sequence[str], apart: TensorDifference | None
+    pair: Sequence[Record | None], notes: Sequence[str], difference: TensorDifference | None
 ) -> str:
-    told = [f"only in {letter}" for letter, r in zip("BA", pair, strict=True) if r is None]
-    told += [f"{letter}: {note}" for letter, note in zip("AB", notes, strict=True) if note]
+    parts = [f"only in {letter}" for letter, r in zip("BA", pair, strict=True) if r is None]
+    parts += [f"{letter}: {note}" for letter, note in zip("AB", notes, strict=True) if note]
     if None not in pair and len({r.shape for r in pair if r}) > 1:
-        told.append("shapes differ")
-    if apart and apart.equal:
-        told.append("equal")
-    return "; ".join(told)
+        parts.append("shapes differ")
+    if difference and difference.equal:
+        parts.append("equal")
+    return "; ".join(parts)

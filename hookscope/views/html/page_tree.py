@@ -1,4 +1,4 @@
-"""The tree of a page: every module that a file names, under the modules that its name tells of."""
+"""The tree of modules on a page, and what is missing in the files."""
 
 from __future__ import annotations
 
@@ -10,32 +10,67 @@ from hookscope.results.records import Recording
 from hookscope.views.html.page import PageNode, PanelEntry
 from hookscope.views.text.formats import visible
 
-TreePosition = tuple[str, int, int, int, bool]  # as ``ordered`` yields it
+NEVER_RAN = "never ran"
+TreePosition = tuple[str, int, int, int, bool]  # see ``tree_positions``
+
+
+@dataclass(frozen=True)
+class MissingEntry:
+    """A layer that never ran or a tensor that does not exist, in one file.
+
+    Attributes:
+        letter: letter of the file; empty if there is one file.
+        module: name of the layer.
+        type: its class name.
+        call: number of the call; None for a layer that never ran.
+        what: ``weight.grad``, say; empty for a layer that never ran.
+        reason: a clause: ``never ran in A: a container``.
+    """
+
+    letter: str
+    module: str
+    type: str
+    call: int | None
+    what: str
+    reason: str
+
+
+def missing_entries(
+    captures: Sequence[Recording], letters: Sequence[str]
+) -> Iterator[MissingEntry]:
+    """Yield what is missing in each file: first the layers that never ran, then tensors."""
+    for capture, letter in zip(captures, letters, strict=True):
+        where = f" in {letter}" if letter else ""
+        for module in capture.coverage.not_executed:
+            reason = f"{NEVER_RAN}{where}: {module.reason}"
+            yield MissingEntry(letter, module.module, module.type, None, "", reason)
+        for absent in capture.absent:
+            reason = f"does not exist{where}: {absent.reason}"
+            origin = (absent.module, absent.type, absent.call, absent.what)
+            yield MissingEntry(letter, *origin, reason)
 
 
 def module_types(captures: Iterable[Recording]) -> dict[str, str]:
-    """Return every module that the captures name, and its type: in order of call, then the others.
+    """Return the type of every module in the captures: those that ran first, in order of call.
 
-    The modules above them are among them, of type ``""`` where nothing tells it.
+    Their ancestors are included, with the type ``""`` if it is unknown.
     """
     types: dict[str, str] = {}
     for capture in captures:
         coverage = capture.coverage
-        named = [(one.module, one.type) for one in coverage.executed]
-        named += [(one.module, one.type) for one in coverage.not_executed]
-        named += [(one.module, one.type) for one in capture.records]
-        named += [(one.module, one.type) for one in capture.absent]
-        for name, type in named:
-            _add_with_parents(types, name, type)
-    return types or {ROOT: ""}  # a file that holds nothing still is of a model
+        groups = (coverage.executed, coverage.not_executed, capture.records, capture.absent)
+        for group in groups:
+            for entry in group:
+                _add_with_parents(types, entry.module, entry.type)
+    return types or {ROOT: ""}  # an empty file is still a file of a model
 
 
 def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
-    """Yield the modules parents first: name, level from 1, place among siblings, their number,
-    and whether it has children.
+    """Yield the modules, parents first: name, level from 1, position among its siblings, number of
+    siblings, and whether it has children.
 
     Example:
-        >>> [(name, level) for name, level, *_ in ordered([".", "a", "a.0", "b"])]
+        >>> [(name, level) for name, level, *_ in tree_positions([".", "a", "a.0", "b"])]
         [('.', 1), ('a', 2), ('a.0', 3), ('b', 2)]
     """
     children: dict[str, list[str]] = {}
@@ -44,9 +79,9 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
             children.setdefault(parent_of(name), []).append(name)
     waiting = [(ROOT, 1, 1, 1)]
     while waiting:  # no recursion: a name may have any number of parts
-        name, level, place, siblings = waiting.pop()
+        name, level, position, siblings = waiting.pop()
         below = children.get(name, [])
-        yield name, level, place, siblings, bool(below)
+        yield name, level, position, siblings, bool(below)
         waiting += [
             (child, level + 1, n, len(below)) for n, child in reversed([*enumerate(below, 1)])
         ]
@@ -54,44 +89,46 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
 
 def page_nodes(
     captures: Sequence[Recording],
-    places: Iterable[TreePosition],
+    positions: Iterable[TreePosition],
     types: Mapping[str, str],
     entries: Mapping[str, Sequence[PanelEntry]],
     notes: Sequence[Mapping[str, str]],
     missing: Iterable[MissingEntry],
 ) -> Iterator[PageNode]:
-    """Yield the modules as the page shows them, each with its panel.
+    """Yield the nodes of the tree, each with the content of its panel.
 
     Args:
         captures: the files, one or two.
-        places: every module: see ``ordered``.
-        types: of the modules.
-        entries: what the panel of a module holds.
-        notes: for each file what must not be overlooked, by key.
-        missing: what the files have not.
+        positions: the modules: see ``tree_positions``.
+        types: types of the modules.
+        entries: the tensors in the panel of each module.
+        notes: warnings of each file, by key.
+        missing: what is missing in the files.
     """
     reasons: dict[str, list[str]] = {}
     calls: dict[str, int] = {}
     marks: dict[str, dict[str, None]] = {}
-    for one in missing:
-        text = f"{one.what} {one.told}." if one.what else f"{one.told[0].upper()}{one.told[1:]}."
-        reasons.setdefault(one.module, []).append(text)
-        if not one.what:
-            marks.setdefault(one.module, {})[NEVER_RAN] = None
-    for capture, told in zip(captures, notes, strict=True):
+    for entry in missing:
+        text = f"{entry.reason[0].upper()}{entry.reason[1:]}."
+        if entry.what:
+            text = f"{entry.what} {entry.reason}."
+        else:
+            marks.setdefault(entry.module, {})[NEVER_RAN] = None
+        reasons.setdefault(entry.module, []).append(text)
+    for capture, notes_by_key in zip(captures, notes, strict=True):
         for executed in capture.coverage.executed:
             calls[executed.module] = max(executed.calls, calls.get(executed.module, 0))
         for record in capture.records:
-            if record.key in told:
-                word = told[record.key].partition(" ")[0].rstrip(",:")
+            if record.key in notes_by_key:
+                word = notes_by_key[record.key].partition(" ")[0].rstrip(",:")
                 marks.setdefault(record.module, {})[word] = None
-    for name, level, place, siblings, opens in places:
+    for name, level, position, siblings, opens in positions:
         yield PageNode(
             visible(name),
             visible(name.rpartition(".")[2] or name),
             visible(types[name]),
             level,
-            place,
+            position,
             siblings,
             opens,
             calls.get(name, 0),
@@ -102,7 +139,7 @@ def page_nodes(
 
 
 def parent_of(name: str) -> str:
-    """Return the module that holds another one.
+    """Return the name of a module's parent.
 
     Example:
         >>> parent_of("layer1.0.conv1"), parent_of("fc")
@@ -120,44 +157,5 @@ def _add_with_parents(types: dict[str, str], name: str, type: str) -> None:
         name, type = parent_of(name), ""
         if name in types:
             break
-    for one, its_type in reversed(above):
-        types[one] = types.get(one) or its_type
-
-
-NEVER_RAN = "never ran"
-
-
-@dataclass(frozen=True)
-class MissingEntry:
-    """Something of a layer that one file has not, and why.
-
-    Attributes:
-        letter: of the file; empty where there is one only.
-        module: name of the layer.
-        type: its class name.
-        call: which call of it; None for a layer that never ran.
-        what: ``weight.grad``, say; empty for a layer that never ran.
-        told: a clause: ``never ran in A: a container``.
-    """
-
-    letter: str
-    module: str
-    type: str
-    call: int | None
-    what: str
-    told: str
-
-
-def missing_entries(
-    captures: Sequence[Recording], letters: Sequence[str]
-) -> Iterator[MissingEntry]:
-    """Yield what is missing of each file: first the layers that never ran, in order of the tree."""
-    for capture, letter in zip(captures, letters, strict=True):
-        where = f" in {letter}" if letter else ""
-        for one in capture.coverage.not_executed:
-            told = f"{NEVER_RAN}{where}: {one.reason}"
-            yield MissingEntry(letter, one.module, one.type, None, "", told)
-        for absent in capture.absent:
-            told = f"does not exist{where}: {absent.reason}"
-            place = (absent.module, absent.type, absent.call, absent.what)
-            yield MissingEntry(letter, *place, told)
+    for ancestor, ancestor_type in reversed(above):
+        types[ancestor] = types.get(ancestor) or ancestor_type

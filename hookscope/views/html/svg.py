@@ -22,49 +22,57 @@ from hookscope.views.images.tensor_view import Bin
 from hookscope.views.text.formats import count_text, number_text, visible
 
 BINS = 40
-
 WIDTH, HEIGHT = 760, 230
-
 LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46
+MAX_TITLED_POINTS = 400  # points with a tooltip; a line with more points has none
+LETTER_WIDTH = 7  # pixels of a letter of a label
+MAX_LABEL_DEPTH = 4  # parts of a name in a label
+_SCALE_NOTE = "The scale is logarithmic; a hollow mark at an edge is a zero, or no finite entry."
 
-MAX_TITLED_POINTS = 400  # points that can be pointed at, each with its name; more are a line alone
-
-LETTER_WIDTH = 7  # pixels that a letter of a label takes
+# The kind of record, the value that is drawn, title and explanation.
+_FLOW_KINDS: tuple[tuple[str, Callable[[Record], float | None], str, str], ...] = (
+    (OUTPUT, lambda r: r.stats.std, "Spread of activations", "Standard deviation of each output."),
+    (OUTPUT_GRAD, lambda r: r.stats.norm, "Gradient at outputs", "Euclidean norm of each one."),
+    (PARAM_GRAD, lambda r: r.stats.norm, "Gradient at parameters", "Euclidean norm of each one."),
+)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One layer's value: its place on the line, its key, its node in the tree."""
+    """One layer's value: its position on the line, its key, its index in the tree."""
 
-    place: int
+    position: int
     key: str
     node: int
     value: float
 
 
 def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageFigure:
-    """Return a drawing of counts; the height of a bar is the logarithm of one more than its count.
+    """Return a drawing of counts; the height of a bar is ``log(1 + count)``.
 
     Args:
-        key: whose values they are.
-        bins: of equal width, from ``pictures.values.histogram``.
-        nan: entries that are not drawn.
-        inf: entries that are not drawn.
+        key: key of the tensor.
+        bins: bins of equal width, from ``tensor_view.histogram``.
+        nan: number of NaN entries, which are not drawn.
+        inf: number of infinite entries, which are not drawn.
     """
-    most = max(one.count for one in bins)
+    largest = max(bin.count for bin in bins)
     wide = 200 / len(bins)
     bars = "".join(
-        f"M{i * wide:.4g} 60v-{58 * math.log1p(one.count) / math.log1p(most):.4g}h{wide:.4g}V60z"
-        for i, one in enumerate(bins)
-        if one.count
+        f"M{i * wide:.4g} 60v-{58 * math.log1p(bin.count) / math.log1p(largest):.4g}h{wide:.4g}V60z"
+        for i, bin in enumerate(bins)
+        if bin.count
     )
     svg = Markup(
         '<svg viewBox="0 0 200 60" preserveAspectRatio="none" role="img" aria-label="{}">'
         '<path class="bars" d="{}"/></svg>'
     ).format(f"Histogram of {key}", bars)
-    odd = [f"{count_text(n)} {word} not drawn" for n, word in ((nan, "NaN"), (inf, "Inf")) if n]
+    nonfinite = ((nan, "NaN"), (inf, "Inf"))
+    missing = [f"{count_text(n)} {word} not drawn" for n, word in nonfinite if n]
     ends = f"{number_text(bins[0].low)} to {number_text(bins[-1].high)}"
-    caption = "; ".join([ends, f"highest bar {count_text(most)}, heights by logarithm", *odd])
+    caption = "; ".join(
+        [ends, f"highest bar {count_text(largest)}, heights by logarithm", *missing]
+    )
     return PageFigure(f"Histogram of {key}", caption, svg=svg)
 
 
@@ -75,18 +83,18 @@ def flow_figure(
 
     Args:
         title: what the values are.
-        about: a sentence on them.
-        lines: a file's letter and its points, for each file. Values that are not finite have a
-            mark at the upper edge, zeros at the lower.
-        names: the part of the model at each place, for the labels below.
+        about: a sentence about the values.
+        lines: for each file its letter and its points. Values that are not finite have a mark at
+            the upper edge, zeros at the lower edge.
+        names: the part of the model at each position, for the labels below.
     """
     values = [p.value for _, points in lines for p in points if 0 < p.value < math.inf]
     low = math.floor(math.log10(min(values, default=1)))
     high = max(math.ceil(math.log10(max(values, default=1))), low + 1)
     across = (WIDTH - LEFT - RIGHT) / max(len(names) - 1, 1)
 
-    def x(place: int) -> float:
-        return round(LEFT + place * across, 1)
+    def x(position: int) -> float:
+        return round(LEFT + position * across, 1)
 
     def y(value: float) -> float:
         if not math.isfinite(value):
@@ -96,8 +104,8 @@ def flow_figure(
 
     parts = [*_gridlines(low, high, y), *_axis_labels(names, x)]
     for line, (letter, points) in enumerate(lines):
-        told = f" in {letter}" if letter else ""
-        path = "L".join(f"{x(p.place)} {y(p.value)}" for p in points)
+        suffix = f" in {letter}" if letter else ""
+        path = "L".join(f"{x(p.position)} {y(p.value)}" for p in points)
         parts.append(Markup('<path class="line line{}" d="M{}"/>').format(line, path))
         for p in points if len(points) <= MAX_TITLED_POINTS else ():
             odd = "" if 0 < p.value < math.inf else " odd"
@@ -107,7 +115,14 @@ def flow_figure(
                     '<circle class="dot line{}{}" cx="{}" cy="{}" r="3">'
                     "<title>{}{}: {}</title></circle></a>"
                 ).format(
-                    p.node, line, odd, x(p.place), y(p.value), p.key, told, number_text(p.value)
+                    p.node,
+                    line,
+                    odd,
+                    x(p.position),
+                    y(p.value),
+                    p.key,
+                    suffix,
+                    number_text(p.value),
                 )
             )
     svg = Markup('<svg viewBox="0 0 {} {}" role="group" aria-label="{}">{}</svg>').format(
@@ -117,7 +132,7 @@ def flow_figure(
 
 
 def _gridlines(low: int, high: int, y: Callable[[float], float]) -> list[Markup]:
-    """Lines across at powers of ten, at most seven of them, each with its power."""
+    """Horizontal lines at powers of ten, at most seven, each with its label."""
     step = -(-(high - low) // 6)
     return [
         Markup(
@@ -135,13 +150,13 @@ def _gridlines(low: int, high: int, y: Callable[[float], float]) -> list[Markup]
 
 
 def _axis_labels(names: Sequence[str], x: Callable[[int], float]) -> list[Markup]:
-    """The name of each part of the model where it begins; long parts first, as room allows."""
+    """The name of each part of the model where it begins; long parts first, if there is room."""
     starts = [n for n, name in enumerate(names) if not n or names[n - 1] != name]
     spans = {n: end - n for n, end in zip(starts, [*starts[1:], len(names)], strict=True)}
     texts = {n: name if len(name := names[n]) <= 16 else f"…{name[-15:]}" for n in starts}
     longest = sorted(starts, key=lambda n: -spans[n])
     roomy = _without_overlap({n: (x(n), LETTER_WIDTH * (len(texts[n]) + 1)) for n in longest})
-    # On a phone letters are twice as large, and only some of these have room.
+    # On a phone letters are twice as large, so only some of these labels have room.
     phones = _without_overlap({n: (x(n), 2 * LETTER_WIDTH * (len(texts[n]) + 1)) for n in roomy})
     marks = []
     for n in sorted(roomy):
@@ -153,7 +168,7 @@ def _axis_labels(names: Sequence[str], x: Callable[[int], float]) -> list[Markup
 
 
 def _without_overlap(labels: Mapping[int, tuple[float, float]]) -> list[int]:
-    """Those of the labels, each its left edge and its width, that have room beside those before."""
+    """The labels that do not overlap earlier ones; a label is its left edge and its width."""
     kept: list[int] = []
     for n, (left, width) in labels.items():
         free = all(
@@ -164,18 +179,6 @@ def _without_overlap(labels: Mapping[int, tuple[float, float]]) -> list[int]:
     return kept
 
 
-MAX_LABEL_DEPTH = 4  # words of a name that a label has
-
-_SCALE_NOTE = "The scale is logarithmic; a hollow mark at an edge is a zero, or no finite entry."
-
-# Of which kind, what is drawn, and what it means.
-_FLOW_KINDS: tuple[tuple[str, Callable[[Record], float | None], str, str], ...] = (
-    (OUTPUT, lambda r: r.stats.std, "Spread of activations", "Standard deviation of each output."),
-    (OUTPUT_GRAD, lambda r: r.stats.norm, "Gradient at outputs", "Euclidean norm of each one."),
-    (PARAM_GRAD, lambda r: r.stats.norm, "Gradient at parameters", "Euclidean norm of each one."),
-)
-
-
 def flow_figures(
     captures: Sequence[CaptureFile],
     letters: Sequence[str],
@@ -184,24 +187,24 @@ def flow_figures(
 ) -> tuple[PageFigure, ...]:
     """Return a drawing for each kind of value that the files hold of two layers or more.
 
-    Only layers that hold no other recorded one are drawn: their holders repeat them.
+    Only layers without recorded layers inside them are drawn: containers repeat their values.
 
     Args:
         captures: the files, one or two.
-        letters: what the page calls each.
+        letters: the letter of each file.
         shown: keys, in recorded order.
-        nodes: places of modules in the tree.
+        nodes: indexes of modules in the tree.
     """
     figures = []
     chosen = set(shown)
     for kind, value, title, about in _FLOW_KINDS:
-        found = [
+        sides = [
             {r.key: r for r in capture.records if r.kind == kind and r.key in chosen}
             for capture in captures
         ]
-        records = {key: one for side in reversed(found) for key, one in side.items()}
-        above = _ancestors(record.module for record in records.values())
-        keys = [key for key in shown if key in records and records[key].module not in above]
+        records = {key: record for side in reversed(sides) for key, record in side.items()}
+        containers = _ancestors(record.module for record in records.values())
+        keys = [key for key in shown if key in records and records[key].module not in containers]
         if kind != OUTPUT:  # gradients arrive last layer first
             keys.reverse()
         if len(keys) < 2:
@@ -215,7 +218,7 @@ def flow_figures(
                     if key in side
                 ],
             )
-            for letter, side in zip(letters, found, strict=True)
+            for letter, side in zip(letters, sides, strict=True)
         ]
         names = _part_names([records[key].module for key in keys])
         drawn = [(letter, points) for letter, points in lines if points]
@@ -225,27 +228,27 @@ def flow_figures(
 
 
 def _part_names(modules: Sequence[str]) -> list[str]:
-    """The part of the model at each place; of one with more than half of them, its own parts."""
-    words = [name.split(".") if name != ROOT else [ROOT] for name in modules]
-    names = [one[0] for one in words]
+    """The part of the model at each position; a part with more than half of them is split."""
+    paths = [name.split(".") if name != ROOT else [ROOT] for name in modules]
+    names = [path[0] for path in paths]
     for depth in range(2, MAX_LABEL_DEPTH + 1):
         name, times = Counter(names).most_common(1)[0]
         if times * 2 <= len(names):
             break
         names = [
-            ".".join(one[:depth]) if part == name else part
-            for one, part in zip(words, names, strict=True)
+            ".".join(path[:depth]) if part == name else part
+            for path, part in zip(paths, names, strict=True)
         ]
     return list(map(visible, names))
 
 
 def _ancestors(modules: Iterable[str]) -> set[str]:
-    """Every module that holds one of ``modules``."""
-    found = {ROOT}
+    """Every module that contains one of ``modules``."""
+    ancestors = {ROOT}
     for name in modules:
-        while (name := parent_of(name)) not in found:
-            found.add(name)
-    return found
+        while (name := parent_of(name)) not in ancestors:
+            ancestors.add(name)
+    return ancestors
 
 
 def _or_nan(value: float | None) -> float:

@@ -1,13 +1,12 @@
-"""From numbers to colours: two tables of 256, and scales that say which number gets which.
+"""Numbers as colours: two tables of 256 colours, and the scales that map numbers to them.
 
 Both tables are lines through OKLab, in which equal distances look equally far apart (Ottosson, "A
 perceptual color space for image processing", 2020). Each is sampled at equal distances along it.
 
-- ``SEQUENTIAL``, for values of one sign: lightness rises all the way, from a dark blue through
-  green to a light yellow, so it is told apart without any sense of hue, and in a black-and-white
-  print.
+- ``SEQUENTIAL``, for values of one sign: from dark blue through green to light yellow. Lightness
+  rises monotonically, so colours can be compared without hue and in a black-and-white print.
 - ``DIVERGING``, for values of both signs: blue for negative, near white for zero, orange for
-  positive. Blue and orange stay apart in every common kind of colour blindness.
+  positive. Blue and orange differ in all common kinds of colour blindness.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from hookscope.results.numpy_stats import magnitude
 
 RGB = NDArray[np.uint8]
 Reals = NDArray[np.float64]
-
 NAN = (255, 0, 255)
 INFINITE = (0, 255, 255)
 
@@ -55,7 +53,7 @@ def _table(lightness: Reals, chroma: Reals, hue: Reals) -> RGB:
     at = np.concatenate([[0.0], np.cumsum(lengths)])
     even = np.linspace(0, at[-1], 256)
     lab = np.stack([np.interp(even, at, line[:, i]) for i in range(3)], axis=-1)
-    linear = np.clip(_linear(lab), 0, 1)  # both lines lie inside sRGB but for rounding
+    linear = np.clip(_linear(lab), 0, 1)  # both lines are inside sRGB, except for rounding
     gamma = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.asarray(np.rint(gamma * 255), np.uint8)
 
@@ -82,7 +80,7 @@ DIVERGING = _diverging()
 class ColorScale:
     """The numbers at the two ends of a table of colours.
 
-    ``diverging`` scales have zero in the middle, and ``low`` is minus ``high``.
+    A ``diverging`` scale has zero in the middle: ``low`` is minus ``high``.
     """
 
     low: float
@@ -92,7 +90,7 @@ class ColorScale:
     def position(self, values: NDArray[Any]) -> Reals:
         """Return where each value lies from 0 to 1; NaN where it is not finite."""
         wide = magnitude(values).astype(np.float64)
-        # Halved, so that the distance of the two largest floats is a float.
+        # Halved, so that the difference of the two largest floats is finite.
         span = self.high / 2 - self.low / 2
         share = (wide / 2 - self.low / 2) / span if span else np.zeros_like(wide)
         return np.where(np.isfinite(wide), np.clip(share, 0, 1), np.nan)
@@ -101,26 +99,28 @@ class ColorScale:
         """Return the colours of ``values`` (any shape, real or complex): uint8, ``(..., 3)``.
 
         Example:
-            >>> Scale(0, 1).paint(np.array([0.0, np.nan])).shape
+            >>> ColorScale(0, 1).paint(np.array([0.0, np.nan])).shape
             (2, 3)
         """
-        place = self.position(values)
+        position = self.position(values)
         table = DIVERGING if self.diverging else SEQUENTIAL
-        colors = table[np.rint(np.nan_to_num(place) * 255).astype(np.intp)]
-        colors[np.isnan(place)] = INFINITE
+        colors = table[np.rint(np.nan_to_num(position) * 255).astype(np.intp)]
+        colors[np.isnan(position)] = INFINITE
         colors[np.isnan(values)] = NAN
         return colors
 
 
 def color_scale(values: NDArray[Any]) -> ColorScale:
-    """Return the scale that ``values`` fill: diverging where there are both signs.
+    """Return the scale for ``values``: diverging if they have both signs.
 
-    Values of one sign range from the smallest to the largest. Only finite ones count; where there
-    is none, the scale is from 0 to 0.
+    For values of one sign it ranges from the smallest to the largest. Only finite values count;
+    without any, the scale is from 0 to 0.
 
     Example:
-        >>> color_scale(np.array([0.0, 2.0, np.inf])), color_scale(np.array([-1.0, 2.0]))
-        (Scale(low=0.0, high=2.0, diverging=False), Scale(low=-2.0, high=2.0, diverging=True))
+        >>> color_scale(np.array([0.0, 2.0, np.inf]))
+        ColorScale(low=0.0, high=2.0, diverging=False)
+        >>> color_scale(np.array([-1.0, 2.0]))
+        ColorScale(low=-2.0, high=2.0, diverging=True)
     """
     wide = magnitude(values).astype(np.float64)
     finite = wide[np.isfinite(wide)]
@@ -138,12 +138,12 @@ def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[Color
 
     Args:
         maps: ``(maps, height, width)``, real or complex.
-        each: give each map a scale of its own, in place of one for all of them.
+        each: one scale for each map, instead of one for all.
 
     Returns:
         uint8 ``(maps, height, width, 3)``, and one scale for each map.
     """
     common = None if each else color_scale(maps)
-    scales = tuple(common or color_scale(one) for one in maps)
-    painted = [scale.paint(one) for scale, one in zip(scales, maps, strict=True)]
+    scales = tuple(common or color_scale(values) for values in maps)
+    painted = [scale.paint(values) for scale, values in zip(scales, maps, strict=True)]
     return np.array(painted, np.uint8).reshape(*maps.shape, 3), scales

@@ -1,4 +1,4 @@
-"""Feature maps: which maps a tensor is made of, some of them, and each at another size."""
+"""Feature maps of a tensor: its channels as images, a choice of them, and their resizing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.views.images.colors import Reals
 from hookscope.views.images.figure_labels import shape_label
 
-DEFAULT_COUNT = 16  # so many are shown where nobody says how many
+DEFAULT_COUNT = 16  # channels shown by default
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class FeatureMaps:
     """Some of the feature maps of one tensor.
 
     Attributes:
-        record: the tensor's.
-        part: the slice as it is written behind the key, empty for all of it.
-        values: ``(maps, height, width)``, real; complex numbers by their magnitude.
-        channels: the index of each map along the channels; empty where the tensor is one map.
-        total: how many there are to choose from.
-        noun: what they are: channels, filters or heads.
-        single: what was taken of the other dimensions, such as ``sample 0 of 2``.
-        note: how the channels were found, where they are not those of PyTorch's own layers.
+        record: the record of the tensor.
+        part: the slice as it is written behind the key; empty for the whole tensor.
+        values: ``(maps, height, width)``, real; of complex numbers the magnitude.
+        channels: the channel of each map; empty if the tensor is one map.
+        total: how many channels the tensor has.
+        noun: what the channels are called: channels, filters or heads.
+        single: the index taken along each other dimension, such as ``sample 0 of 2``.
+        note: why the last dimension has the channels; empty if it has not.
     """
 
     record: Record
@@ -60,23 +60,23 @@ def read_feature_maps(
 ) -> FeatureMaps:
     """Read some of the feature maps of a tensor.
 
-    Of a batch it is the first sample, of a volume the middle of its depth, and channels lie where
-    ``dimensions.layout`` says, so that tokens ``(N, L, C)`` are one map with a row for each
-    position. A part that an index cuts out of a tensor is taken as it is: two dimensions are one
-    map, of three the first are channels.
+    The maps are of the first sample of a batch and of the middle slice of a volume.
+    ``dimensions.layout`` finds the dimension of the channels. Tokens ``(N, L, C)`` are one map with
+    a row for each position. With an index, two dimensions are one map, and the first of three
+    dimensions has the channels.
 
     Args:
         capture: the file.
         key: the tensor.
         index: the part of it.
-        dim: the dimension of the channels among those of the part, where the rule does not hold.
-        channels: these, in place of ``count`` chosen ``by``: see ``channels.choose_channels``.
+        dim: the dimension of the channels in the indexed tensor, instead of the one found.
+        channels: these channels, instead of ``count`` chosen ``by``: see ``choose_channels``.
         by: ``index``, ``strength`` or ``random``.
         count: how many at most.
-        seed: of the random choice.
+        seed: seed of the random choice.
 
     Raises:
-        RequestError: there is no such key or channel, or the dimensions make no maps.
+        RequestError: there is no such key or channel, or the dimensions are not those of maps.
         ResultsFileError: the values cannot be read.
     """
     record, shape = capture.record(key), capture.shape(key, index)
@@ -85,14 +85,13 @@ def read_feature_maps(
     if not letters or 0 in shape:
         raise _no_maps_error(name, shape)
     at, single = fixed_index(letters, shape, record.kind)
-    # Only the entries that are drawn are read, unless an index has cut the tensor itself.
+    # Without an index only the entries that are drawn are read.
     array = capture.tensor(key, at) if index == WHOLE else capture.tensor(key, index)[at]
     array = magnitude(array)
     along = letters.replace("0", "").replace("M", "").find("C")
     array = np.atleast_2d(array)[None] if along < 0 else np.moveaxis(array, along, 0)
     total = len(array)
-    check_channels(channels or (), total, name)
-    chosen = tuple(channels or ()) or choose_channels(array, 0, by, count, seed)
+    chosen = pick_channels(array, name, channels, by, count, seed)
     return FeatureMaps(
         record,
         slice_text(index),
@@ -108,7 +107,7 @@ def read_feature_maps(
 def _letters(
     capture: CaptureFile, record: Record, shape: tuple[int, ...], dim: int | None, name: str
 ) -> str:
-    """What each dimension of the part is, as ``dimensions.layout`` tells it."""
+    """The role of each dimension, as a letter of ``dimensions.layout``."""
     ndim = len(shape)
     if dim is None:
         if ndim < len(record.shape):
@@ -128,22 +127,22 @@ def _letters(
 def fixed_index(
     letters: str, shape: tuple[int, ...], kind: str
 ) -> tuple[tuple[int | slice, ...], tuple[str, ...]]:
-    """Return which entry of each dimension is drawn that is neither channels nor a side.
+    """Return the index taken along each dimension that is neither channels, height nor width.
 
     Args:
         letters: see ``dimensions.layout``.
-        shape: of the tensor.
-        kind: of the record.
+        shape: shape of the tensor.
+        kind: kind of the record.
 
     Returns:
-        An index of the tensor, and what it takes in words.
+        An index of the tensor, and its description.
 
     Example:
-        >>> taken("0CSS", (2, 64, 7, 7), "output")[1]
+        >>> fixed_index("0CSS", (2, 64, 7, 7), "output")[1]
         ('sample 0 of 2',)
     """
     index: list[int | slice] = []
-    told = []
+    descriptions = []
     for letter, length in zip(letters, shape, strict=True):
         if letter not in "0M":
             index.append(slice(None))
@@ -151,19 +150,21 @@ def fixed_index(
         at = length // 2 if letter == "M" else 0
         index.append(at)
         first = "input channel" if maps_noun(kind) == "filters" else "sample"
-        told += [f"{'depth' if letter == 'M' else first} {at} of {length}"] if length > 1 else []
-    return tuple(index), tuple(told)
+        descriptions += (
+            [f"{'depth' if letter == 'M' else first} {at} of {length}"] if length > 1 else []
+        )
+    return tuple(index), tuple(descriptions)
 
 
 def maps_noun(kind: str) -> str:
-    """Return what the maps of a record of this kind are."""
+    """Return what the channels of a record of this kind are called."""
     if kind in (PARAM_GRAD, PARAM_UPDATE):
         return "filters"
     return "heads" if kind == ATTENTION else "channels"
 
 
 def channels_last_note(record: Record, image: tuple[int, int] | None) -> str:
-    """Return why the channels of a tensor of maps are its last dimension; empty if they are not."""
+    """Return why the last dimension has the channels; empty if it has not."""
     shape = record.shape
     if len(shape) < 4 or not layout(record.type, record.kind, shape, image).endswith("C"):
         return ""
@@ -183,7 +184,7 @@ def _no_maps_error(name: str, shape: tuple[int, ...]) -> RequestError:
 
 
 def resize_maps(maps: NDArray[Any], height: int, width: int) -> Reals:
-    """Return maps at another size: means where they shrink, repeated entries where they grow.
+    """Return maps at another size: means if they shrink, repeated entries if they grow.
 
     Args:
         maps: ``(maps, rows, columns)``, real.
@@ -191,10 +192,10 @@ def resize_maps(maps: NDArray[Any], height: int, width: int) -> Reals:
         width: columns wanted.
 
     Returns:
-        float64 ``(maps, height, width)``. A mean that takes in a NaN is NaN.
+        float64 ``(maps, height, width)``. A mean over a NaN is NaN.
 
     Example:
-        >>> resize(np.array([[[1.0, 3.0]]]), 2, 1).tolist()
+        >>> resize_maps(np.array([[[1.0, 3.0]]]), 2, 1).tolist()
         [[[2.0], [2.0]]]
     """
     with np.errstate(invalid="ignore"):  # infinities of both signs in one mean
@@ -214,6 +215,33 @@ def _resize_dim(array: Reals, dim: int, size: int) -> Reals:
     return means
 
 
+def pick_channels(
+    array: NDArray[Any],
+    name: str,
+    channels: Sequence[int] | None,
+    by: str,
+    count: int,
+    seed: int,
+) -> tuple[int, ...]:
+    """Return ``channels``, or if there are none, the channels that ``choose_channels`` chooses.
+
+    Args:
+        array: the channels along its first dimension.
+        name: name of the tensor, for an error.
+        channels: the channels that are wanted.
+        by: see ``choose_channels``.
+        count: how many at most.
+        seed: seed of the random choice.
+
+    Raises:
+        RequestError: one of ``channels`` does not exist.
+    """
+    if channels:
+        check_channels(channels, len(array), name)
+        return tuple(channels)
+    return choose_channels(array, 0, by, count, seed)
+
+
 def choose_channels(
     array: NDArray[Any], dim: int, by: str = "index", count: int = DEFAULT_COUNT, seed: int = 0
 ) -> tuple[int, ...]:
@@ -221,12 +249,12 @@ def choose_channels(
 
     Args:
         array: any shape; real or complex.
-        dim: the dimension along which the channels lie.
-        by: ``index``: the first ones; ``strength``: those with the largest mean absolute value over
-            their finite entries, the strongest first, the lower index first among equals;
-            ``random``: some drawn from ``seed``, in rising order.
+        dim: the dimension of the channels.
+        by: ``index``: the first channels. ``strength``: those with the largest mean absolute value
+            over their finite entries, the strongest first, equal ones by index. ``random``: drawn
+            with ``seed``, in ascending order.
         count: how many at most.
-        seed: of the draw.
+        seed: seed of the random choice.
 
     Example:
         >>> choose_channels(np.array([[1.0, -3.0, 2.0]]), 1, "strength", 2)
@@ -237,14 +265,14 @@ def choose_channels(
         draw = np.random.default_rng(seed).permutation(channels)[:count]
         return tuple(sorted(int(channel) for channel in draw))
     if by == "strength":
-        # A stable sort keeps equals in order.
+        # A stable sort keeps equal channels in order.
         order = np.argsort(-channel_strengths(array, dim), kind="stable")
         return tuple(int(channel) for channel in order[:count])
     return tuple(range(min(count, channels)))
 
 
 def channel_strengths(array: NDArray[Any], dim: int) -> NDArray[np.float64]:
-    """Return the mean absolute value of each channel's finite entries; 0 where none is finite."""
+    """Return the mean absolute value of each channel's finite entries; 0 if none is finite."""
     rows = np.moveaxis(magnitude(array), dim, 0).reshape(array.shape[dim], -1)
     sizes = np.abs(rows.astype(np.float64))
     finite = np.isfinite(sizes)
@@ -253,10 +281,10 @@ def channel_strengths(array: NDArray[Any], dim: int) -> NDArray[np.float64]:
 
 
 def check_channels(wanted: Sequence[int], channels: int, name: str) -> None:
-    """Make sure that the channels named exist.
+    """Check that channels exist.
 
     Raises:
-        RequestError: one lies outside 0 to ``channels - 1``; ``name`` tells whose they are.
+        RequestError: one is not in 0 to ``channels - 1``; ``name`` is the tensor in the message.
     """
     wrong = [channel for channel in wanted if not 0 <= channel < channels]
     if wrong:

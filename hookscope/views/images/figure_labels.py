@@ -1,18 +1,16 @@
-"""What stands beside the numbers in a picture: what they are, their shape, where they came from."""
+"""Labels of figures: the quantity, a shape, the model and the input, ranges of numbers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from hookscope.errors import EnvironmentFault
 from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED
 
 
 def quantity_name(kind: str) -> str:
-    """Return what a record of this kind holds, for an axis.
+    """Return the quantity in a record of this kind, for an axis.
 
     Example:
         >>> quantity_name("output"), quantity_name("param.grad")
@@ -25,32 +23,34 @@ def quantity_name(kind: str) -> str:
 
 
 def shape_label(shape: Sequence[int]) -> str:
-    """Return a shape as it is typed: ``1x3x8x8``."""
+    """Return a shape as ``1x3x8x8``."""
     return "x".join(map(str, shape)) or "a single number"
 
 
 def recording_caption(metadata: dict[str, Any]) -> str:
-    """Return the model and the input that a recording tells of.
+    """Return the model and the input of a recording.
 
     Example:
-        >>> about({"model": {"word": "vgg11", "weights": "random"}, "inputs": [{"word": "noise"}]})
+        >>> model = {"word": "vgg11", "weights": "random"}
+        >>> recording_caption({"model": model, "inputs": [{"word": "noise"}]})
         'vgg11, random weights; input: noise'
     """
     model = metadata.get("model") or {}
-    told = os.path.basename(str(model.get("word", "an unnamed model")))
+    caption = os.path.basename(str(model.get("word", "an unnamed model")))
     if "weights" in model:
-        # The word may be a file, or tell by itself that the weights are as the file built them.
-        told += f", {os.path.basename(str(model['weights']))}"
-        told += "" if "as " in str(model["weights"]) else " weights"
-    words = [os.path.basename(str(one.get("word", ""))) for one in metadata.get("inputs") or ()]
-    if words:
-        more = f" and {len(words) - 1} more" if len(words) > 1 else ""
-        told += f"; input: {words[0]}{more}"
-    return told
+        # The name of the weights may be a file, or a phrase such as "as built".
+        caption += f", {os.path.basename(str(model['weights']))}"
+        caption += "" if "as " in str(model["weights"]) else " weights"
+    inputs = metadata.get("inputs") or ()
+    names = [os.path.basename(str(entry.get("word", ""))) for entry in inputs]
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        caption += f"; input: {names[0]}{more}"
+    return caption
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Return numbers with commas between, those in a row as a range.
+    """Return numbers with commas between, consecutive ones as a range.
 
     Example:
         >>> ranges_text([3, 1]), ranges_text([0, 1, 2, 3, 9])
@@ -63,21 +63,3 @@ def ranges_text(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-@contextmanager
-def require_matplotlib() -> Iterator[None]:
-    """Turn a failed import of matplotlib inside the block into a sentence.
-
-    Raises:
-        EnvironmentFault: matplotlib is not installed, or does not load.
-    """
-    try:
-        yield
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise EnvironmentFault(
-            f"Pictures are drawn with matplotlib, which does not load: {error}.",
-            "Install it: pip install matplotlib (hookscope[plot] brings it along).",
-        ) from error

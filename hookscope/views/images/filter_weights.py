@@ -1,4 +1,4 @@
-"""The weights of a layer as pictures: kernels of a convolution by filter and input channel."""
+"""The kernels of a convolution as images, by filter and input channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.views.images.feature_maps import check_channels, choose_channels
+from hookscope.views.images.feature_maps import pick_channels
 
 MAX_COLUMNS = 16  # input channels of a kernel that are drawn
 
@@ -20,11 +20,11 @@ class Kernels:
 
     Attributes:
         values: ``(filters, columns, height, width)``.
-        filters: the output channel of each.
-        columns: what each column is: an input channel, or a step in time.
-        color: the columns of each filter are red, green and blue.
+        filters: the output channel of each filter.
+        columns: the title of each column: an input channel, or a step in time.
+        color: whether the columns of each filter are red, green and blue.
         total: how many filters there are.
-        left_out: how many columns are not kept.
+        left_out: how many columns are left out.
     """
 
     values: NDArray[Any]
@@ -45,29 +45,28 @@ def choose_kernels(
 ) -> Kernels:
     """Return some filters of a convolution.
 
-    Three input channels are taken as red, green and blue. Of more, the first 16 are kept. Those of
-    a convolution in one dimension are one picture, with a row for each input channel; one in three
-    dimensions has a column for each step of each input channel.
+    Three input channels are red, green and blue. Of more than 16, the first 16 are kept. A filter
+    of a 1-d convolution is one image with a row for each input channel. A filter of a 3-d
+    convolution has a column for each step of each input channel.
 
     Args:
         weight: ``(output channels, input channels, [[depth,] height,] width)``.
-        name: whose they are, for an error.
-        channels: these filters, in place of ``count`` chosen ``by``; see ``channels.py``.
+        name: name of the weight, for an error.
+        channels: these filters, instead of ``count`` chosen ``by``: see ``choose_channels``.
         by: ``index``, ``strength`` or ``random``.
         count: how many at most.
-        seed: of the random choice.
+        seed: seed of the random choice.
 
     Raises:
         RequestError: there is no such filter.
 
     Example:
-        >>> found = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
-        >>> found.values.shape, found.color
+        >>> kernels = choose_kernels(np.ones((8, 3, 7, 7)), "conv1", None, "index", 4, 0)
+        >>> kernels.values.shape, kernels.color
         ((4, 3, 7, 7), True)
     """
     total, inputs = weight.shape[:2]
-    check_channels(channels or (), total, name)
-    chosen = tuple(channels or ()) or choose_channels(weight, 0, by, count, seed)
+    chosen = pick_channels(weight, name, channels, by, count, seed)
     kept = weight[list(chosen)]
     if weight.ndim == 3:
         return Kernels(kept[:, None], chosen, ("",), False, total, 0)
@@ -86,7 +85,7 @@ def output_channels_first(weight: NDArray[Any], groups: int = 1) -> NDArray[Any]
 
     Args:
         weight: ``(input channels, output channels / groups, ...)``, as torch holds it.
-        groups: of the convolution.
+        groups: groups of the convolution.
 
     Returns:
         ``(output channels, input channels / groups, ...)``.

@@ -1,4 +1,4 @@
-"""How values and gradients go through a model: one number a tensor, layer by layer."""
+"""Values, gradients and updates layer by layer: one number for each tensor."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from hookscope.specs.record_kinds import (
 OUTPUTS, INPUTS, FUNCTIONS = "outputs", "inputs", "functions between modules"
 WEIGHTS, BIASES, PARAMETERS, OTHERS = "weights", "biases", "other parameters", "others"
 SERIES = (OUTPUTS, INPUTS, FUNCTIONS, WEIGHTS, BIASES, PARAMETERS, OTHERS)
-LINKED = (OUTPUTS, INPUTS)  # series whose points follow from one another
+LINKED = (OUTPUTS, INPUTS)  # series whose points are connected by a line
 
 
 @dataclass(frozen=True)
 class FlowPoint:
-    """One tensor: its row, counted from the top, and its numbers; None where none is finite.
+    """One tensor: its row, counted from the top, and its numbers; None without finite entries.
 
-    ``value`` is a mean or a norm, ``spread`` the standard deviation beside a mean. ``odd`` tells
-    of entries that are NaN or infinite, which the numbers leave out.
+    ``value`` is a mean or a norm, ``spread`` the standard deviation for a mean. ``nonfinite`` says
+    that there are NaN or infinite entries, which the numbers leave out.
     """
 
     row: int
     value: float | None
     spread: float | None = None
-    odd: bool = False
+    nonfinite: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class LayerFlow:
 def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]:
     """Return a panel for the values, one for the gradients, one for the updates of a step.
 
-    A row is one call of a module, the first to run at the top. Gradients are recorded from the last
-    layer back to the first, and turned round here. Weights of attention are left out, and so is
-    what an edit replaced.
+    A row is one call of a module, the first call at the top. Gradients, which are recorded from the
+    last layer to the first, are reversed. Attention weights and values that an edit replaced are
+    left out.
 
     Args:
-        records: of the tensors, in the order of the file.
-        named: whether these were asked for one by one. Otherwise inputs are left out where there
-            are outputs too: they are the outputs of other layers.
+        records: the records of the tensors, in the order of the file.
+        named: whether the tensors were named. Otherwise inputs are left out if there are outputs:
+            they are the outputs of other layers.
 
     Raises:
-        RequestError: none of them flows anywhere.
+        RequestError: no tensor is left.
     """
     kept = [r for r in records if r.kind != ATTENTION and not r.kind.endswith(UNEDITED)]
     if not named and any(r.kind == OUTPUT for r in kept):
@@ -74,26 +74,26 @@ def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]
         (_forward_order(gradients), "gradient: Euclidean norm", True),
         (updates, "update: Euclidean norm", True),
     )
-    found = tuple(_flow(some, quantity, norms) for some, quantity, norms in flows if some)
-    if not found:
+    panels = tuple(_flow(group, quantity, norms) for group, quantity, norms in flows if group)
+    if not panels:
         raise RequestError(
             "There is nothing here that goes from layer to layer.",
             "Weights of attention are drawn by --kind attention.",
         )
-    return found
+    return panels
 
 
 def _forward_order(records: Sequence[Record]) -> list[Record]:
     """Gradients in the order of the forward pass.
 
-    A step records those of its parameters alone, and those in the model's own order.
+    A step records gradients of parameters only, in the order of the model.
     """
     backward = any(r.kind != PARAM_GRAD for r in records)
     return list(reversed(records)) if backward else list(records)
 
 
 def _flow(records: Sequence[Record], quantity: str, norms: bool) -> LayerFlow:
-    # What a module returns decides its row: it takes its input before its parts have run.
+    # The output of a module determines its row: its input comes before its submodules run.
     first = sorted(records, key=lambda r: not r.kind.startswith(OUTPUT))
     returned = {_row(record): record for record in reversed(first)}
     rows: dict[str, int] = {}
@@ -112,7 +112,7 @@ def _flow(records: Sequence[Record], quantity: str, norms: bool) -> LayerFlow:
 
 
 def _row(record: Record) -> str:
-    """The call of the module; a parameter's gradient belongs to the module's first one."""
+    """The name of a call; a parameter's gradient belongs to the first call of its module."""
     if record.module == ROOT and record.kind.startswith(INPUT):
         return "the model's input"
     again = record.call > 1 and record.kind not in (PARAM_GRAD, PARAM_UPDATE)

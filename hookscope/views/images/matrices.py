@@ -14,14 +14,14 @@ from hookscope.results.capture_file import CaptureFile
 from hookscope.results.dimensions import find_channel_dim
 from hookscope.results.numpy_stats import magnitude
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.views.images.feature_maps import channels_last_note, check_channels, choose_channels
+from hookscope.views.images.feature_maps import channels_last_note, check_channels, pick_channels
 from hookscope.views.images.figure_labels import quantity_name, shape_label
 from hookscope.views.images.plot_choice import TensorPart
 
 
 @dataclass(frozen=True)
 class TokenMatrix:
-    """One tensor as ``(positions, channels)``, the channels' numbers, and how they were found."""
+    """One tensor as ``(positions, channels)``; ``note`` says how the channels were found."""
 
     name: str
     values: NDArray[Any]
@@ -32,7 +32,7 @@ class TokenMatrix:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """Weights of attention of one call: ``(heads, queries, keys)``, with the heads' numbers."""
+    """Attention weights of one call, ``(heads, queries, keys)``, and the index of each head."""
 
     name: str
     values: NDArray[Any]
@@ -44,14 +44,14 @@ def read_tokens(
 ) -> TokenMatrix:
     """Read a tensor as positions by channels.
 
-    Of a batch it is the first sample. Every dimension but that of the channels is positions, in
-    row-major order. A slice that was asked for is taken whole, its last dimension as the channels.
+    Only the first sample of a batch is read. All dimensions other than the channels are positions,
+    in row-major order. A slice is read whole, with its last dimension as the channels.
 
     Args:
         capture: the file.
-        part: which tensor.
-        dim: the dimension of the channels, where ``dimensions.find_channel_dim`` errs.
-        channels: these alone; all if None.
+        part: the tensor.
+        dim: the dimension of the channels, instead of that of ``dimensions.find_channel_dim``.
+        channels: these channels; all if None.
 
     Raises:
         RequestError: there is no such channel or dimension, or no position.
@@ -95,18 +95,18 @@ def read_heads(
 ) -> AttentionHeads:
     """Read some heads of a tensor ``(batch, heads, queries, keys)``, of the first sample.
 
-    Of a slice, and where heads were averaged, all that stands before queries and keys is heads.
+    In a slice, and if heads were averaged, all dimensions before queries and keys are heads.
 
     Args:
         capture: the file.
-        part: which tensor.
-        channels: these heads, in place of ``count`` chosen ``by``; see ``channels.py``.
+        part: the tensor.
+        channels: these heads, instead of ``count`` chosen ``by``: see ``choose_channels``.
         by: ``index``, ``strength`` or ``random``.
         count: how many at most.
-        seed: of the random choice.
+        seed: seed of the random choice.
 
     Raises:
-        RequestError: there is no such head, or not even one matrix.
+        RequestError: there is no such head, or no matrix.
     """
     key, shape = part.record.key, capture.shape(part.record.key, part.index)
     first = part.index == WHOLE and len(shape) > 2 and shape[0]
@@ -117,6 +117,5 @@ def read_heads(
             "Leave out the slice, or cut less away: [0,3] is the fourth head.",
         )
     heads = array.reshape(-1, *array.shape[-2:])
-    check_channels(channels or (), len(heads), part.name)
-    chosen = tuple(channels or ()) or choose_channels(heads, 0, by, count, seed)
+    chosen = pick_channels(heads, part.name, channels, by, count, seed)
     return AttentionHeads(part.name, heads[list(chosen)], chosen)

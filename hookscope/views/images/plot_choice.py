@@ -1,4 +1,4 @@
-"""What of a file is drawn, and as what: the keys that are meant, the kind of picture that fits."""
+"""The tensors of a file that are drawn, and the kind of plot that fits them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ class TensorPart:
 
     @property
     def name(self) -> str:
-        """The key, with the slice behind it."""
+        """The key, followed by the slice."""
         return f"{self.record.key}{slice_text(self.index)}"
 
 
 @dataclass(frozen=True)
 class PlotChoice:
-    """The kind of picture, why it was taken (empty where it was asked for), and of what.
+    """The kind of plot and the tensors in it.
 
-    ``left_out`` names what was asked for and does not fit the kind.
+    ``why`` is the reason for the kind, empty if it was asked for. ``left_out`` names the tensors
+    that were asked for and do not fit the kind.
     """
 
     kind: str
@@ -48,16 +49,18 @@ class PlotChoice:
     left_out: str = ""
 
 
-def choose_plot(capture: CaptureFile, words: Sequence[str], kind: str | None = None) -> PlotChoice:
+def choose_plot(
+    capture: CaptureFile, patterns: Sequence[str], kind: str | None = None
+) -> PlotChoice:
     """Return what to draw.
 
     Args:
         capture: the file.
-        words: keys, as ``keys.choose_keys`` takes them; none means all.
-        kind: of picture; None for the one that fits.
+        patterns: keys, as ``tensor_key.choose_keys`` takes them; none means all.
+        kind: the kind of plot; None for the one that fits.
 
     Raises:
-        RequestError: a word matches nothing, there is no such kind, or nothing fits the kind.
+        RequestError: a pattern matches nothing, there is no such kind, or nothing fits the kind.
     """
     if kind is not None and kind not in PLOT_KINDS:
         near = did_you_mean(kind, PLOT_KINDS)
@@ -66,23 +69,25 @@ def choose_plot(capture: CaptureFile, words: Sequence[str], kind: str | None = N
             near or f"Choose among {', '.join(PLOT_KINDS)}.",
         )
     keys = [record.key for record in capture.records]
-    found = choose_keys(words, keys, capture.path) if words else [(key, WHOLE) for key in keys]
-    parts = tuple(TensorPart(capture.record(key), index) for key, index in found)
+    matches = [(key, WHOLE) for key in keys]
+    if patterns:
+        matches = choose_keys(patterns, keys, capture.path)
+    parts = tuple(TensorPart(capture.record(key), index) for key, index in matches)
     if not parts:
         raise RequestError(f"{capture.path} holds no tensor.", "Record one with other layers.")
     why = ""
     if kind is None:
-        kind, why = _kind_for(capture, words, parts)
+        kind, why = _kind_for(capture, patterns, parts)
     fitting = tuple(part for part in parts if _fits(kind, part))
     if not fitting:
-        named = ", ".join(words) or str(capture.path)
+        named = ", ".join(patterns) or str(capture.path)
         raise RequestError(
             f"--kind {kind} draws {_NEEDED[kind]}, and {named} has none.",
             f"'hookscope show {capture.path}' lists what is in it.",
         )
     if kind == "maps":
         _check_one_call(fitting, capture.path)
-    left = [part.name for part in parts if words and part not in fitting]
+    left = [part.name for part in parts if patterns and part not in fitting]
     return PlotChoice(kind, why, fitting, ", ".join(left))
 
 
@@ -94,10 +99,10 @@ def _fits(kind: str, part: TensorPart) -> bool:
 
 
 def _kind_for(
-    capture: CaptureFile, words: Sequence[str], parts: Sequence[TensorPart]
+    capture: CaptureFile, patterns: Sequence[str], parts: Sequence[TensorPart]
 ) -> tuple[str, str]:
-    """The kind of picture that fits what was named, and the reason in words."""
-    if not words:
+    """The kind of plot that fits the tensors, and the reason."""
+    if not patterns:
         return "flow", "no KEY is named, so the whole file is drawn"
     what = parts[0].name if len(parts) == 1 else f"each of {len(parts)} tensors"
     if all(_fits("attention", part) for part in parts):
@@ -117,7 +122,7 @@ def _are_maps(capture: CaptureFile, part: TensorPart, shape: tuple[int, ...]) ->
     record = part.record
     if 0 in shape:
         return False
-    if part.index != WHOLE:  # a slice is taken as it is: of three dimensions the first are channels
+    if part.index != WHOLE:  # with a slice, the first of three dimensions has the channels
         return 2 <= len(shape) <= 4 and max(shape[-2:]) > 1
     letters = layout(record.type, record.kind, shape, capture.image)
     sides = [n for letter, n in zip(letters, shape, strict=bool(letters)) if letter == "S"]

@@ -1,6 +1,6 @@
-"""What one tensor of a file holds: statistics, a histogram, the largest entries and where they are.
+"""One tensor of a file: its statistics, a histogram, the largest entries and their indices.
 
-The file is read block by block, so that a tensor may be larger than memory.
+The file is read block by block, so a tensor may be larger than memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGEST_COUNT = 8
 
 @dataclass(frozen=True)
 class Bin:
-    """How many entries lie from ``low`` to below ``high``; the last bin has its end in it."""
+    """How many entries are from ``low`` to below ``high``; the last bin includes ``high``."""
 
     low: float
     high: float
@@ -34,7 +34,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One entry of a tensor: its place in the whole of it, and its value (magnitude if complex)."""
+    """One entry: its index in the whole tensor, and its value (the magnitude if complex)."""
 
     index: tuple[int, ...]
     value: float
@@ -45,14 +45,14 @@ class TensorView:
     """One tensor, or a part of it.
 
     Attributes:
-        record: the tensor's.
-        part: the slice as it is written behind the key, empty for all of it.
-        shape: that of the part.
-        stats: of the part; those of the run where it is all of the tensor.
+        record: the record of the tensor.
+        part: the slice as it is written behind the key; empty for the whole tensor.
+        shape: shape of the part.
+        stats: statistics of the part; of the whole tensor those that were recorded.
         histogram: of the finite entries, in bins of equal width; empty if there are none.
         largest: the finite entries of largest absolute value, the largest first.
-        first_nan: the place of the first NaN in the whole tensor, None if there is none.
-        first_inf: the same of an infinity.
+        first_nan: index of the first NaN in the whole tensor; None if there is none.
+        first_inf: index of the first infinite entry.
     """
 
     record: Record
@@ -69,41 +69,41 @@ def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> Te
     """Read what a tensor holds.
 
     Raises:
-        RequestError: there is no such key, or the index lies outside.
+        RequestError: there is no such key, or the index is outside the tensor.
         ResultsFileError: the values cannot be read.
     """
     record, shape = capture.record(key), capture.shape(key, index)
     stats = record.stats if index == WHOLE else summarize(capture.blocks(key, index))
     size = capture.shape(key)
 
-    def place(flat: int | None) -> tuple[int, ...] | None:
+    def full_index(flat: int | None) -> tuple[int, ...] | None:
         if flat is None:
             return None
         return to_full_index(tuple(int(i) for i in np.unravel_index(flat, shape)), index, size)
 
     entries = largest(capture.blocks(key, index))
-    odd = stats.nan or stats.inf
-    nan, inf = first_nonfinite(capture.blocks(key, index)) if odd else (None, None)
+    nan = inf = None
+    if stats.nan or stats.inf:
+        nan, inf = first_nonfinite(capture.blocks(key, index))
     return TensorView(
         record,
         slice_text(index),
         shape,
         stats,
         histogram(capture.blocks(key, index), stats),
-        tuple(TensorEntry(place(flat) or (), value) for flat, value in entries),
-        place(nan),
-        place(inf),
+        tuple(TensorEntry(full_index(flat) or (), value) for flat, value in entries),
+        full_index(nan),
+        full_index(inf),
     )
 
 
 def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) -> tuple[Bin, ...]:
-    """Count the finite entries of ``pieces`` in bins of equal width from their least to their most.
+    """Count the finite entries of ``pieces`` in bins of equal width, from minimum to maximum.
 
     Args:
         pieces: arrays of one dimension.
-        stats: of all of them together.
-        bins: how many at most; entries that are all equal have one, and so has each value of few
-            integers.
+        stats: statistics of all pieces together.
+        bins: how many at most. Equal entries have one bin. Few different integers have one each.
 
     Example:
         >>> from hookscope.results.numpy_stats import blocks
@@ -114,38 +114,38 @@ def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) ->
     low, high = stats.min, stats.max
     if low is None or high is None:
         return ()
-    whole = isinstance(low, int) and high - low < bins
-    bins = int(high - low) + 1 if whole else 1 if low == high else bins
+    integers = isinstance(low, int) and high - low < bins
+    bins = int(high - low) + 1 if integers else 1 if low == high else bins
     scale = ColorScale(low, high)
     counts = np.zeros(bins, np.int64)
     for piece in pieces:
-        place = scale.position(piece)
-        place = place[~np.isnan(place)]
-        at = np.rint(place * (bins - 1)) if whole else np.floor(place * bins)
-        counts += np.bincount(np.minimum(at, bins - 1).astype(np.intp), minlength=bins)
-    if whole:
+        position = scale.position(piece)
+        position = position[~np.isnan(position)]
+        bin = np.rint(position * (bins - 1)) if integers else np.floor(position * bins)
+        counts += np.bincount(np.minimum(bin, bins - 1).astype(np.intp), minlength=bins)
+    if integers:
         return tuple(Bin(int(low) + i, int(low) + i, int(n)) for i, n in enumerate(counts))
     ends = [low * (1 - i / bins) + high * (i / bins) for i in range(bins + 1)]
     return tuple(Bin(ends[i], ends[i + 1], int(n)) for i, n in enumerate(counts))
 
 
 def largest(pieces: Iterable[NDArray[Any]], count: int = LARGEST_COUNT) -> list[tuple[int, float]]:
-    """Return the finite entries of largest absolute value, zeros left out.
+    """Return the finite entries of largest absolute value, without zeros.
 
     Args:
         pieces: arrays of one dimension.
         count: how many at most.
 
     Returns:
-        Pairs of the place in all pieces joined, and the value (the magnitude if complex); among
-        equals the earlier first.
+        Pairs of the index in all pieces joined and the value (the magnitude if complex). Equal
+        values are in the order of their index.
     """
     best: list[tuple[float, int, float]] = []
     start = 0
     for piece in pieces:
         values = magnitude(piece)
         sizes = np.abs(values.astype(np.float64))
-        # Where there are enough already, only what is larger than the least of them counts.
+        # With ``count`` entries found, only larger ones than the smallest of them count.
         least = -best[-1][0] if len(best) == count else 0.0
         at = np.flatnonzero((sizes > least) & np.isfinite(sizes))
         if at.size > count:
@@ -154,25 +154,27 @@ def largest(pieces: Iterable[NDArray[Any]], count: int = LARGEST_COUNT) -> list[
         best += [(-float(sizes[i]), start + int(i), values[i].item()) for i in at]
         best = sorted(best, key=lambda entry: entry[:2])[:count]
         start += piece.size
-    return [(place, value) for _, place, value in best]
+    return [(position, value) for _, position, value in best]
 
 
 def first_nonfinite(pieces: Iterable[NDArray[Any]]) -> tuple[int | None, int | None]:
-    """Return the places of the first NaN and of the first infinity, None where there is none."""
-    found: list[int | None] = [None, None]
+    """Return the positions of the first NaN and of the first infinity; None if there is none."""
+    first: list[int | None] = [None, None]
     start = 0
     for piece in pieces:
         for i, test in enumerate((np.isnan, np.isinf)):
-            if found[i] is None and (here := np.flatnonzero(test(piece))).size:
-                found[i] = start + int(here[0])
-        if None not in found:
+            if first[i] is None and (positions := np.flatnonzero(test(piece))).size:
+                first[i] = start + int(positions[0])
+        if None not in first:
             break
         start += piece.size
-    return found[0], found[1]
+    return first[0], first[1]
 
 
-def to_full_index(place: tuple[int, ...], index: Index, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return where an entry of a part lies in the whole tensor.
+def to_full_index(
+    part_index: tuple[int, ...], index: Index, shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the index in the whole tensor of an entry of a part.
 
     Example:
         >>> to_full_index((1, 2), (3, slice(4, None)), (8, 8, 8))
@@ -181,7 +183,7 @@ def to_full_index(place: tuple[int, ...], index: Index, shape: tuple[int, ...]) 
     at = index.index(...) if ... in index else len(index)
     rest = [slice(None)] * (len(shape) - len(index) + (... in index))
     entries: list[Any] = [*index[:at], *rest, *index[at + 1 :]]
-    left = iter(place)
+    left = iter(part_index)
     return tuple(
         range(n)[entry][next(left)] if isinstance(entry, slice) else range(n)[entry]
         for entry, n in zip(entries, shape, strict=True)

@@ -1,1 +1,1 @@
-"""Results as text: tables, trees and JSON. Nothing here ever sees a model."""
+"""Results as text and as JSON documents: tables, trees, sentences. No view sees a model."""

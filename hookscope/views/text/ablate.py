@@ -1,4 +1,4 @@
-"""What knocking out layers did: the table that ranks them, and what its figures mean."""
+"""Ablations as text: the table that ranks them, and what its figures mean."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hookscope.results.ablation import Ablation, BaselineMetrics, LayerAblation
 from hookscope.views.text.formats import count_text, number_text, plural
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
-    MAX_NAMES,
     NOTICE_STYLE,
     coverage_lines,
+    group_names,
     join_names,
     number_cell,
 )
@@ -22,6 +22,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -35,30 +36,32 @@ METHOD_TEXT = {
 }
 
 
-def ablation_lines(result: Ablation, width: int | None, ascii: bool = False) -> list[Text]:
+def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
     """Return the whole summary: what was done, the ranking, what its figures mean, coverage.
 
     Args:
-        result: the knock-outs.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        result: the ablations.
+        options: where the lines are printed.
     """
     figures = _figures(result)
-    shown = result.knockouts[: len(result.knockouts) if width is None else MAX_ROWS]
-    head = sentence(_title(result), width, ascii, "bold")
-    table = [*ablation_table(result, shown, width, ascii), *_more(result, len(shown), width, ascii)]
+    shown = result.knockouts[: len(result.knockouts) if options.width is None else MAX_ROWS]
+    head = sentence(_title(result), options, "bold")
+    table = [*ablation_table(result, shown, options), *_more(result, len(shown), options)]
     meaning = [
-        line for text in _meanings(result.clean, figures) for line in sentence(text, width, ascii)
+        line for text in _meanings(result.clean, figures) for line in sentence(text, options)
     ]
-    told = [*_alert_lines(result, width, ascii), *coverage_lines(result.coverage, width, ascii)]
-    told += _left_out_lines(result, width, ascii)
-    return join_blocks(head, table, meaning, told, width=width)
+    notes = [
+        *_alert_lines(result, options),
+        *coverage_lines(result.coverage, options),
+        *_left_out_lines(result, options),
+    ]
+    return join_blocks(head, table, meaning, notes, options=options)
 
 
 def ablation_table(
-    result: Ablation, shown: tuple[LayerAblation, ...], width: int | None, ascii: bool = False
+    result: Ablation, shown: tuple[LayerAblation, ...], options: TextOptions
 ) -> list[Text]:
-    """Return one row for each of the knock-outs ``shown``, in the order given."""
+    """Return one row for each ablation in ``shown``, in their order."""
     if not shown:
         return []
     figures = _figures(result)
@@ -77,28 +80,28 @@ def ablation_table(
         ("drop", "note"),
     )
     rows = tuple(_row(knockout, figures, channels) for knockout in shown)
-    return table_lines(Table(columns, rows, squeeze), width, ascii)
+    return table_lines(Table(columns, rows, squeeze), options)
 
 
 def _figures(result: Ablation) -> list[str]:
     """The figures that are defined, the one of the ranking first."""
     clean = result.clean
-    there = {
+    defined = {
         "score": clean.score is not None,
         "loss": clean.loss is not None,
         "output": True,
         "flipped": clean.decisions > 0,
     }
-    names = [name for name, defined in there.items() if defined]
+    names = [name for name, exists in defined.items() if exists]
     return sorted(names, key=lambda name: name != result.rank)
 
 
 def _row(knockout: LayerAblation, figures: list[str], channels: bool) -> Row:
-    place = [Cell("" if knockout.channel is None else str(knockout.channel))] * channels
-    cells = (Cell(knockout.layer), Cell(knockout.type, style="cyan"), *place)
+    channel = [Cell("" if knockout.channel is None else str(knockout.channel))] * channels
+    cells = (Cell(knockout.layer), Cell(knockout.type, style="cyan"), *channel)
     if knockout.failed:
         note = Cell("failed", full=f"failed: {knockout.failed}", style=ALERT_STYLE)
-        return Row((*cells, *[Cell()] * len(figures)), note, gone=True)
+        return Row((*cells, *[Cell()] * len(figures)), note, missing=True)
     values = [getattr(knockout, name) for name in figures]
     note = Cell(_nonfinite_words(knockout), style=ALERT_STYLE)
     if knockout.output is None:
@@ -109,7 +112,7 @@ def _row(knockout: LayerAblation, figures: list[str], channels: bool) -> Row:
 def _nonfinite_words(knockout: LayerAblation) -> str:
     values = [v for v in (knockout.score, knockout.loss, knockout.output) if v is not None]
     words = {"NaN!": any(map(math.isnan, values)), "Inf!": any(map(math.isinf, values))}
-    return " ".join(word for word, found in words.items() if found)
+    return " ".join(word for word, occurs in words.items() if occurs)
 
 
 def _title(result: Ablation) -> str:
@@ -118,18 +121,18 @@ def _title(result: Ablation) -> str:
     return f"Knocked out in turn: {what}, each {METHOD_TEXT[result.by]}; ranked by {result.rank}."
 
 
-def _more(result: Ablation, shown: int, width: int | None, ascii: bool) -> list[Text]:
+def _more(result: Ablation, shown: int, options: TextOptions) -> list[Text]:
     left = len(result.knockouts) - shown
     if not left:
         return []
     text = f"{count_text(left)} more stand below these; a pipe and the file have all."
-    return sentence(text, width, ascii, "dim")
+    return sentence(text, options, "dim")
 
 
 def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:
-    """A sentence for each figure, with the value that it is the change of."""
+    """A sentence for each figure, with its value in the run without ablations."""
     target = f" ({clean.target})" if clean.target else ""
-    told = {
+    meanings = {
         "score": f"change of the target's logit{target}, mean over the batch; it is"
         f" {number_text(clean.score)} in the clean run.",
         "loss": f"change of the loss {clean.loss_name}, which is {number_text(clean.loss)} there.",
@@ -137,37 +140,36 @@ def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:
         "flipped": f"for how many of {plural(clean.decisions, 'decision')} (one an image, or one a"
         " position in it) the likeliest class changed.",
     }
-    return [f"{name}: {told[name]}" for name in figures]
+    return [f"{name}: {meanings[name]}" for name in figures]
 
 
-def _alert_lines(result: Ablation, width: int | None, ascii: bool) -> list[Text]:
-    """What must not be overlooked: nothing moved, no numbers, failures, each cause once."""
+def _alert_lines(result: Ablation, options: TextOptions) -> list[Text]:
+    """Warnings: no effect at all, values that are not finite, failures by their reason."""
     lines: list[Text] = []
     if all(getattr(knockout, result.rank) == 0 for knockout in result.knockouts):
         text = "Nothing moved: the output does not depend on these layers. The last layer of an"
         text += " untrained model may begin as zeros, as those of vision transformers do."
-        lines += sentence(text, width, ascii, NOTICE_STYLE)
-    odd = sum(1 for knockout in result.knockouts if _nonfinite_words(knockout))
-    if odd:
-        text = f"{plural(odd, 'knock-out')} gave NaN! or Inf!, and NaN stands first in the ranking."
-        lines += sentence(text, width, ascii, ALERT_STYLE)
-    causes: dict[str, list[str]] = {}
-    for knockout in result.knockouts:
-        if knockout.failed:
-            channel = "" if knockout.channel is None else f"[{knockout.channel}]"
-            causes.setdefault(knockout.failed, []).append(f"{knockout.layer}{channel}")
-    for cause, names in causes.items():
-        some = None if width is None else MAX_NAMES
-        lines += sentence(f"Failed: {join_names(names, some)}. {cause}", width, ascii, ALERT_STYLE)
+        lines += sentence(text, options, NOTICE_STYLE)
+    nonfinite = sum(1 for knockout in result.knockouts if _nonfinite_words(knockout))
+    if nonfinite:
+        number = plural(nonfinite, "knock-out")
+        text = f"{number} gave NaN! or Inf!, and NaN stands first in the ranking."
+        lines += sentence(text, options, ALERT_STYLE)
+    failures = group_names(
+        (knockout.failed, _name(knockout)) for knockout in result.knockouts if knockout.failed
+    )
+    for reason, names in failures.items():
+        lines += sentence(f"Failed: {join_names(names, options)}. {reason}", options, ALERT_STYLE)
     return lines
 
 
-def _left_out_lines(result: Ablation, width: int | None, ascii: bool) -> list[Text]:
-    reasons: dict[str, list[str]] = {}
-    for layer in result.left_out:
-        reasons.setdefault(layer.reason, []).append(layer.layer)
+def _name(knockout: LayerAblation) -> str:
+    return f"{knockout.layer}{'' if knockout.channel is None else f'[{knockout.channel}]'}"
+
+
+def _left_out_lines(result: Ablation, options: TextOptions) -> list[Text]:
     lines: list[Text] = []
-    for reason, names in reasons.items():
-        text = f"Left out: {join_names(names, None if width is None else MAX_NAMES)} ({reason})."
-        lines += sentence(text, width, ascii, "yellow")
+    for reason, names in group_names((x.reason, x.layer) for x in result.left_out).items():
+        text = f"Left out: {join_names(names, options)} ({reason})."
+        lines += sentence(text, options, NOTICE_STYLE)
     return lines

@@ -1,4 +1,4 @@
-"""What ``cam`` found as text: how it was made, and of each image the class and the map's peak."""
+"""A class activation map as text: how it was made, and the class and the peak for each image."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -29,7 +30,7 @@ from hookscope.views.text.text_table import (
 
 COLUMNS = (
     Column("input"),
-    Column("class", dull=True),
+    Column("class", optional=True),
     Column("index", right=True),
     Column("score", right=True),
     Column("probability", "prob", right=True),
@@ -45,52 +46,51 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def cam_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
+def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return how the map was made, and a row for each image.
 
-    Rows and columns count from 0 at the upper left: ``peak`` on the layer's grid, ``pixel`` in the
-    image.
+    ``peak`` is a position on the layer's grid, ``pixel`` one in the image. Rows and columns count
+    from 0 at the upper left.
 
     Args:
         capture: what ``hookscope.cam`` returned.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        options: where the lines are printed.
     """
-    told = capture.metadata["cam"]
-    lines = sentence(f"{told['method']}: {told['formula']}.", width, ascii, "bold")
-    for text in (_layer_text(told), _guided_text(told), _integrated_text(told)):
-        lines += sentence(text, width, ascii) if text else []
-    rows = tuple(_row(entry) for entry in told["images"])
-    return join_blocks(lines, table_lines(Table(COLUMNS, rows, SQUEEZE), width, ascii), width=width)
+    cam = capture.metadata["cam"]
+    lines = sentence(f"{cam['method']}: {cam['formula']}.", options, "bold")
+    for text in (_layer_text(cam), _guided_text(cam), _integrated_text(cam)):
+        lines += sentence(text, options) if text else []
+    rows = tuple(_row(entry) for entry in cam["images"])
+    return join_blocks(lines, table_lines(Table(COLUMNS, rows, SQUEEZE), options), options=options)
 
 
-def _layer_text(told: dict[str, Any]) -> str:
-    if "layer" not in told:
+def _layer_text(cam: dict[str, Any]) -> str:
+    if "layer" not in cam:
         return ""
     order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
     parts = [
-        f"Layer {told['layer']} ({told['type']}), call {told['call']}: {order[told['layout']]}",
-        f"a grid of {shape_text(told['grid'])}, {plural(told['channels'], 'channel')}",
+        f"Layer {cam['layer']} ({cam['type']}), call {cam['call']}: {order[cam['layout']]}",
+        f"a grid of {shape_text(cam['grid'])}, {plural(cam['channels'], 'channel')}",
     ]
-    if told["layout"] == "NLC":
-        parts.append(f"{plural(told['prefix'], 'token')} before those of the grid")
-    return f"{', '.join(parts)}; {told['upsampling']} upsampling to the image."
+    if cam["layout"] == "NLC":
+        parts.append(f"{plural(cam['prefix'], 'token')} before those of the grid")
+    return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
 
 
-def _guided_text(told: dict[str, Any]) -> str:
-    if "relus" not in told:
+def _guided_text(cam: dict[str, Any]) -> str:
+    if "relus" not in cam:
         return ""
-    others = ", ".join(f"{name} {count}" for name, count in told["unguided"].items())
+    others = ", ".join(f"{name} {count}" for name, count in cam["unguided"].items())
     rest = f"; left as they are: {others}" if others else ""
-    return f"Guided through {plural(told['relus'], 'ReLU')} on the way to the image{rest}."
+    return f"Guided through {plural(cam['relus'], 'ReLU')} on the way to the image{rest}."
 
 
-def _integrated_text(told: dict[str, Any]) -> str:
-    if "steps" not in told:
+def _integrated_text(cam: dict[str, Any]) -> str:
+    if "steps" not in cam:
         return ""
-    gap = max((abs(parse_number(gap) or 0.0) for gap in told["gap"]), default=0.0)
+    gap = max((abs(parse_number(gap) or 0.0) for gap in cam["gap"]), default=0.0)
     return (
-        f"From the {told['baseline']} baseline in {plural(told['steps'], 'step')}; what the pixels"
+        f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; what the pixels"
         f" add up to is at most {number_text(gap)} off the change of the score."
     )
 
@@ -116,5 +116,5 @@ def _row(entry: dict[str, Any]) -> Row:
     return Row(cells, note)
 
 
-def _position_text(place: list[int] | None) -> str:
-    return ",".join(map(str, place or ()))
+def _position_text(position: list[int] | None) -> str:
+    return ",".join(map(str, position or ()))

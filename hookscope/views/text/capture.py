@@ -1,4 +1,4 @@
-"""The summary of a capture: its table, whether it was verified, its coverage, the top classes."""
+"""A capture as text: its table, what edits changed, verification, coverage, the top classes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
 )
 
+_CHANNELS = re.compile(r"\[[\d,\s-]*\]$")
 NUMBERS = ("mean", "std", "min", "max")
-
 COLUMNS = (*ORIGIN_COLUMNS, *(Column(title, right=True) for title in (*NUMBERS, "zeros")))
-
 SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in NUMBERS),
     *(("drop", title) for title in ("type", "dtype", "note", "min", "max", "std")),
@@ -47,38 +47,36 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def capture_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
+def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return the whole summary: table, drift, what edits did, verification, coverage, top classes.
 
     Args:
-        capture: what was recorded; statistics are computed here if they have not been before.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        capture: what was recorded. Statistics that are not known yet are computed.
+        options: where the lines are printed.
     """
-    told = [
-        *effect_lines(capture, width, ascii),
-        *verified_lines(capture, width, ascii),
-        *attention_lines(capture, width, ascii),
-        *coverage_lines(capture.coverage, width, ascii),
+    notes = [
+        *effect_lines(capture, options),
+        *verified_lines(capture, options),
+        *attention_lines(capture, options),
+        *coverage_lines(capture.coverage, options),
     ]
-    moved = top_change_lines(capture.metadata, width, ascii)
-    top = moved or top_lines(capture.metadata, width, ascii)
-    drift = drift_lines(capture, width, ascii)
-    return join_blocks(capture_table(capture, width, ascii), drift, told, top, width=width)
+    top = top_change_lines(capture.metadata, options) or top_lines(capture.metadata, options)
+    drift = drift_lines(capture, options)
+    return join_blocks(capture_table(capture, options), drift, notes, top, options=options)
 
 
-def capture_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return one row for each recorded tensor, in execution order, then what never ran."""
+def capture_table(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return one row for each recorded tensor in execution order, then the missing ones."""
     devices = device_notes(capture.records)
     rows = [
         _capture_row(record, edit_note(record, capture.metadata), devices.get(record.key, ""))
         for record in capture.records
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 
 
-def _capture_row(record: Record, edited: str, place: str) -> Row:
+def _capture_row(record: Record, edited: str, device: str) -> Row:
     stats = record.stats
     numbers = [number_cell(value) for value in (stats.mean, stats.std, stats.min, stats.max)]
     zeros = (
@@ -86,107 +84,106 @@ def _capture_row(record: Record, edited: str, place: str) -> Row:
         if stats.numel
         else Cell("-")
     )
-    quiet = [word for word in (edited or ("" if stats.numel else "empty"), place) if word]
-    note = note_cell(record, nonfinite_note(stats), ", ".join(quiet))
+    notices = [edited or ("" if stats.numel else "empty"), device]
+    note = note_cell(record, nonfinite_note(stats), ", ".join(filter(None, notices)))
     return Row((*origin_cells(record), *numbers, zeros), note)
 
 
-def verified_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the line that says the output was checked against a run with no hooks, if it was."""
+def verified_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return the line on the comparison with a run without hooks, if there was one."""
     if not capture.metadata.get("verified"):
         return []
     edited = " but those of the edits" if capture.metadata.get("edits") else ""
     text = f"Verified: the output is bit-equal without hooks{edited}."
-    return sentence(text, width, ascii, "green")
+    return sentence(text, options, "green")
 
 
-def attention_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return how the weights of attention were come by, if they were asked for."""
-    found = capture.metadata.get("attention")
-    if found is None:
+def attention_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return how attention weights were obtained, if they were asked for."""
+    entries = capture.metadata.get("attention")
+    if entries is None:
         return []
     hidden = sum(absent.kind == ATTENTION for absent in capture.absent)
-    again = [entry for entry in found if "difference" in entry]
-    told = []
-    if len(found) > len(again):
-        told.append(f"{count_text(len(found) - len(again))} seen in the open")
-    if again:
-        furthest = max(again, key=lambda entry: float(entry["difference"] / entry["tolerance"]))
-        told.append(
-            f"{count_text(len(again))} recomputed, and the outputs that come of them differ from the"
-            f" model's by at most {furthest['difference']:.1e} of the largest entry"
+    recomputed = [entry for entry in entries if "difference" in entry]
+    parts = []
+    if len(entries) > len(recomputed):
+        parts.append(f"{count_text(len(entries) - len(recomputed))} seen in the open")
+    if recomputed:
+        furthest = max(recomputed, key=lambda entry: entry["difference"] / entry["tolerance"])
+        parts.append(
+            f"{count_text(len(recomputed))} recomputed, and the outputs that come of them differ"
+            f" from the model's by at most {furthest['difference']:.1e} of the largest entry"
             f" ({furthest['tolerance']:.0e} is allowed)"
         )
     if hidden:
-        told.append(f"{count_text(hidden)} out of reach, as the table tells")
+        parts.append(f"{count_text(hidden)} out of reach, as the table tells")
     none = "none found in these layers; docs/ops.md tells what is known as attention"
-    return sentence(f"Attention: {'; '.join(told) or none}.", width, ascii)
+    return sentence(f"Attention: {'; '.join(parts) or none}.", options)
 
 
-def top_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
+def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     """Return the most probable classes of each image of the batch, if the model is a classifier."""
     images = metadata.get("top") or []
     if not any(images):
         return []
-    words = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
-    if len(words) != len(images):
-        words = [str(n + 1) for n in range(len(images))]
+    inputs = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
+    if len(inputs) != len(images):
+        inputs = [str(n + 1) for n in range(len(images))]
     rows = [
-        Row((label_cell(entry), Cell(str(entry["index"])), probability_cell(entry), Cell(word)))
-        for word, entries in zip(words, images, strict=True)
+        Row((label_cell(entry), Cell(str(entry["index"])), probability_cell(entry), Cell(name)))
+        for name, entries in zip(inputs, images, strict=True)
         for entry in entries
     ]
     columns = (
         Column(f"top {max(map(len, images))}"),
         Column("class", right=True),
         Column("probability", short="prob", right=True),
-        Column("input", dull=True),
+        Column("input", optional=True),
     )
     squeeze: tuple[Squeeze, ...] = (("drop", "class"), ("shorten", "probability"))
-    return table_lines(Table(columns, tuple(rows), squeeze, note=""), width, ascii)
-
-
-_CHANNELS = re.compile(r"\[[\d,\s-]*\]$")
+    return table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
 
 
 def edit_note(record: Record, metadata: dict[str, Any]) -> str:
-    """Return ``edited: scale:0.5`` for a tensor that edits changed, empty for any other.
+    """Return which edits changed a tensor: ``edited: scale:0.5``; empty if none did.
 
-    Where only some channels were meant they stand behind it: ``edited: zero [3,7]``.
+    An edit of single channels names them: ``edited: zero [3,7]``.
 
     Example:
         >>> import hookscope, torch
-        >>> told = {"edits": [{"edit": "fc=scale:0.5", "changed": ["fc/output"]}]}
+        >>> metadata = {"edits": [{"edit": "fc=scale:0.5", "changed": ["fc/output"]}]}
         >>> origin = {"module": "fc", "type": "Linear", "call": 1, "what": "output"}
-        >>> edit_note(hookscope.Capture().put(torch.ones(2), **origin, kind="output"), told)
+        >>> record = hookscope.Capture().put(torch.ones(2), **origin, kind="output")
+        >>> edit_note(record, metadata)
         'edited: scale:0.5'
     """
     edits = metadata.get("edits", []) + metadata.get("grad_edits", [])
-    words = [entry["edit"].partition("=") for entry in edits if record.key in entry["changed"]]
-    told = [f"{what} {''.join(_CHANNELS.findall(place))}".strip() for place, _, what in words]
-    return f"edited: {', '.join(told)}" if told else ""
+    specs = [entry["edit"].partition("=") for entry in edits if record.key in entry["changed"]]
+    operations = [
+        f"{operation} {''.join(_CHANNELS.findall(target))}".strip()
+        for target, _, operation in specs
+    ]
+    return f"edited: {', '.join(operations)}" if operations else ""
 
 
-def effect_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return how far the model's output moved, one sentence for each of its tensors."""
+def effect_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return how much edits changed the model's output: one sentence for each of its tensors."""
     lines: list[Text] = []
     for entry in capture.metadata.get("effect", {}).get("output", []):
         largest, relative = parse_number(entry["largest"]), parse_number(entry["relative"])
-        told = (
-            f"moved by at most {number_text(largest)} (relative {number_text(relative)}) from the unedited run."
-            if largest
-            else "did not change."
-            if largest is not None
-            else "has another shape without the edits."
-        )
-        lines += sentence(f"The model's {entry['name']} {told}", width, ascii, NOTICE_STYLE)
+        if largest is None:
+            change = "has another shape without the edits."
+        elif largest:
+            change = f"moved by at most {number_text(largest)} (relative {number_text(relative)})"
+            change += " from the unedited run."
+        else:
+            change = "did not change."
+        lines += sentence(f"The model's {entry['name']} {change}", options, NOTICE_STYLE)
     return lines
 
 
-def top_change_lines(
-    metadata: dict[str, Any], width: int | None, ascii: bool = False
-) -> list[Text]:
-    """Return the likeliest classes of each image, without the edits and with them, side by side."""
+def top_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return the most probable classes of each image without edits and with them, side by side."""
     top = metadata.get("effect", {}).get("top")
     if not top:
         return []
@@ -200,16 +197,16 @@ def top_change_lines(
         Column("p unedited", right=True),
         Column("edited"),
         Column("p edited", right=True),
-        Column("image", right=True, dull=True),
+        Column("image", right=True, optional=True),
     )
     squeeze: tuple[Squeeze, ...] = tuple(
         ("drop", title) for title in ("image", "p unedited", "p edited")
     )
-    return table_lines(Table(columns, tuple(rows), squeeze, note=""), width, ascii)
+    return table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
 
 
-def drift_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return how far each recorded tensor moved from the unedited run, if that was recorded."""
+def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return how much each recorded tensor differs from the unedited run, if that was recorded."""
     entries = capture.metadata.get("effect", {}).get("drift")
     if not entries:
         return []
@@ -217,8 +214,8 @@ def drift_lines(capture: Recording, width: int | None, ascii: bool = False) -> l
     rows = [_drift_row(records[entry["key"]], entry, capture.metadata) for entry in entries]
     columns = (
         Column("drift of"),
-        Column("what", dull=True),
-        Column("call", right=True, dull=True),
+        Column("what", optional=True),
+        Column("call", right=True, optional=True),
         Column("largest", short="max", right=True),
         Column("relative", short="rel", right=True),
     )
@@ -227,12 +224,12 @@ def drift_lines(capture: Recording, width: int | None, ascii: bool = False) -> l
         ("shorten", "relative"),
         *(("drop", title) for title in ("note", "relative", "what", "call")),
     )
-    return table_lines(Table(columns, tuple(rows), squeeze), width, ascii)
+    return table_lines(Table(columns, tuple(rows), squeeze), options)
 
 
 def _drift_row(record: Record, entry: dict[str, Any], metadata: dict[str, Any]) -> Row:
-    gone = entry["largest"] is None
-    note = "not there without the edits, or of another shape" if gone else ""
+    comparable = entry["largest"] is not None
+    note = "" if comparable else "not there without the edits, or of another shape"
     return Row(
         (
             Cell(record.module),

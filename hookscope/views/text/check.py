@@ -1,9 +1,10 @@
-"""What came of checking a model: one sentence for each finding, and the verdict."""
+"""The findings of ``check``: as sentences with a verdict, and as SARIF 2.1.0 and JUnit files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from rich.text import Text
@@ -14,74 +15,68 @@ from hookscope.specs.health_checks import CHECKS, ERROR, LEVELS, NOTE, RUN, WARN
 from hookscope.specs.output_path import REPORT_MARKS
 from hookscope.views.text.formats import number_text, plural, visible
 from hookscope.views.text.grads import loss_lines
-from hookscope.views.text.shared_parts import ALERT_STYLE, MAX_NAMES, NOTICE_STYLE, join_names
-from hookscope.views.text.text_table import join_blocks, sentence
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, group_names, join_names
+from hookscope.views.text.text_table import PIPE, TextOptions, join_blocks, sentence
 
 STYLES = {ERROR: ALERT_STYLE, WARNING: NOTICE_STYLE, NOTE: ""}
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
+RUN_FINDS = "a model that fails while it runs"
 
 
-def check_lines(health: Health, width: int | None, ascii: bool = False) -> list[Text]:
+def check_lines(health: Health, options: TextOptions) -> list[Text]:
     """Return the findings, the worst first, and what was checked.
 
     Args:
-        health: what was found.
-        width: cells of the terminal, None for a pipe, where a finding is one line.
-        ascii: write everything outside ASCII as an escape.
+        health: the result of the checks.
+        options: where the lines are printed; in a pipe a finding is one line.
     """
-    found = [_finding_lines(finding, width, ascii) for finding in health.findings]
-    told = loss_lines(health.metadata, width, ascii) + verdict_lines(health, width, ascii)
-    return join_blocks(*found, told, width=width)
+    findings = [_finding_lines(finding, options) for finding in health.findings]
+    verdict = loss_lines(health.metadata, options) + verdict_lines(health, options)
+    return join_blocks(*findings, verdict, options=options)
 
 
-def _finding_lines(finding: Finding, width: int | None, ascii: bool) -> list[Text]:
-    told = finding_text(finding, MAX_NAMES if width is not None else None)
-    small = f"{finding.level} {finding.check}{measurement_text(finding)}"
+def _finding_lines(finding: Finding, options: TextOptions) -> list[Text]:
+    text = finding_text(finding, options)
+    details = f"{finding.level} {finding.check}{measurement_text(finding)}"
     style = STYLES[finding.level]
-    if width is None:
+    if options.width is None:
         hint = f" {finding.hint}" if finding.hint else ""
-        return sentence(f"{told} [{small}]{hint}", None, ascii, style)
-    lines = sentence(told, width, ascii, style) + sentence(f"{small}.", width, ascii, "dim")
-    return lines + (sentence(finding.hint, width, ascii, "dim") if finding.hint else [])
+        return sentence(f"{text} [{details}]{hint}", options, style)
+    lines = sentence(text, options, style) + sentence(f"{details}.", options, "dim")
+    return lines + (sentence(finding.hint, options, "dim") if finding.hint else [])
 
 
-def finding_text(finding: Finding, some: int | None = None) -> str:
-    """Return the sentence, the layer first; of further layers at most ``some`` by name."""
+def finding_text(finding: Finding, options: TextOptions = PIPE) -> str:
+    """Return the sentence of a finding, the layer first, then the other layers."""
     message = finding.message.rstrip(".")
-    others = f"; likewise {join_names(finding.others, some)}" if finding.others else ""
+    others = f"; likewise {join_names(finding.others, options)}" if finding.others else ""
     return f"{finding.layer}: {message}{others}."
 
 
 def measurement_text(finding: Finding) -> str:
-    """Return what was measured and what it was held against, as the end of a phrase."""
+    """Return what was measured and its threshold, as the end of a phrase."""
     if finding.check not in CHECKS:
         return ""
-    words = f", {CHECKS[finding.check].measure}: {number_text(finding.measured)}"
-    return words if finding.threshold is None else f"{words}, threshold {finding.threshold:g}"
+    text = f", {CHECKS[finding.check].measure}: {number_text(finding.measured)}"
+    return text if finding.threshold is None else f"{text}, threshold {finding.threshold:g}"
 
 
-def verdict_lines(health: Health, width: int | None, ascii: bool = False) -> list[Text]:
+def verdict_lines(health: Health, options: TextOptions) -> list[Text]:
     """Return how many findings there are of each level, and what could not be checked."""
     counts = [sum(f.level == level for f in health.findings) for level in LEVELS]
     numbers = ", ".join(plural(n, level) for n, level in zip(counts, LEVELS, strict=True))
     style = "green" if health.ok else ALERT_STYLE if counts[0] else NOTICE_STYLE
-    lines = sentence(f"{plural(len(health.checks), 'check')}: {numbers}.", width, ascii, style)
-    causes: dict[str, list[str]] = {}
-    for name, cause in health.unmade.items():
-        causes.setdefault(cause, []).append(name)
-    for cause, names in causes.items():
-        lines += sentence(f"Not checked: {', '.join(names)} ({cause}).", width, ascii, NOTICE_STYLE)
+    lines = sentence(f"{plural(len(health.checks), 'check')}: {numbers}.", options, style)
+    reasons = group_names((reason, name) for name, reason in health.unmade.items())
+    for reason, names in reasons.items():
+        lines += sentence(f"Not checked: {', '.join(names)} ({reason}).", options, NOTICE_STYLE)
     return lines
-
-
-SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
-
-RUN_FINDS = "a model that fails while it runs"
 
 
 def sarif_report(health: Health) -> str:
     """Return a log of SARIF 2.1.0 with one run: a rule for each check, a result for each finding.
 
-    A layer is a logical location; where the model is a file, that is the place in the sources.
+    A layer is a logical location. If the model is a file, the file is the physical location.
     """
     version = health.metadata.get("versions", {}).get("hookscope", "")
     rules = [
@@ -112,18 +107,18 @@ def sarif_report(health: Health) -> str:
 
 def _sarif_result(finding: Finding, rules: list[Any], file: str) -> dict[str, Any]:
     layers = (finding.layer, *finding.others)
-    place: dict[str, Any] = {
+    location: dict[str, Any] = {
         "logicalLocations": [{"fullyQualifiedName": name, "kind": "module"} for name in layers]
     }
     if file:
-        place["physicalLocation"] = {"artifactLocation": {"uri": file}}
+        location["physicalLocation"] = {"artifactLocation": {"uri": file}}
     text = f"{finding_text(finding)} {finding.hint}".strip()
     return {
         "ruleId": finding.check,
         "ruleIndex": rules.index(finding.check),
         "level": finding.level,
         "message": {"text": text},
-        "locations": [place],
+        "locations": [location],
         "properties": {"measured": finding.measured, "threshold": finding.threshold},
     }
 
@@ -137,16 +132,16 @@ def junit_report(health: Health) -> str:
     failed = 0
     for name in names:
         case = ElementTree.SubElement(suite, "testcase", classname="hookscope.check", name=name)
-        found = [finding for finding in health.findings if finding.check == name]
-        bad = [finding for finding in found if finding.level != NOTE]
-        failed += bool(bad)
-        if bad:
-            first = ElementTree.SubElement(case, "failure", type=bad[0].level)
-            first.set("message", visible(finding_text(bad[0])))
-            first.text = "\n".join(map(_junit_line, bad))
+        findings = [finding for finding in health.findings if finding.check == name]
+        problems = [finding for finding in findings if finding.level != NOTE]
+        failed += bool(problems)
+        if problems:
+            failure = ElementTree.SubElement(case, "failure", type=problems[0].level)
+            failure.set("message", visible(finding_text(problems[0])))
+            failure.text = "\n".join(map(_junit_line, problems))
         elif name in health.unmade:
             ElementTree.SubElement(case, "skipped", message=visible(health.unmade[name]))
-        notes = [finding for finding in found if finding.level == NOTE]
+        notes = [finding for finding in findings if finding.level == NOTE]
         if notes:
             ElementTree.SubElement(case, "system-out").text = "\n".join(map(_junit_line, notes))
     suite.set("tests", str(len(names)))
@@ -158,8 +153,8 @@ def junit_report(health: Health) -> str:
 
 
 def _junit_line(finding: Finding) -> str:
-    told = f"{finding.level}: {finding_text(finding)}{measurement_text(finding)} {finding.hint}"
-    return visible(told.strip())
+    text = f"{finding.level}: {finding_text(finding)}{measurement_text(finding)} {finding.hint}"
+    return visible(text.strip())
 
 
 def _check_purpose(name: str) -> str:
@@ -167,9 +162,7 @@ def _check_purpose(name: str) -> str:
 
 
 def _model_uri(health: Health) -> str:
-    """The file that the model is from, as a relative URI; empty for one that has none."""
-    from urllib.parse import quote
-
+    """The file of the model as a relative URI; empty if the model is not from a file."""
     model: Mapping[str, Any] = health.metadata.get("model", {})
     if model.get("source") not in ("file", "torchscript", "exported"):
         return ""

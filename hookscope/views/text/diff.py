@@ -1,4 +1,4 @@
-"""What came of a comparison: a row for each pair, what has no partner, the verdict."""
+"""A comparison as text: a row for each pair, tensors without a partner, the verdict."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -31,8 +32,8 @@ COLUMNS = (
     Column("tensor"),
     Column("type"),
     Column("shape"),
-    Column("dtype", dull=True),
-    Column("by", dull=True),
+    Column("dtype", optional=True),
+    Column("by", optional=True),
     Column("absolute", "abs", right=True),
     Column("relative", "rel", right=True),
     Column("cosine", right=True),
@@ -50,22 +51,19 @@ MATCHED_BY_TEXT = {BY_MAP: "by --map", BY_ORDER: "by order and shape"}
 FIRST_DIFFERENCE_NOTE = "the first that differs"
 
 
-def diff_lines(result: Diff, width: int | None, ascii: bool = False) -> list[Text]:
+def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
     """Return the table and the verdict.
 
     Args:
         result: the comparison.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        options: where the lines are printed.
     """
     rows = [_row(pair, pair is result.first) for pair in result.rows]
-    rows += [_unmatched_row(one, "A") for one in result.only_a]
-    rows += [_unmatched_row(one, "B") for one in result.only_b]
-    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
-    told = [
-        line for text, style in _verdict(result) for line in sentence(text, width, ascii, style)
-    ]
-    return join_blocks(table, told, width=width)
+    rows += [_unmatched_row(tensor, "A") for tensor in result.only_a]
+    rows += [_unmatched_row(tensor, "B") for tensor in result.only_b]
+    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    verdict = [line for text, style in _verdict(result) for line in sentence(text, options, style)]
+    return join_blocks(table, verdict, options=options)
 
 
 def _row(pair: TensorComparison, first: bool) -> Row:
@@ -83,50 +81,44 @@ def _row(pair: TensorComparison, first: bool) -> Row:
         beyond,
         Cell(pair.verdict, style=style),
     )
-    told = [FIRST_DIFFERENCE_NOTE] if first else []
-    told += [pair.reason] if pair.reason else []
-    told += [f"{MATCHED_BY_TEXT[pair.by]}: {pair.other}"] if pair.by != BY_NAME else []
-    return Row(
-        cells, Cell("; ".join(told), style=ALERT_STYLE if first or pair.reason else NOTICE_STYLE)
-    )
+    notes = [FIRST_DIFFERENCE_NOTE] if first else []
+    notes += [pair.reason] if pair.reason else []
+    notes += [f"{MATCHED_BY_TEXT[pair.by]}: {pair.other}"] if pair.by != BY_NAME else []
+    note_style = ALERT_STYLE if first or pair.reason else NOTICE_STYLE
+    return Row(cells, Cell("; ".join(notes), style=note_style))
 
 
 def _both(a: str, b: str) -> str:
     return a if a == b else f"{a}, {b}"
 
 
-def _unmatched_row(one: UnmatchedTensor, side: str) -> Row:
+def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
     cells = (
-        Cell(one.key),
-        Cell(one.type, style="cyan"),
-        Cell(shape_text(one.shape)),
-        Cell(one.dtype),
+        Cell(tensor.key),
+        Cell(tensor.type, style="cyan"),
+        Cell(shape_text(tensor.shape)),
+        Cell(tensor.dtype),
     )
     empty = [Cell()] * (len(COLUMNS) - len(cells))
-    return Row((*cells, *empty), Cell(f"in {side} alone", style=NOTICE_STYLE), gone=True)
+    return Row((*cells, *empty), Cell(f"in {side} alone", style=NOTICE_STYLE), missing=True)
 
 
 def _verdict(result: Diff) -> list[tuple[str, str]]:
     """The sentences under the table, each with its style."""
-    counts, every = result.counts, len(result.rows)
-    told = []
+    counts, tensors = result.counts, plural(len(result.rows), "tensor")
+    sentences = []
     if result.first is not None:
-        first = f"The first that differs is {result.first.key} ({result.first.type})."
-        told.append(
-            (
-                f"{first} {count_text(counts[DIFFERS])} of {plural(every, 'tensor')} differ.",
-                ALERT_STYLE,
-            )
-        )
+        text = f"The first that differs is {result.first.key} ({result.first.type})."
+        text += f" {count_text(counts[DIFFERS])} of {tensors} differ."
+        sentences.append((text, ALERT_STYLE))
     elif result.first_unequal is not None:
-        text = f"All of {plural(every, 'tensor')} agree within tolerance, {counts[CLOSE]:,} of them"
-        told.append((f"{text} not exactly; the first is {result.first_unequal.key}.", "green"))
+        text = f"All of {tensors} agree within tolerance, {counts[CLOSE]:,} of them not exactly;"
+        sentences.append((f"{text} the first is {result.first_unequal.key}.", "green"))
     else:
-        told.append((f"{plural(every, 'tensor')}, and all are equal.", "green"))
-    lone = [(len(found), side) for found, side in ((result.only_a, "A"), (result.only_b, "B"))]
-    if text := " and ".join(f"{count_text(number)} in {side}" for number, side in lone if number):
+        sentences.append((f"{tensors}, and all are equal.", "green"))
+    unmatched = ((len(result.only_a), "A"), (len(result.only_b), "B"))
+    if text := " and ".join(f"{count_text(n)} in {side}" for n, side in unmatched if n):
         counted = "; with --strict they count" if result.strict else ""
-        told.append(
-            (f"Without a partner: {text}{counted}.", ALERT_STYLE if result.strict else NOTICE_STYLE)
-        )
-    return told
+        style = ALERT_STYLE if result.strict else NOTICE_STYLE
+        sentences.append((f"Without a partner: {text}{counted}.", style))
+    return sentences

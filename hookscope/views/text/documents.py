@@ -1,4 +1,4 @@
-"""Every result as one document for JSON: a schema version first, then keys in a fixed order."""
+"""Results as JSON documents: the schema version first, then keys in a fixed order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from hookscope.results.gradient_flow import gradient_marks
 
-if TYPE_CHECKING:  # listing models as JSON needs no torch
+if TYPE_CHECKING:
+    from hookscope.errors import ForwardError
+    from hookscope.results.features.features import Features
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.results.records import Recording
+    from hookscope.results.records import Coverage, Recording
     from hookscope.results.trace_events import Trace
     from hookscope.specs.catalog import ModelInfo
     from hookscope.views.images.tensor_view import TensorView
@@ -19,7 +21,7 @@ SCHEMA = 1
 
 
 def document(command: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return ``content`` with the schema version and the command in front.
+    """Return ``content`` with the schema version and the command before its keys.
 
     Example:
         >>> document("config", {"values": []})
@@ -30,20 +32,20 @@ def document(command: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def tree_document(tree: ModuleTree) -> dict[str, Any]:
-    """Return ``model``, ``total`` (the whole model) and ``modules``, each with all its fields."""
+    """Return a tree: ``model``, ``total`` (of the whole model) and ``modules``, with all fields."""
     modules = [asdict(node) for node in tree.nodes]
     return document("tree", {"model": tree.model, "total": asdict(tree.total), "modules": modules})
 
 
 def capture_document(capture: Recording, file: str | None = None) -> dict[str, Any]:
-    """Return a capture or gradients: the metadata's keys, then file, records, absent, coverage.
+    """Return a recording: the metadata's keys, then file, records, absent, coverage.
+
+    If there are gradients, each record also has ``ratio`` (gradient norm over weight norm, null
+    except for parameters) and ``mark`` (``vanishing``, ``exploding`` or null).
 
     Args:
-        capture: what was recorded.
-        file: where it was written, None where it was not.
-
-    Records of gradients also bear ``ratio`` (gradient norm over weight norm, null but for
-    parameters) and ``mark`` (``vanishing``, ``exploding`` or null).
+        capture: the recording.
+        file: where it was written; None if it was not.
     """
     command = str(capture.metadata.get("command", "capture"))
     records = [record.to_json() for record in capture.records]
@@ -51,59 +53,57 @@ def capture_document(capture: Recording, file: str | None = None) -> dict[str, A
         marks = gradient_marks(capture.records)
         for data, record in zip(records, capture.records, strict=True):
             data.update(ratio=record.ratio, mark=marks.get(record.key))
-    coverage = {
-        "matched": capture.coverage.matched,
-        "fired": [asdict(executed) for executed in capture.coverage.executed],
-        "silent": [asdict(not_executed) for not_executed in capture.coverage.not_executed],
-    }
     results = {
         "top": capture.metadata.get("top", []),
         "file": file,
         "records": records,
         "absent": [asdict(absent) for absent in capture.absent],
-        "coverage": coverage,
+        "coverage": _coverage(capture.coverage),
     }
     return document(command, {**capture.metadata, **results})
 
 
-def show_document(
-    capture: Recording, file: str, looks: Sequence[TensorView] | None = None
-) -> dict[str, Any]:
-    """Return what a file holds: ``file``, then ``recording`` or, where some are named, ``tensors``.
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "matched": coverage.matched,
+        "fired": [asdict(module) for module in coverage.executed],
+        "silent": [asdict(module) for module in coverage.not_executed],
+    }
 
-    ``recording`` is the document that the command printed which made the file. Each of ``tensors``
-    has its key, slice, shape, dtype, statistics, histogram, largest entries, and the places of the
-    first NaN and of the first infinity. Whichever is not asked for is null.
+
+def show_document(
+    capture: Recording, file: str, views: Sequence[TensorView] = ()
+) -> dict[str, Any]:
+    """Return what a file holds: ``file``, then ``recording`` or the ``tensors`` of some views.
+
+    ``recording`` is the document of the command that made the file. Each of ``tensors`` has its
+    key, slice, shape, dtype, statistics, histogram, largest entries, and the indices of the first
+    NaN and of the first infinity. One of the two is null.
     """
     tensors = [
         {
-            "key": look.record.key,
-            "slice": look.part,
-            "shape": look.shape,
-            "dtype": look.record.dtype,
-            "stats": look.stats.to_json(),
-            "histogram": [asdict(one) for one in look.histogram],
-            "largest": [asdict(entry) for entry in look.largest],
-            "first_nan": look.first_nan,
-            "first_inf": look.first_inf,
+            "key": view.record.key,
+            "slice": view.part,
+            "shape": view.shape,
+            "dtype": view.record.dtype,
+            "stats": view.stats.to_json(),
+            "histogram": [asdict(bin) for bin in view.histogram],
+            "largest": [asdict(entry) for entry in view.largest],
+            "first_nan": view.first_nan,
+            "first_inf": view.first_inf,
         }
-        for look in looks or ()
+        for view in views
     ]
-    recording = None if looks else capture_document(capture, file)
+    recording = None if views else capture_document(capture, file)
     return document("show", {"file": file, "recording": recording, "tensors": tensors or None})
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
     """Return a trace: the metadata's keys, then milliseconds of each pass, events, coverage."""
-    coverage = {
-        "matched": trace.coverage.matched,
-        "fired": [asdict(executed) for executed in trace.coverage.executed],
-        "silent": [asdict(not_executed) for not_executed in trace.coverage.not_executed],
-    }
     results = {
         "milliseconds": {name: trace.total(name) for name in ("forward", "backward")},
         "events": [asdict(event) for event in trace.events],
-        "coverage": coverage,
+        "coverage": _coverage(trace.coverage),
     }
     return document("trace", {**trace.metadata, **results})
 
@@ -111,3 +111,22 @@ def trace_document(trace: Trace) -> dict[str, Any]:
 def models_document(models: Sequence[ModelInfo]) -> dict[str, Any]:
     """Return the listed models, each with all its fields."""
     return document("models", {"models": [asdict(model) for model in models]})
+
+
+def features_document(features: Features) -> dict[str, Any]:
+    """Return a folder of features: what describes a single file as null, then the manifest."""
+    single = {"file": features.folder, "recording": None, "tensors": None}
+    return document("show", {**single, "features": features.manifest})
+
+
+def failure_document(command: str, error: ForwardError) -> dict[str, Any]:
+    """Return a failed pass: ``failed`` (the sentence), ``hint``, and ``failure`` with all details.
+
+    The details are ``failed`` (the call), ``ran`` (the calls before it), ``complete`` (whether
+    these are of all layers), ``variables``, ``expected``, ``fixes``, ``file``, ``line``,
+    ``function`` and ``source``. With a tree the document has ``model``, ``total`` and ``modules``
+    as well.
+    """
+    content = {"failed": error.message, "hint": error.hint, "failure": asdict(error.failure)}
+    tree = tree_document(error.tree) if error.tree is not None else {}
+    return document(command, {**tree, **content})

@@ -1,4 +1,4 @@
-"""What a run over a dataset wrote: its keys, and how many rows each has."""
+"""Features of a dataset as text: a run that wrote them, a folder, its statistics, an export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.results.records import Recording
-from hookscope.views.text.documents import document
 from hookscope.views.text.formats import (
     bytes_text,
     count_text,
@@ -25,6 +24,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -32,18 +32,17 @@ from hookscope.views.text.text_table import (
 
 if TYPE_CHECKING:
     from hookscope.results.features.features import Features
-    from hookscope.results.features.verification import Verification
+    from hookscope.results.features.folder_verification import Verification
 
 EXTRACTION_COLUMNS = (
     Column("layer"),
     Column("type"),
-    Column("what", dull=True),
-    Column("call", right=True, dull=True),
+    Column("what", optional=True),
+    Column("call", right=True, optional=True),
     Column("rows", right=True),
     Column("shape of a row"),
     Column("dtype"),
 )
-
 EXTRACTION_SQUEEZE: tuple[Squeeze, ...] = (
     ("drop", "dtype"),
     ("drop", "type"),
@@ -51,24 +50,44 @@ EXTRACTION_SQUEEZE: tuple[Squeeze, ...] = (
     ("drop", "what"),
     ("drop", "rows"),
 )
+STATISTICS_NUMBERS = ("mean", "std", "min", "median", "max")
+STATISTICS_COLUMNS = (
+    Column("layer"),
+    Column("type"),
+    Column("what", optional=True),
+    Column("call", right=True, optional=True),
+    Column("channels", right=True),
+    Column("values", right=True),
+    *(Column(title, right=True) for title in STATISTICS_NUMBERS),
+    Column("dead", right=True),
+)
+STATISTICS_SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in (*STATISTICS_NUMBERS, "values")),
+    *(("drop", title) for title in ("type", "what", "values", "note", "median", "min", "max")),
+    *(("drop", title) for title in ("std", "channels", "call", "mean")),
+)
+FEATURES_COLUMNS = (
+    *(Column("layer"), Column("type"), Column("what", optional=True), Column("call", right=True)),
+    *(Column("shape of a row"), Column("dtype", optional=True), Column("reduced", optional=True)),
+)
+FEATURES_SQUEEZE: tuple[Squeeze, ...] = (
+    *(("drop", title) for title in ("type", "dtype", "call", "what", "reduced")),
+)
 
 
-def extraction_lines(
-    manifest: Mapping[str, Any], width: int | None, ascii: bool = False
-) -> list[Text]:
-    """Return one row for each key, and a line about the whole.
+def extraction_lines(manifest: Mapping[str, Any], options: TextOptions) -> list[Text]:
+    """Return what a run over a dataset wrote: a row for each key, and a sentence with the totals.
 
     Args:
-        manifest: of the folder.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        manifest: the manifest of the folder.
+        options: where the lines are printed.
     """
     rows = tuple(
         Row(
             (
-                Cell(visible(key["module"], ascii)),
-                Cell(visible(key["type"], ascii), style="cyan"),
-                Cell(visible(key["what"], ascii)),
+                Cell(visible(key["module"], options.ascii)),
+                Cell(visible(key["type"], options.ascii), style="cyan"),
+                Cell(visible(key["what"], options.ascii)),
                 Cell(str(key["call"])),
                 Cell(str(manifest["rows"])),
                 Cell(shape_text(key["shape"]) or "one number"),
@@ -77,124 +96,86 @@ def extraction_lines(
         )
         for key in manifest["keys"]
     )
-    lines = table_lines(Table(EXTRACTION_COLUMNS, rows, EXTRACTION_SQUEEZE, note=""), width, ascii)
-    whole = f"{plural(manifest['rows'], 'row')} of {plural(len(manifest['keys']), 'tensor')}."
+    lines = table_lines(Table(EXTRACTION_COLUMNS, rows, EXTRACTION_SQUEEZE, note=""), options)
+    total = f"{plural(manifest['rows'], 'row')} of {plural(len(manifest['keys']), 'tensor')}."
     if manifest["stopped_after"]:
-        whole += f" Each pass ended after {visible(manifest['stopped_after'], ascii)}."
-    return [*lines, *sentence(whole, width, ascii, "bold")]
+        total += f" Each pass ended after {visible(manifest['stopped_after'], options.ascii)}."
+    return [*lines, *sentence(total, options, "bold")]
 
 
-STATISTICS_NUMBERS = ("mean", "std", "min", "median", "max")
-
-STATISTICS_COLUMNS = (
-    Column("layer"),
-    Column("type"),
-    Column("what", dull=True),
-    Column("call", right=True, dull=True),
-    Column("channels", right=True),
-    Column("values", right=True),
-    *(Column(title, right=True) for title in STATISTICS_NUMBERS),
-    Column("dead", right=True),
-)
-
-STATISTICS_SQUEEZE: tuple[Squeeze, ...] = (
-    *(("shorten", title) for title in (*STATISTICS_NUMBERS, "values")),
-    *(("drop", title) for title in ("type", "what", "values", "note", "median", "min", "max")),
-    *(("drop", title) for title in ("std", "channels", "call", "mean")),
-)
-
-
-def statistics_lines(recording: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the table: each layer's numbers over all channels, and how many of them are dead.
+def statistics_lines(recording: Recording, options: TextOptions) -> list[Text]:
+    """Return statistics over a dataset: a row for each layer, and how many channels are dead.
 
     Args:
-        recording: of a file of statistics.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        recording: of a statistics file.
+        options: where the lines are printed.
     """
-    rows = tuple(_statistics_row(told) for told in recording.metadata["statistics"])
-    dead = sum(told["dead"] for told in recording.metadata["statistics"])
-    end = f"Over {plural(recording.metadata['rows'], 'input')}: "
-    end += f"{plural(dead, 'channel')} never above zero." if dead else "no channel is dead."
-    table = table_lines(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), width, ascii)
-    return join_blocks(table, sentence(end, width, ascii), width=width)
+    layers = recording.metadata["statistics"]
+    rows = tuple(map(_statistics_row, layers))
+    dead = sum(layer["dead"] for layer in layers)
+    total = f"Over {plural(recording.metadata['rows'], 'input')}: "
+    total += f"{plural(dead, 'channel')} never above zero." if dead else "no channel is dead."
+    table = table_lines(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
+    return join_blocks(table, sentence(total, options), options=options)
 
 
-def _statistics_row(told: dict[str, Any]) -> Row:
-    values = told["values"]
+def _statistics_row(layer: dict[str, Any]) -> Row:
+    values = layer["values"]
     cells = (
-        Cell(told["module"]),
-        Cell(told["type"], style="cyan"),
-        Cell(told["what"]),
-        Cell(str(told["call"])),
-        Cell(count_text(told["channels"]), full=str(told["channels"])),
+        Cell(layer["module"]),
+        Cell(layer["type"], style="cyan"),
+        Cell(layer["what"]),
+        Cell(str(layer["call"])),
+        Cell(count_text(layer["channels"]), full=str(layer["channels"])),
         Cell(count_text(values), short=short_count_text(values), full=str(values)),
-        *(number_cell(parse_number(told[name])) for name in STATISTICS_NUMBERS),
+        *(number_cell(parse_number(layer[name])) for name in STATISTICS_NUMBERS),
         Cell(
-            count_text(told["dead"]), full=str(told["dead"]), style="yellow" if told["dead"] else ""
+            count_text(layer["dead"]),
+            full=str(layer["dead"]),
+            style="yellow" if layer["dead"] else "",
         ),
     )
-    loud = ", ".join(
-        f"{count_text(told[n])} {t}!" for n, t in (("nan", "NaN"), ("inf", "Inf")) if told[n]
-    )
-    return Row(cells, Cell(loud, style="bold red"))
+    nonfinite = ((layer["nan"], "NaN"), (layer["inf"], "Inf"))
+    note = ", ".join(f"{count_text(count)} {word}!" for count, word in nonfinite if count)
+    return Row(cells, Cell(note, style=ALERT_STYLE))
 
 
-FEATURES_COLUMNS = (
-    *(Column("layer"), Column("type"), Column("what", dull=True), Column("call", right=True)),
-    *(Column("shape of a row"), Column("dtype", dull=True), Column("reduced", dull=True)),
-)
-
-FEATURES_SQUEEZE: tuple[Squeeze, ...] = (
-    *(("drop", title) for title in ("type", "dtype", "call", "what", "reduced")),
-)
-
-
-def features_lines(features: Features, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return what is kept of each input, and how much of it there is.
+def features_lines(features: Features, options: TextOptions) -> list[Text]:
+    """Return what a folder holds for each input, and how many rows and bytes.
 
     Args:
-        features: what lies in the folder.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        features: the folder, opened.
+        options: where the lines are printed.
     """
-    told = {str(one["key"]): one for one in features.manifest["keys"]}
+    entries = {str(entry["key"]): entry for entry in features.manifest["keys"]}
     rows = [
         Row(
             (
-                Cell(str(one["module"])),
-                Cell(str(one["type"]), style="cyan"),
-                Cell(str(one["what"])),
-                Cell(str(one["call"])),
-                Cell(shape_text(one["shape"])),
-                Cell(str(one["dtype"])),
-                Cell(str(one["reduce"] or "")),
+                Cell(str(entry["module"])),
+                Cell(str(entry["type"]), style="cyan"),
+                Cell(str(entry["what"])),
+                Cell(str(entry["call"])),
+                Cell(shape_text(entry["shape"])),
+                Cell(str(entry["dtype"])),
+                Cell(str(entry["reduce"] or "")),
             )
         )
-        for one in map(told.__getitem__, features.keys)
+        for entry in map(entries.__getitem__, features.keys)
     ]
-    shards = features.manifest["shards"]
-    words = ", ".join(features.manifest["inputs"]["words"])
+    shards, model = features.manifest["shards"], features.manifest["model"]
+    inputs = ", ".join(features.manifest["inputs"]["words"])
+    size = bytes_text(sum(shard["bytes"] for shard in shards))
     text = (
-        f"{plural(features.rows, 'row')} from {words or 'no file'} in"
-        f" {plural(len(shards), 'shard')} ({bytes_text(sum(shard['bytes'] for shard in shards))});"
-        f" the model is {features.manifest['model']['word']}, its weights"
-        f" {features.manifest['model']['weights']}."
+        f"{plural(features.rows, 'row')} from {inputs or 'no file'} in"
+        f" {plural(len(shards), 'shard')} ({size});"
+        f" the model is {model['word']}, its weights {model['weights']}."
     )
-    table = table_lines(
-        Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), width, ascii
-    )
-    return join_blocks(table, sentence(text, width, ascii), width=width)
-
-
-def features_document(features: Features) -> dict[str, Any]:
-    """Return ``file``, what a single file would hold as null, and the manifest as ``features``."""
-    told = {"file": features.folder, "recording": None, "tensors": None}
-    return document("show", {**told, "features": features.manifest})
+    table = table_lines(Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), options)
+    return join_blocks(table, sentence(text, options), options=options)
 
 
 class ExportedTensor(Protocol):
-    """What has a key, a shape and a dtype: rows of features, a tensor that was exported."""
+    """Rows of features, or a tensor of a capture: both have a key, a shape and a dtype."""
 
     @property
     def key(self) -> str: ...  # noqa: D102
@@ -204,23 +185,23 @@ class ExportedTensor(Protocol):
     def dtype(self) -> Any: ...  # noqa: D102
 
 
-def exported_lines(
-    chosen: Sequence[ExportedTensor], width: int | None, ascii: bool = False
-) -> list[Text]:
-    """Return one row for each key, with its shape: of all rows, or of the tensor."""
+def exported_lines(tensors: Sequence[ExportedTensor], options: TextOptions) -> list[Text]:
+    """Return what was exported: a row for each key."""
     rows = [
-        Row((Cell(one.key), Cell(shape_text(one.shape)), Cell(str(one.dtype)))) for one in chosen
+        Row((Cell(tensor.key), Cell(shape_text(tensor.shape)), Cell(str(tensor.dtype))))
+        for tensor in tensors
     ]
     columns = (Column("key"), Column("shape"), Column("dtype"))
-    return table_lines(Table(columns, tuple(rows), (("drop", "dtype"),), note=""), width, ascii)
+    return table_lines(Table(columns, tuple(rows), (("drop", "dtype"),), note=""), options)
 
 
-def verification_lines(found: Verification, width: int | None, ascii: bool = False) -> list[Text]:
+def verification_lines(result: Verification, options: TextOptions) -> list[Text]:
     """Return a row for each damaged file, and the verdict."""
-    what = f"{plural(found.rows, 'row')} in {plural(found.shards, 'shard')} ({bytes_text(found.bytes)})"
-    if found.ok:
-        return sentence(f"Sound: {what}, as they were written.", width, ascii, "green")
-    rows = tuple(Row((Cell(one.file), Cell(one.problem))) for one in found.damages)
-    table = table_lines(Table((Column("file"), Column("problem")), rows, note=""), width, ascii)
-    text = f"Damaged: {plural(len(rows), 'file')} of a folder of {what}."
-    return join_blocks(table, sentence(text, width, ascii, ALERT_STYLE), width=width)
+    content = f"{plural(result.rows, 'row')} in {plural(result.shards, 'shard')}"
+    content += f" ({bytes_text(result.bytes)})"
+    if result.ok:
+        return sentence(f"Sound: {content}, as they were written.", options, "green")
+    rows = tuple(Row((Cell(damage.file), Cell(damage.problem))) for damage in result.damages)
+    table = table_lines(Table((Column("file"), Column("problem")), rows, note=""), options)
+    text = f"Damaged: {plural(len(rows), 'file')} of a folder of {content}."
+    return join_blocks(table, sentence(text, options, ALERT_STYLE), options=options)

@@ -1,4 +1,4 @@
-"""Numbers, shapes and names as text: one rule for each, used by every table and line."""
+"""Numbers, shapes and names as text: one rule for each, for all tables and sentences."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from rich.cells import cell_len
 
 from hookscope.files.escapes import visible as visible
 
-UNITS = ("K", "M", "G", "T", "P", "E")  # each a thousand of the one before
+UNITS = ("K", "M", "G", "T", "P", "E")  # each is 1000 of the unit before
 DIGITS = 4  # significant digits on a terminal
-PLAIN_DIGITS = 9  # in a pipe: as many as tell any two float32 values apart
+PIPE_DIGITS = 9  # in a pipe: two different float32 values differ in these digits
 
 
 def number_text(value: float | int | None, digits: int = DIGITS) -> str:
     """Return ``value`` to ``digits`` significant digits; an ``int`` as it is up to seven digits.
 
     Example:
-        >>> real(0.5), real(-1234.56), real(1.5e-7), real(3), real(None)
-        ('0.5000', '-1235', '1.500e-07', '3', '-')
+        >>> number_text(0.5), number_text(-1234.56), number_text(1.5e-7)
+        ('0.5000', '-1235', '1.500e-07')
+        >>> number_text(3), number_text(None)
+        ('3', '-')
     """
     if value is None:
         return "-"
@@ -38,21 +40,21 @@ def full_text(value: float | int | None) -> str:
     """Return ``value`` for a pipe: integers exactly, other numbers to nine significant digits.
 
     Example:
-        >>> full(1 / 3), full(2**63 - 1), full(None)
+        >>> full_text(1 / 3), full_text(2**63 - 1), full_text(None)
         ('0.333333333', '9223372036854775807', '-')
     """
     if isinstance(value, int):
         return str(int(value))
     if value is None or not math.isfinite(value):
         return number_text(value)
-    return f"{value:.{PLAIN_DIGITS}g}" if value else "0"
+    return f"{value:.{PIPE_DIGITS}g}" if value else "0"
 
 
 def count_text(number: int) -> str:
-    """Return ``number`` with separators.
+    """Return ``number`` with commas between thousands.
 
     Example:
-        >>> count(11689512)
+        >>> count_text(11689512)
         '11,689,512'
     """
     return f"{number:,}"
@@ -62,8 +64,8 @@ def short_count_text(number: int) -> str:
     """Return ``number`` to three significant digits, with K, M, G, T, P or E from 1000 up.
 
     Example:
-        >>> short_count_text(11689512), short_count_text(9408), short_count_text(999999), short_count_text(64)
-        ('11.7M', '9.41K', '1.00M', '64')
+        >>> [short_count_text(number) for number in (11689512, 9408, 999999, 64)]
+        ['11.7M', '9.41K', '1.00M', '64']
     """
     value, *units = float(number), "", *UNITS
     for unit in units:
@@ -77,7 +79,7 @@ def bytes_text(number: int) -> str:
     """Return a number of bytes in SI units (1 MB is 1,000,000 bytes).
 
     Example:
-        >>> size(46796608), size(512)
+        >>> bytes_text(46796608), bytes_text(512)
         ('46.8 MB', '512 bytes')
     """
     short = short_count_text(number)
@@ -87,7 +89,7 @@ def bytes_text(number: int) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Return a share from 0 to 1 as per cent; 0% and 100% mean none and all.
+    """Return a share from 0 to 1 as a percentage; 0% and 100% are exact.
 
     Example:
         >>> percent_text(0.5), percent_text(0.0), percent_text(1e-6), percent_text(0.99999)
@@ -104,7 +106,7 @@ def shape_text(shape: Iterable[int]) -> str:
     """Return a shape as ``1x64x56x56``; a tensor of no dimensions is ``scalar``.
 
     Example:
-        >>> shape_label((1, 64, 56, 56)), shape_label(())
+        >>> shape_text((1, 64, 56, 56)), shape_text(())
         ('1x64x56x56', 'scalar')
     """
     return "x".join(str(n) for n in shape) or "scalar"
@@ -116,7 +118,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """Cut ``text`` into pieces of at most ``width`` terminal cells; joined they are ``text`` again.
+    """Cut ``text`` into pieces of at most ``width`` terminal cells.
 
     Example:
         >>> fold("features.denseblock1", 12)
@@ -135,9 +137,9 @@ def fold(text: str, width: int) -> list[str]:
 
 
 def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Break a sentence at spaces into lines of at most ``width`` cells, the later ones indented.
+    """Break a sentence at spaces into lines of at most ``width`` cells; later lines are indented.
 
-    A word is folded only where it is wider than a whole line.
+    A word is cut only if it is wider than a whole line.
     """
     lines: list[str] = []
     line = ""

@@ -1,4 +1,4 @@
-"""What came of a gradient check: where backward and numbers part, and the verdict."""
+"""A gradient check as text: where backward and numerical gradients differ, and the verdict."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -33,57 +34,58 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def gradcheck_lines(result: GradCheck, width: int | None, ascii: bool = False) -> list[Text]:
+def gradcheck_lines(result: GradCheck, options: TextOptions) -> list[Text]:
     """Return the table and the verdict.
 
-    A row is an entry of a Jacobian: of each pair of input and output the one with the largest
-    difference, and where the two part, the five that part farthest.
+    A row is an entry of a Jacobian. Each pair of input and output has one row, for the largest
+    difference; a pair with wrong entries has up to five, for the largest differences.
 
     Args:
         result: the check.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        options: where the lines are printed.
     """
-    rows = [_row(c, entry, first) for c in result.comparisons for first, entry in _entries(c)]
-    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
-    told = _verdict(result, width, ascii)
+    rows = [
+        _row(comparison, derivative, first=i == 0)
+        for comparison in result.comparisons
+        for i, derivative in enumerate(comparison.farthest)
+    ]
+    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    verdict = _verdict(result, options)
     if result.unvaried:
-        told += sentence(
-            f"Not varied, and so not checked: {result.unvaried}.", width, ascii, NOTICE_STYLE
-        )
-    return join_blocks(table, told, width=width)
-
-
-def _entries(comparison: GradientComparison) -> list[tuple[bool, Derivative]]:
-    return [(number == 0, entry) for number, entry in enumerate(comparison.farthest)]
+        text = f"Not varied, and so not checked: {result.unvaried}."
+        verdict += sentence(text, options, NOTICE_STYLE)
+    return join_blocks(table, verdict, options=options)
 
 
 def _row(comparison: GradientComparison, entry: Derivative, first: bool) -> Row:
-    told = [f"{count_text(comparison.wrong)} of {count_text(comparison.compared)} differ"]
-    if not comparison.wrong:
-        told = [f"{count_text(comparison.compared)} agree"]
-    told += [comparison.note] if comparison.note else []
+    compared = count_text(comparison.compared)
+    notes = [f"{compared} agree"]
+    if comparison.wrong:
+        notes = [f"{count_text(comparison.wrong)} of {compared} differ"]
+    notes += [comparison.note] if comparison.note else []
     cells = (
         Cell(f"{comparison.input} ({shape_text(comparison.input_shape)})"),
-        Cell(_index(entry.input_index)),
+        Cell(_index_text(entry.input_index)),
         Cell(f"{comparison.output} ({shape_text(comparison.output_shape)})"),
-        Cell(_index(entry.output_index)),
+        Cell(_index_text(entry.output_index)),
         *map(number_cell, (entry.analytical, entry.numerical, entry.difference)),
     )
-    note = Cell("; ".join(told), style=ALERT_STYLE if comparison.wrong else "") if first else Cell()
+    note = (
+        Cell("; ".join(notes), style=ALERT_STYLE if comparison.wrong else "") if first else Cell()
+    )
     return Row(cells, note)
 
 
-def _verdict(result: GradCheck, width: int | None, ascii: bool) -> list[Text]:
+def _verdict(result: GradCheck, options: TextOptions) -> list[Text]:
     compared = sum(c.compared for c in result.comparisons)
     wrong = sum(c.wrong for c in result.comparisons)
-    how = f"eps {result.eps:g}, atol {result.atol:g}, rtol {result.rtol:g}"
+    settings = f"eps {result.eps:g}, atol {result.atol:g}, rtol {result.rtol:g}"
     if result.ok:
         text = f"The backward agrees with numerical gradients: {plural(compared, 'derivative')}"
-        return sentence(f"{text}, {how}.", width, ascii, "green")
+        return sentence(f"{text}, {settings}.", options, "green")
     text = f"The backward is wrong: {count_text(wrong)} of {plural(compared, 'derivative')} differ"
-    return sentence(f"{text} from numerical ones, {how}.", width, ascii, ALERT_STYLE)
+    return sentence(f"{text} from numerical ones, {settings}.", options, ALERT_STYLE)
 
 
-def _index(index: tuple[int, ...]) -> str:
+def _index_text(index: tuple[int, ...]) -> str:
     return ",".join(map(str, index)) or "-"

@@ -1,4 +1,4 @@
-"""The summary of gradients: the loss, the table of gradient flow, the coverage."""
+"""Gradients as text: the loss, the table of gradients, coverage."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -43,9 +44,7 @@ from hookscope.views.text.text_table import (
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
 COLUMNS = (*ORIGIN_COLUMNS, *(Column(title, SHORT.get(title), right=True) for title in NUMBERS))
-
-MAX_NORMS = 8  # so many of a batch are told on a terminal
-
+MAX_NORMS = 8  # norms of a batch shown on a terminal
 SQUEEZE: tuple[Squeeze, ...] = (
     ("shorten", "mean"),
     ("shorten", "std"),
@@ -55,28 +54,27 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def grads_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
+def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return the whole summary: loss, table, drift, what edits did, verification, coverage.
 
     Args:
         capture: the recorded gradients.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        options: where the lines are printed.
     """
     marks = gradient_marks(capture.records)
-    told = [
-        *(sentence(GRADIENT_LEGEND, width, ascii, "dim") if marks else []),
-        *effect_lines(capture, width, ascii),
-        *verified_lines(capture, width, ascii),
-        *coverage_lines(capture.coverage, width, ascii),
+    notes = [
+        *(sentence(GRADIENT_LEGEND, options, "dim") if marks else []),
+        *effect_lines(capture, options),
+        *verified_lines(capture, options),
+        *coverage_lines(capture.coverage, options),
     ]
-    loss = loss_lines(capture.metadata, width, ascii)
-    drift = drift_lines(capture, width, ascii)
-    top = top_change_lines(capture.metadata, width, ascii)
-    return join_blocks(loss, grads_table(capture, width, ascii), drift, told, top, width=width)
+    loss = loss_lines(capture.metadata, options)
+    drift = drift_lines(capture, options)
+    top = top_change_lines(capture.metadata, options)
+    return join_blocks(loss, grads_table(capture, options), drift, notes, top, options=options)
 
 
-def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
+def loss_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     """Return the loss: its value, and what exactly was computed."""
     loss = metadata.get("loss")
     if not loss:
@@ -87,27 +85,27 @@ def loss_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False)
     ]
     parts += [f"reduction {loss['reduction']}"] if loss.get("reduction") else []
     parts += [f"target {loss['target']}"] if loss.get("target") else []
-    lines = sentence("; ".join(parts), width, ascii, "bold")
+    lines = sentence("; ".join(parts), options, "bold")
     penalty = metadata.get("penalty")
-    return [*lines, *_penalty_lines(penalty, width, ascii)] if penalty else lines
+    return [*lines, *_penalty_lines(penalty, options)] if penalty else lines
 
 
-def _penalty_lines(penalty: dict[str, Any], width: int | None, ascii: bool) -> list[Text]:
-    """The penalty, and the norms it is made of: on a terminal the first few of them."""
+def _penalty_lines(penalty: dict[str, Any], options: TextOptions) -> list[Text]:
+    """The penalty and the norms that it is computed from; on a terminal the first few norms."""
     norms = [number_text(parse_number(norm)) for norm in penalty["norms"]]
-    shown = norms if width is None else norms[:MAX_NORMS]
+    shown = norms if options.width is None else norms[:MAX_NORMS]
     more = f" and {len(norms) - len(shown)} more" if len(norms) > len(shown) else ""
-    told = [
+    parts = [
         f"Penalty {penalty['name']} = {number_text(parse_number(penalty['value']), 6)}",
         f"formula {penalty['formula']}",
         f"norms {', '.join(shown)}{more}",
         "the gradients below are the penalty's",
     ]
-    return sentence("; ".join(told), width, ascii, "bold")
+    return sentence("; ".join(parts), options, "bold")
 
 
-def grads_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return one row for each gradient in recorded order, then those that do not exist, and why."""
+def grads_table(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return one row for each gradient in recorded order, then the missing ones with a reason."""
     marks = gradient_marks(capture.records)
     devices = device_notes(capture.records)
     rows = [
@@ -119,14 +117,15 @@ def grads_table(capture: Recording, width: int | None, ascii: bool = False) -> l
         for record in capture.records
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 
 
-def _row(record: Record, mark: str, told: tuple[str, ...]) -> Row:
+def _row(record: Record, mark: str, notices: tuple[str, ...]) -> Row:
     stats = record.stats
     values = (stats.norm if stats.absmax is not None else None, stats.absmax, stats.mean, stats.std)
     ratio = number_cell(record.ratio) if record.kind == PARAM_GRAD else Cell()
-    loud = [word for word in (nonfinite_note(stats), mark) if word and word != VANISHING]
-    quiet = [word for word in (*told, mark if mark == VANISHING else "") if word]
-    note = note_cell(record, ", ".join(loud), ", ".join(quiet))
+    vanishing = mark == VANISHING
+    alerts = filter(None, (nonfinite_note(stats), "" if vanishing else mark))
+    notices = tuple(filter(None, (*notices, mark if vanishing else "")))
+    note = note_cell(record, ", ".join(alerts), ", ".join(notices))
     return Row((*origin_cells(record), *map(number_cell, values), ratio), note)

@@ -1,4 +1,4 @@
-"""The list of models that can be named."""
+"""The models that can be named, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from rich.text import Text
 
 from hookscope.specs.catalog import ModelInfo
 from hookscope.views.text.formats import count_text, plural, short_count_text
-from hookscope.views.text.text_table import Cell, Column, Row, Squeeze, Table, sentence, table_lines
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    sentence,
+    table_lines,
+)
 
 COLUMNS = (
     Column("model"),
@@ -26,33 +35,30 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def models_lines(models: Sequence[ModelInfo], width: int | None, ascii: bool = False) -> list[Text]:
+def models_lines(models: Sequence[ModelInfo], options: TextOptions) -> list[Text]:
     """Return one row for each model, and how many there are.
 
     Args:
         models: the models to list.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        options: where the lines are printed.
     """
     rows = tuple(
         Row(
             (
                 Cell(model.name),
                 Cell(model.task, style="cyan"),
-                _parameters(model.parameters),
+                _parameters_cell(model.parameters),
                 Cell(model.input),
                 Cell(" ".join(model.weights), full=",".join(model.weights)),
             )
         )
         for model in models
     )
-    lines = table_lines(Table(COLUMNS, rows, SQUEEZE, note=""), width, ascii)
-    return [*lines, *sentence(f"{plural(len(models), 'model')}.", width, ascii, "bold")]
+    lines = table_lines(Table(COLUMNS, rows, SQUEEZE, note=""), options)
+    return [*lines, *sentence(f"{plural(len(models), 'model')}.", options, "bold")]
 
 
-def _parameters(number: int | None) -> Cell:
-    return (
-        Cell("-")
-        if number is None
-        else Cell(count_text(number), short_count_text(number), str(number))
-    )
+def _parameters_cell(number: int | None) -> Cell:
+    if number is None:
+        return Cell("-")
+    return Cell(count_text(number), short_count_text(number), str(number))

@@ -1,4 +1,4 @@
-"""Tensors of a file, one by one: statistics, a histogram, the largest entries; and provenance."""
+"""One tensor of a file as text: statistics, a histogram, the largest entries; and provenance."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -36,107 +37,102 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("shorten", title) for title in NUMBERS),
     *(("drop", title) for title in ("type", "dtype", "norm", "std", "note", "zeros", "mean")),
 )
-MAX_BAR_WIDTH = 40  # cells of the longest bar, where there is room
-WIDTH_BEFORE_BARS = 40  # cells that stand before the bars
+MAX_BAR_WIDTH = 40  # cells of the longest bar, if the terminal is wide enough
+WIDTH_BEFORE_BARS = 40  # cells of the columns before the bars
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def tensor_lines(look: TensorView, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return what a tensor holds: statistics, histogram, largest entries, what is not finite.
+def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
+    """Return what a tensor holds: statistics, histogram, largest and non-finite entries.
 
     Args:
-        look: the tensor, or a part of it.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        view: the tensor, or a part of it.
+        options: where the lines are printed.
     """
     return join_blocks(
-        _stats_table(look, width, ascii),
-        histogram_table(look.histogram, width, ascii) if look.histogram else [],
-        _largest_table(look, width, ascii) if look.largest else [],
-        _nonfinite_lines(look, width, ascii),
-        width=width,
+        _stats_table(view, options),
+        histogram_table(view.histogram, options) if view.histogram else [],
+        _largest_table(view, options) if view.largest else [],
+        _nonfinite_lines(view, options),
+        options=options,
     )
 
 
-def _stats_table(look: TensorView, width: int | None, ascii: bool) -> list[Text]:
-    stats = look.stats
+def _stats_table(view: TensorView, options: TextOptions) -> list[Text]:
+    stats = view.stats
     zeros = Cell(percent_text(stats.zero_share), full=full_text(stats.zero_share))
     cells = (
-        Cell(f"{look.record.key}{look.part}"),
-        Cell(look.record.type, style="cyan"),
-        Cell(shape_text(look.shape)),
-        Cell(look.record.dtype),
+        Cell(f"{view.record.key}{view.part}"),
+        Cell(view.record.type, style="cyan"),
+        Cell(shape_text(view.shape)),
+        Cell(view.record.dtype),
         *map(number_cell, (stats.mean, stats.std, stats.min, stats.max, stats.norm)),
         zeros if stats.numel else Cell("-"),
     )
     note = Cell(nonfinite_note(stats) or ("" if stats.numel else "empty"), style=ALERT_STYLE)
-    return table_lines(Table(COLUMNS, (Row(cells, note),), SQUEEZE), width, ascii)
+    return table_lines(Table(COLUMNS, (Row(cells, note),), SQUEEZE), options)
 
 
-def histogram_table(bins: tuple[Bin, ...], width: int | None, ascii: bool) -> list[Text]:
-    """Return a row for each bin; on a terminal with a bar as long as its count is large."""
-    most = max(one.count for one in bins)
-    room = max(min(MAX_BAR_WIDTH, (width or 0) - WIDTH_BEFORE_BARS), 6)
+def histogram_table(bins: tuple[Bin, ...], options: TextOptions) -> list[Text]:
+    """Return a row for each bin; on a terminal with a bar in proportion to its count."""
+    largest = max(bin.count for bin in bins)
+    room = max(min(MAX_BAR_WIDTH, (options.width or 0) - WIDTH_BEFORE_BARS), 6)
     rows = [
         Row(
             (
-                Cell(number_text(one.low), full=full_text(one.low)),
-                Cell(number_text(one.high), full=full_text(one.high)),
-                Cell(count_text(one.count), full=str(one.count)),
-                Cell(_bar(one.count / most * room, ascii), style="cyan"),
+                Cell(number_text(bin.low), full=full_text(bin.low)),
+                Cell(number_text(bin.high), full=full_text(bin.high)),
+                Cell(count_text(bin.count), full=str(bin.count)),
+                Cell(_bar(bin.count / largest * room, options.ascii), style="cyan"),
             )
         )
-        for one in bins
+        for bin in bins
     ]
     columns = [Column("from"), Column("to", right=True), Column("entries", right=True)]
-    if width is None:  # the counts are there in full, and nothing is drawn
+    if options.width is None:  # numbers only, no bars
         rows = [Row(row.cells[:3]) for row in rows]
     else:
         columns.append(Column("histogram"))
     squeeze: tuple[Squeeze, ...] = (("drop", "to"), ("drop", "entries"))
-    return table_lines(Table(tuple(columns), tuple(rows), squeeze, note=""), width, ascii)
+    return table_lines(Table(tuple(columns), tuple(rows), squeeze, note=""), options)
 
 
 def _bar(cells: float, ascii: bool) -> str:
-    """A bar of so many cells; whatever there is gets an eighth of one."""
+    """A bar of so many cells, at least an eighth of a cell if it is not zero."""
     if ascii:
         return "#" * max(round(cells), cells > 0)
     eighths = max(round(cells * 8), cells > 0)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
-def _largest_table(look: TensorView, width: int | None, ascii: bool) -> list[Text]:
+def _largest_table(view: TensorView, options: TextOptions) -> list[Text]:
     rows = [
         Row((Cell(f"[{','.join(map(str, entry.index))}]"), number_cell(entry.value)))
-        for entry in look.largest
+        for entry in view.largest
     ]
     columns = (Column("largest entries"), Column("value", right=True))
-    return table_lines(Table(columns, tuple(rows), note=""), width, ascii)
+    return table_lines(Table(columns, tuple(rows), note=""), options)
 
 
-def _nonfinite_lines(look: TensorView, width: int | None, ascii: bool) -> list[Text]:
+def _nonfinite_lines(view: TensorView, options: TextOptions) -> list[Text]:
     lines: list[Text] = []
-    named = ((look.stats.nan, "NaN", look.first_nan), (look.stats.inf, "infinite", look.first_inf))
-    for number, what, first in named:
+    kinds = ((view.stats.nan, "NaN", view.first_nan), (view.stats.inf, "infinite", view.first_inf))
+    for number, kind, first in kinds:
         if first is not None:
-            where = f"the first at [{','.join(map(str, first))}]"
-            entries = "entry" if number == 1 else "entries"
-            lines += sentence(
-                f"{count_text(number)} {what} {entries}, {where}.", width, ascii, ALERT_STYLE
-            )
+            entries = f"{count_text(number)} {kind} {'entry' if number == 1 else 'entries'}"
+            text = f"{entries}, the first at [{','.join(map(str, first))}]."
+            lines += sentence(text, options, ALERT_STYLE)
     return lines
 
 
-def provenance_lines(
-    metadata: dict[str, Any], width: int | None, ascii: bool = False
-) -> list[Text]:
-    """Return where something came from, one line for each fact of its metadata."""
+def provenance_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return where a result came from: one line for each value of its metadata."""
     rows = [Row((Cell(name), Cell(text))) for name, text in _facts(metadata, "")]
     table = Table((Column("provenance"), Column("value")), tuple(rows), note="")
-    if width is None:
-        return table_lines(table, None, ascii)
-    told = [sentence(f"{row.cells[0].text}: {row.cells[1].text}", width, ascii) for row in rows]
-    return [line for lines in told for line in lines]
+    if options.width is None:
+        return table_lines(table, options)
+    texts = [f"{row.cells[0].text}: {row.cells[1].text}" for row in rows]
+    return [line for text in texts for line in sentence(text, options)]
 
 
 def _facts(value: Any, name: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The summary of an optimizer's step: the loss, the optimizer, one row for each parameter."""
+"""An optimizer's step as text: the loss, the optimizer, one row for each parameter."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -34,9 +35,9 @@ COLUMNS = (
     Column("layer"),
     Column("type"),
     Column("parameter", "param"),
-    Column("call", right=True, dull=True),
+    Column("call", right=True, optional=True),
     Column("shape"),
-    Column("dtype", dull=True),
+    Column("dtype", optional=True),
     Column("gradient", "grad", right=True),
     Column("update", right=True),
     Column("weight", right=True),
@@ -50,38 +51,37 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def step_lines(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
+def step_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return the whole summary: loss, optimizer, table, drift, what edits did, coverage.
 
     Args:
         capture: gradients and updates.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        options: where the lines are printed.
     """
-    head = loss_lines(capture.metadata, width, ascii)
-    head += optimizer_lines(capture.metadata, width, ascii)
-    told = effect_lines(capture, width, ascii) + coverage_lines(capture.coverage, width, ascii)
-    drift = drift_lines(capture, width, ascii)
-    top = top_change_lines(capture.metadata, width, ascii)
-    return join_blocks(head, step_table(capture, width, ascii), drift, told, top, width=width)
+    head = loss_lines(capture.metadata, options)
+    head += optimizer_lines(capture.metadata, options)
+    notes = effect_lines(capture, options) + coverage_lines(capture.coverage, options)
+    drift = drift_lines(capture, options)
+    top = top_change_lines(capture.metadata, options)
+    return join_blocks(head, step_table(capture, options), drift, notes, top, options=options)
 
 
-def optimizer_lines(metadata: dict[str, Any], width: int | None, ascii: bool = False) -> list[Text]:
+def optimizer_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     """Return the optimizer and its arguments, if there was a step."""
     optimizer = metadata.get("optimizer")
     if not optimizer:
         return []
-    # A file keeps no order of arguments, and must show the same line: the rate, then by name.
+    # A file does not keep the order of arguments: the learning rate comes first, then by name.
     named = sorted(optimizer["arguments"].items(), key=lambda item: (item[0] != "lr", item[0]))
     settings = ", ".join(f"{name}={value}" for name, value in named if value is not None)
-    return sentence(f"Optimizer {optimizer['class']}: {settings}", width, ascii, "bold")
+    return sentence(f"Optimizer {optimizer['class']}: {settings}", options, "bold")
 
 
-def step_table(capture: Recording, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return one row for each parameter in the order of its gradient, then what has none.
+def step_table(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return one row for each parameter in the order of its gradient, then those without one.
 
     The numbers are Euclidean norms: of the gradient, of the update, of the weight before the step.
-    Gradients that were edited on their way, and what hooks emitted, have rows with a norm alone.
+    Rows of edited gradients and of emitted tensors have one norm only.
     """
     updates = {
         (r.module, r.what.removesuffix(".update"), r.call): r
@@ -94,7 +94,7 @@ def step_table(capture: Recording, width: int | None, ascii: bool = False) -> li
         if r.kind != PARAM_UPDATE
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), width, ascii)
+    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 
 
 def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row:
@@ -108,8 +108,8 @@ def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row
     )
     numbers = [number_cell(record.stats.norm), Cell(), Cell(), Cell()]
     if update:
-        ratio = (update.stats.norm, record.weight_norm, update.ratio)
-        numbers[1:] = [number_cell(value) for value in ratio]
-    loud = [word for one in (record, update) if one and (word := nonfinite_note(one.stats))]
-    note = note_cell(record, ", ".join(loud[:1]), edit_note(record, metadata))
+        values = (update.stats.norm, record.weight_norm, update.ratio)
+        numbers[1:] = [number_cell(value) for value in values]
+    alert = nonfinite_note(record.stats) or (nonfinite_note(update.stats) if update else "")
+    note = note_cell(record, alert, edit_note(record, metadata))
     return Row((*cells, *numbers), note)

@@ -1,7 +1,7 @@
-"""Feature maps in the terminal itself: half blocks in colour, or shades in ASCII.
+"""Feature maps in the terminal: half blocks in colour, or shades in ASCII.
 
-A cell of a terminal is about twice as high as it is wide. The upper half block has two colours, so
-that a cell shows two values that are about square.
+A cell of a terminal is about twice as high as wide. An upper half block has two colours, so each
+cell shows two values, and each value is about square.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rich.text import Text
 from hookscope.views.images.colors import ColorScale, color_scale
 from hookscope.views.images.feature_maps import FeatureMaps, resize_maps
 from hookscope.views.text.formats import count_text, number_text, shape_text, visible
-from hookscope.views.text.text_table import sentence
+from hookscope.views.text.text_table import TextOptions, sentence
 
 GAP = 1  # cells between two maps
-MIN_MAP_WIDTH = 8  # cells: rather than narrower, the maps run past the window's end
+MIN_MAP_WIDTH = 8  # cells; maps that need more room than the window are cut off by it
 SHADES = " .:-=+*#%@"
 NAN, INFINITE = "?", "!"
-LEGEND_WIDTH = 16  # cells of the bar with all colours
+LEGEND_WIDTH = 16  # cells of the bar of colours
 
 
 def map_lines(
@@ -39,45 +39,44 @@ def map_lines(
     Args:
         maps: the maps.
         window: columns and lines.
-        colored: draw in colours (24 bits each), in place of shades in ASCII.
-        each: one scale for each map, in place of one for all.
-        ascii: write what lies outside ASCII in names as an escape.
+        colored: draw in 24-bit colours; otherwise in shades of ASCII.
+        each: one scale for each map; otherwise one for all.
+        ascii: write characters outside ASCII in names as escapes.
     """
     width, lines = window
+    options = TextOptions(width, ascii)
     number, high, wide = maps.values.shape
     label = max((len(str(channel)) for channel in maps.channels), default=0)
-    # The scale is that of the tensor's own values; what is drawn are means of them.
-    scales = (
-        [color_scale(one) for one in maps.values] if each else [color_scale(maps.values)] * number
-    )
-    legend = _legend(maps, scales, each, colored, width, ascii)
-    head = _head(maps, (lines, width), colored, width, ascii)
+    # The scale is that of the values before they are averaged.
+    scales = list(map(color_scale, maps.values)) if each else [color_scale(maps.values)] * number
+    legend = _legend(maps, scales, each, colored, options)
+    head = _head(maps, (lines, width), colored, options)
     left = lines - len(head) - len(legend) - 1  # for the prompt
     across, rows, columns = fit_maps(number, high, wide, width, left, label)
     rows = rows if colored else math.ceil(rows / 2)
-    told = _head(maps, (rows, columns), colored, width, ascii)
+    printed = _head(maps, (rows, columns), colored, options)
     shrunk = resize_maps(maps.values, rows, columns)
     drawn = [
-        _blocks(one, scale) if colored else _shades(one, scale)
-        for one, scale in zip(shrunk, scales, strict=True)
+        _blocks(values, scale) if colored else _shades(values, scale)
+        for values, scale in zip(shrunk, scales, strict=True)
     ]
     for start in range(0, number, across):
         if maps.channels:
-            told.append(_labels(maps.channels[start : start + across], columns))
+            printed.append(_labels(maps.channels[start : start + across], columns))
         for parts in zip(*drawn[start : start + across], strict=True):
             line = Text(" " * GAP).join(parts)
             line.rstrip()
-            told.append(line)
-    return told + legend
+            printed.append(line)
+    return printed + legend
 
 
 def fit_maps(
     number: int, high: int, wide: int, width: int, lines: int, label: int
 ) -> tuple[int, int, int]:
-    """Return how many maps stand side by side, and the rows and columns of each.
+    """Return how many maps are side by side, and the rows and columns of each.
 
-    Two rows take one line. The sides of a map keep their proportion, and an enlarged one is so many
-    times as large as a whole number says; of all ways to fill the window, the largest is taken.
+    Two rows take one line. A map keeps its aspect ratio, and is enlarged by a whole number only. Of
+    all ways to fill the window, the one with the largest maps is taken.
 
     Args:
         number: how many maps there are.
@@ -85,10 +84,10 @@ def fit_maps(
         wide: columns of each.
         width: cells of the window.
         lines: lines of the window.
-        label: cells of the widest name above a map; 0 where they have none.
+        label: cells of the widest name above a map; 0 without names.
 
     Example:
-        >>> fit(16, 56, 56, 80, 24, 2)
+        >>> fit_maps(16, 56, 56, 80, 24, 2)
         (6, 12, 12)
     """
     scale = 0.0
@@ -105,20 +104,20 @@ def fit_maps(
 
 
 def _head(
-    maps: FeatureMaps, size: tuple[int, int], colored: bool, width: int, ascii: bool
+    maps: FeatureMaps, size: tuple[int, int], colored: bool, options: TextOptions
 ) -> list[Text]:
-    """The tensor's name, what is drawn of it, and at which size if that is not its own."""
-    told = [f"{maps.record.type} {shape_text(maps.record.shape)} {maps.record.dtype}"]
+    """The tensor's name, the part that is drawn, and its size if it is not the original size."""
+    parts = [f"{maps.record.type} {shape_text(maps.record.shape)} {maps.record.dtype}"]
     if maps.channels:
-        told.append(f"{count_text(len(maps.channels))} of {count_text(maps.total)} {maps.noun}")
+        parts.append(f"{count_text(len(maps.channels))} of {count_text(maps.total)} {maps.noun}")
     elif len(maps.record.shape) == 3 and not maps.part:
-        told.append("rows are the first dimension of a sample, columns the second")
-    told += filter(None, (*maps.single, maps.note))
+        parts.append("rows are the first dimension of a sample, columns the second")
+    parts += filter(None, (*maps.single, maps.note))
     own, drawn = shape_text(maps.values.shape[1:]), shape_text(size)
-    told.append(own if drawn == own else f"{own} drawn as {drawn}{' characters' * (not colored)}")
+    parts.append(own if drawn == own else f"{own} drawn as {drawn}{' characters' * (not colored)}")
     return [
-        Text(visible(f"{maps.record.key}{maps.part}", ascii), "bold"),
-        *sentence(f"{'; '.join(told)}.", width, ascii),
+        Text(visible(f"{maps.record.key}{maps.part}", options.ascii), "bold"),
+        *sentence(f"{'; '.join(parts)}.", options),
     ]
 
 
@@ -145,25 +144,25 @@ def _rgb(color: Any) -> Color | None:
 
 
 def _shades(values: NDArray[np.float64], scale: ColorScale) -> list[Text]:
-    """A map in characters, one row a line, the denser the larger the value."""
-    place = np.nan_to_num(scale.position(values)) * (len(SHADES) - 1)
-    characters = np.array(list(SHADES))[np.rint(place).astype(int)]
+    """A map in characters, one row a line; a larger value has a denser character."""
+    position = np.nan_to_num(scale.position(values)) * (len(SHADES) - 1)
+    characters = np.array(list(SHADES))[np.rint(position).astype(int)]
     characters[np.isinf(values)] = INFINITE
     characters[np.isnan(values)] = NAN
     return [Text("".join(row)) for row in characters]
 
 
 def _legend(
-    maps: FeatureMaps, scales: list[ColorScale], each: bool, colored: bool, width: int, ascii: bool
+    maps: FeatureMaps, scales: list[ColorScale], each: bool, colored: bool, options: TextOptions
 ) -> list[Text]:
-    """The scale from its least to its most; where each map has its own, the ends of each."""
+    """The scale from its lowest to its highest value; with a scale for each map, their ends."""
     if each:
         names = maps.channels or (0,)
         ends = [
             f"{n}: {number_text(s.low)} to {number_text(s.high)}"
             for n, s in zip(names, scales, strict=True)
         ]
-        lines = sentence(f"Scales: {'; '.join(ends)}.", width, ascii)
+        lines = sentence(f"Scales: {'; '.join(ends)}.", options)
     else:
         low, high = scales[0].low, scales[0].high
         colors = scales[0].paint(np.linspace(low, high, LEGEND_WIDTH))
@@ -173,11 +172,11 @@ def _legend(
         lines = [Text.assemble(f"{number_text(low)} ", bar, f" {number_text(high)}")]
     if np.isfinite(maps.values).all():
         return lines
-    odd = Text(f"{NAN} NaN  {INFINITE} infinite")
+    key = Text(f"{NAN} NaN  {INFINITE} infinite")
     if colored:
         nan, inf = scales[0].paint(np.array([np.nan, np.inf]))
-        odd = Text.assemble(
+        key = Text.assemble(
             *(("█", Style(color=_rgb(nan))), " NaN  "),
             *(("█", Style(color=_rgb(inf))), " infinite"),
         )
-    return [*lines, odd]
+    return [*lines, key]

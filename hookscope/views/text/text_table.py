@@ -1,4 +1,10 @@
-"""The one table value: every table is built as this, and lowered to a terminal or a pipe after."""
+"""Tables and sentences as lines: for a terminal of some width, or for a pipe.
+
+Every table of every command is built as a ``Table`` first. A pipe gets every column, full values
+and one record a line. On a terminal columns are dropped in a fixed order until the rest fit. Names
+are never cut: a name that is wider than its column is printed on lines of its own, and the values
+of its row on the line below.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,35 @@ from rich.text import Text
 
 from hookscope.views.text.formats import fold, visible, wrap
 
+MAX_PADDED_WIDTH = 100  # in a pipe, a wider cell moves its own line only, not all other lines
+GAP = "  "
+NAME_SHARE = 0.4  # of the width: room for names before other columns are dropped
+INLINE_NOTE = 18  # a note up to this width keeps room beside the columns
+NOTE_INDEX = -1  # the notes, where columns are numbered
+MIN_TEXT_WIDTH = 12  # cells needed beside the guides; with less room, no guides are drawn
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How a result is printed.
+
+    Attributes:
+        width: columns of the terminal; None for a pipe or a file.
+        ascii: write every character outside ASCII as an escape.
+        verbose: print details that are left out otherwise.
+    """
+
+    width: int | None = None
+    ascii: bool = False
+    verbose: bool = False
+
+
+PIPE = TextOptions()
+
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: ``text`` on a terminal, ``short`` where that is too wide, ``full`` in a pipe."""
+    """One cell: ``text`` on a terminal, ``short`` on a narrow one, ``full`` in a pipe."""
 
     text: str = ""
     short: str | None = None
@@ -24,27 +55,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's titles and side. A ``dull`` one is the first to go if all its cells are equal."""
+    """A column: its title, also in short, and its alignment.
+
+    An ``optional`` column is dropped first on a narrow terminal if all its cells are equal.
+    """
 
     title: str
     short: str | None = None
     right: bool = False
-    dull: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
-    """Cells in the order of the columns, the name first, and a note that no width drops.
+    """Cells in the order of the columns, the name first, and a note that is printed at any width.
 
-    ``gone`` rows have no values, so on a terminal the note stands in place of their empty cells.
-    ``guide`` is drawn before the name on a terminal, ``hang`` before whatever continues the row.
+    A ``missing`` row has no values: on a terminal its note takes the place of the empty cells.
+    ``guide`` is drawn before the name on a terminal, ``continuation`` before further lines of the
+    row.
     """
 
     cells: tuple[Cell, ...]
     note: Cell = field(default_factory=Cell)
     guide: str = ""
-    hang: str = ""
-    gone: bool = False
+    continuation: str = ""
+    missing: bool = False
 
 
 Squeeze = tuple[Literal["drop", "shorten"], str]
@@ -52,10 +87,10 @@ Squeeze = tuple[Literal["drop", "shorten"], str]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows, and the order in which columns (by title) yield when there is little room.
+    """Columns, rows, and the steps that make the table narrower, by the titles of columns.
 
-    ``note`` titles the notes in a pipe, where they are the last column; empty where there are none.
-    To drop the notes on a terminal is to write them under their rows.
+    ``note`` is the title of the notes, which are the last column in a pipe; empty for a table
+    without notes. If notes are dropped on a terminal, they are printed below their rows.
     """
 
     columns: tuple[Column, ...]
@@ -64,57 +99,49 @@ class Table:
     note: str = "note"
 
 
-MAX_PADDED_WIDTH = (
-    100  # a cell wider than this pushes its own line aside, and not all the others too
-)
+def table_lines(table: Table, options: TextOptions) -> list[Text]:
+    """Return a table as lines for a terminal or for a pipe.
 
-
-def table_lines(table: Table, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the table's lines for a terminal of ``width`` cells, or for a pipe (None).
-
-    Args:
-        table: what to show; all its texts are taken literally, never as markup.
-        width: cells of the terminal, None for a stream that is no terminal.
-        ascii: write everything outside ASCII as an escape.
+    All texts of the table are printed literally, never as markup.
     """
-    if width is None:
-        return _pipe_lines(table, ascii)
-    return terminal_lines(table, width, ascii)
+    if options.width is None:
+        return _pipe_lines(table, options.ascii)
+    return _terminal_lines(table, options.width, options.ascii)
 
 
-def sentence(text: str, width: int | None, ascii: bool = False, style: str = "") -> list[Text]:
-    """Return a sentence as lines: wrapped for a terminal of ``width`` cells, one line in a pipe."""
-    shown = visible(text, ascii)
-    return [Text(line, style) for line in ([shown] if width is None else wrap(shown, width))]
+def sentence(text: str, options: TextOptions, style: str = "") -> list[Text]:
+    """Return a sentence as lines: wrapped on a terminal, one line in a pipe."""
+    shown = visible(text, options.ascii)
+    lines = [shown] if options.width is None else wrap(shown, options.width)
+    return [Text(line, style) for line in lines]
 
 
-def join_blocks(*parts: list[Text], width: int | None) -> list[Text]:
-    """Return the parts in one list; on a terminal with an empty line between them."""
+def join_blocks(*blocks: list[Text], options: TextOptions) -> list[Text]:
+    """Return the lines of all blocks; on a terminal with an empty line between two blocks."""
     lines: list[Text] = []
-    for part in filter(None, parts):
-        lines += [Text(), *part] if lines and width is not None else part
+    for block in filter(None, blocks):
+        lines += [Text(), *block] if lines and options.width is not None else block
     return lines
 
 
 def _pipe_lines(table: Table, ascii: bool) -> list[Text]:
-    """All columns, aligned, ``-`` for what is empty, the note as the last column."""
+    """All columns, aligned, ``-`` for an empty cell, the note as the last column."""
     noted = bool(table.note)
-    grid = [
-        [(title, "bold") for title in (*(c.title for c in table.columns), *[table.note] * noted)]
-    ]
+    titles = [*(column.title for column in table.columns), *[table.note] * noted]
+    grid = [[(title, "bold") for title in titles]]
     for row in table.rows:
         cells = (*row.cells, *[row.note] * noted)
         grid.append([(_pipe_text(cell, ascii), cell.style) for cell in cells])
     widths = [
         min(max(cell_len(line[i][0]) for line in grid), MAX_PADDED_WIDTH)
-        for i in range(len(grid[0]))
+        for i in range(len(titles))
     ]
     right = (*(column.right for column in table.columns), *[False] * noted)
     lines = []
     for entries in grid:
         line = Text()
         for (text, style), width, on_right in zip(entries, widths, right, strict=True):
-            append_cell(line, text, width, on_right, style)
+            _append_cell(line, text, width, on_right, style)
         line.rstrip()
         lines.append(line)
     return lines
@@ -124,24 +151,13 @@ def _pipe_text(cell: Cell, ascii: bool) -> str:
     return visible(cell.text if cell.full is None else cell.full, ascii) or "-"
 
 
-GAP = "  "
-
-NAME_SHARE = 0.4  # of the width that names may claim before other columns go
-
-INLINE_NOTE = 18  # notes up to this wide are made room for beside the columns
-
-NOTE_INDEX = -1  # stands for the notes where columns go by their index
-
-MIN_TEXT_WIDTH = 12  # cells that must be left beside the guides, else the guides go
-
-
-def terminal_lines(table: Table, width: int, ascii: bool) -> list[Text]:
+def _terminal_lines(table: Table, width: int, ascii: bool) -> list[Text]:
     """Return the lines of ``table``, none wider than ``width`` cells."""
     fitted = _fit(table, width, ascii)
     return [_header(fitted), *(line for row in table.rows for line in _row_lines(row, fitted))]
 
 
-def append_cell(line: Text, text: str, width: int, right: bool, style: str) -> None:
+def _append_cell(line: Text, text: str, width: int, right: bool, style: str) -> None:
     """Append a cell, padded to ``width``, with a gap before it unless it is the first."""
     if line:
         line.append(GAP)
@@ -155,7 +171,7 @@ def append_cell(line: Text, text: str, width: int, right: bool, style: str) -> N
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Which columns of a table a terminal has room for, and how wide each becomes."""
+    """The columns of a table that fit on a terminal, and their widths."""
 
     titles: tuple[str, ...]
     indexes: tuple[int, ...]
@@ -203,8 +219,8 @@ def _fit(table: Table, width: int, ascii: bool) -> _Fitted:
 
 
 def _note_room(table: Table, ascii: bool) -> int:
-    """Cells to keep free beside the columns; notes that need more go under their rows."""
-    notes = [visible(row.note.text, ascii) for row in table.rows if not row.gone]
+    """Cells to keep free beside the columns; wider notes are printed below their rows."""
+    notes = [visible(row.note.text, ascii) for row in table.rows if not row.missing]
     widths = [cell_len(note) + len(GAP) for note in notes if note]
     return max((width for width in widths if width <= INLINE_NOTE), default=0)
 
@@ -215,10 +231,10 @@ def _distinct_texts(table: Table) -> list[set[str]]:
 
 
 def _squeeze_steps(table: Table) -> Iterator[tuple[str, int]]:
-    """What to give up, in order: dull columns, then as the table lists, then from the right."""
+    """Steps in order: optional columns, the steps of the table, then columns from the right."""
     index = {column.title: i for i, column in enumerate(table.columns)} | {table.note: NOTE_INDEX}
     for i, texts in enumerate(_distinct_texts(table)):
-        if table.columns[i].dull and len(texts - {""}) <= 1:
+        if table.columns[i].optional and len(texts - {""}) <= 1:
             yield "drop", i
     for action, title in table.squeeze:
         if title in index:
@@ -244,7 +260,7 @@ def _column_width(table: Table, i: int, short: bool, ascii: bool) -> int:
 def _header(fitted: _Fitted) -> Text:
     line = Text()
     for title, width, right in zip(fitted.titles, fitted.widths, fitted.right, strict=True):
-        append_cell(line, title, width, right, "bold")
+        _append_cell(line, title, width, right, "bold")
     line.rstrip()
     line.truncate(fitted.width)
     return line
@@ -255,15 +271,15 @@ def _row_lines(row: Row, fitted: _Fitted) -> list[Text]:
     cells = [(row.cells[i], i) for i in fitted.indexes[1:]]
     line = Text().append(row.guide, "dim").append(name, row.cells[0].style)
     lines: list[Text] = []
-    if line.cell_len > fitted.widths[0]:  # the name gets whole lines, the cells the next one
+    if line.cell_len > fitted.widths[0]:  # the name on its own lines, the cells on the next line
         lines = _folded_name(row, name, fitted.width)
-        line = Text().append(row.hang, "dim")
+        line = Text().append(row.continuation, "dim")
         line.truncate(fitted.widths[0])
     line.append(" " * (fitted.widths[0] - line.cell_len))
-    while row.gone and cells and not fitted.text(*cells[-1]):
+    while row.missing and cells and not fitted.text(*cells[-1]):
         cells.pop()
     for (cell, i), width, right in zip(cells, fitted.widths[1:], fitted.right[1:], strict=False):
-        append_cell(line, fitted.text(cell, i), width, right, cell.style)
+        _append_cell(line, fitted.text(cell, i), width, right, cell.style)
     if not lines or any(fitted.text(*cell) for cell in cells):
         lines.append(line)
     _add_note(lines, row, fitted)
@@ -273,25 +289,26 @@ def _row_lines(row: Row, fitted: _Fitted) -> list[Text]:
 
 
 def _folded_name(row: Row, name: str, width: int) -> list[Text]:
-    """A name wider than its column, on as many lines as it takes."""
-    guide, hang = row.guide, row.hang
-    drawn = max(cell_len(guide), cell_len(hang))
+    """A name that is wider than its column, on several lines."""
+    guide, continuation = row.guide, row.continuation
+    drawn = max(cell_len(guide), cell_len(continuation))
     if width - drawn < MIN_TEXT_WIDTH:
-        guide, hang, drawn = "", "", 0
+        guide, continuation, drawn = "", "", 0
     return [
-        Text().append(hang if n else guide, "dim").append(piece, row.cells[0].style)
+        Text().append(continuation if n else guide, "dim").append(piece, row.cells[0].style)
         for n, piece in enumerate(fold(name, width - drawn))
     ]
 
 
 def _add_note(lines: list[Text], row: Row, fitted: _Fitted) -> None:
-    """Put the note beside the columns where there is room, else under the row."""
+    """Put the note beside the columns if there is room, else below the row."""
     note = visible(row.note.text, fitted.ascii)
     if not note:
         return
     if lines[-1].cell_len + len(GAP) + cell_len(note) <= fitted.width:
         lines[-1].append(GAP).append(note, row.note.style)
         return
-    hang = row.hang if fitted.width - cell_len(row.hang) >= MIN_TEXT_WIDTH else ""
-    for piece in wrap(note, fitted.width - cell_len(hang) - len(GAP), ""):
-        lines.append(Text().append(hang, "dim").append(GAP).append(piece, row.note.style))
+    fits = fitted.width - cell_len(row.continuation) >= MIN_TEXT_WIDTH
+    guide = row.continuation if fits else ""
+    for piece in wrap(note, fitted.width - cell_len(guide) - len(GAP), ""):
+        lines.append(Text().append(guide, "dim").append(GAP).append(piece, row.note.style))

@@ -1,4 +1,4 @@
-"""The summary of a trace: what fired, in order, indented by what it ran within."""
+"""A trace as text: the calls in order, each indented below the module that made it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hookscope.views.text.text_table import (
     Row,
     Squeeze,
     Table,
+    TextOptions,
     join_blocks,
     sentence,
     table_lines,
@@ -28,9 +29,9 @@ from hookscope.views.text.text_table import (
 
 COLUMNS = (
     Column("layer"),
-    Column("pass", dull=True),
+    Column("pass", optional=True),
     Column("type"),
-    Column("call", right=True, dull=True),
+    Column("call", right=True, optional=True),
     Column("shape"),
     Column("bytes", right=True),
     Column("ms", right=True),
@@ -44,21 +45,20 @@ SQUEEZE: tuple[Squeeze, ...] = (
 INDENT = "  "
 
 
-def trace_lines(trace: Trace, width: int | None, ascii: bool = False) -> list[Text]:
-    """Return the whole summary: the loss, what fired, how long it took, coverage.
+def trace_lines(trace: Trace, options: TextOptions) -> list[Text]:
+    """Return the whole summary: the loss, the calls, how long they took, coverage.
 
     Args:
-        trace: what fired.
-        width: cells of the terminal, None for a pipe.
-        ascii: write everything outside ASCII as an escape.
+        trace: the calls.
+        options: where the lines are printed.
     """
     table = Table(COLUMNS, tuple(map(_row, trace.events)), SQUEEZE, note="")
-    told = [
-        *sentence(_totals(trace), width, ascii, "bold"),
-        *coverage_lines(trace.coverage, width, ascii),
+    notes = [
+        *sentence(_totals(trace), options, "bold"),
+        *coverage_lines(trace.coverage, options),
     ]
-    loss = loss_lines(trace.metadata, width, ascii)
-    return join_blocks(loss, table_lines(table, width, ascii), told, width=width)
+    loss = loss_lines(trace.metadata, options)
+    return join_blocks(loss, table_lines(table, options), notes, options=options)
 
 
 def _row(event: TraceEvent) -> Row:
@@ -71,13 +71,13 @@ def _row(event: TraceEvent) -> Row:
         Cell(str(event.call)),
         Cell(" ".join(shapes), full=",".join(shapes)),
         Cell(count_text(event.bytes), short=bytes_text(event.bytes), full=str(event.bytes)),
-        _milliseconds(event.time),
-        _milliseconds(event.own),
+        _milliseconds_cell(event.time),
+        _milliseconds_cell(event.own),
     )
-    return Row(cells, guide=indent, hang=indent)
+    return Row(cells, guide=indent, continuation=indent)
 
 
-def _milliseconds(value: float) -> Cell:
+def _milliseconds_cell(value: float) -> Cell:
     return Cell(f"{value:.3f}", short=number_text(value, 2), full=full_text(round(value, 6)))
 
 
@@ -87,5 +87,5 @@ def _totals(trace: Trace) -> str:
         number = sum(1 for event in trace.events if event.direction == direction)
         if number:
             parts.append(f"{direction} {plural(number, 'call')}, {trace.total(direction):.1f} ms")
-    told = "; ".join(parts) or "no call"
-    return f"Fired: {told} (one run by the wall clock, the hooks' own time taken out)."
+    calls = "; ".join(parts) or "no call"
+    return f"Fired: {calls} (one run by the wall clock, the hooks' own time taken out)."

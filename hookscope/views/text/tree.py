@@ -1,4 +1,4 @@
-"""The module tree as lines: guides and full names on a terminal, one module a line in a pipe."""
+"""A module tree as text: a row for each module, with its type in short form and its size."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from rich.text import Text
 
 from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree
 from hookscope.views.text.formats import bytes_text, count_text, plural, short_count_text
-from hookscope.views.text.text_table import Cell, Column, Row, Squeeze, Table, sentence, table_lines
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    sentence,
+    table_lines,
+)
 
-MAX_TYPE_LENGTH = 20  # characters of a type that stands alone: one long type then costs no column
-
-MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has them all
-
+MAX_TYPE_LENGTH = (
+    20  # characters of a type without arguments; a long type then takes no room from columns
+)
+MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has all
 BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
-
 ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
-
 SQUEEZE: tuple[Squeeze, ...] = (
     ("drop", "own"),
     ("shorten", "parameters"),
@@ -34,37 +42,45 @@ SQUEEZE: tuple[Squeeze, ...] = (
     ("drop", "FLOPs"),
     ("drop", "output"),
 )
+# Printed without their name, as in Conv2d(3, 64, 7x7).
+UNNAMED_ARGUMENTS = {
+    *("in_features", "out_features", "kernel_size", "output_size", "normalized_shape", "p"),
+}
+# Not printed: they say little about what a layer does to a shape or a value.
+HIDDEN_ARGUMENTS = {
+    *("bias", "eps", "momentum", "affine", "elementwise_affine", "track_running_stats"),
+    *("padding", "output_padding", "ceil_mode", "count_include_pad", "return_indices"),
+}
+# Printed if they are not 1, as in "stride 2".
+SHOWN_UNLESS_ONE = {"stride", "dilation", "groups"}
+_KEYWORD = re.compile(r"(\w+)\s*=\s*(.+)", re.DOTALL)
+_NUMBERS = re.compile(r"\(\s*-?\d+(?:\s*,\s*-?\d+)*\s*,?\s*\)")
+_BRACKETS = {")": "(", "]": "[", "}": "{"}
 
 
-def tree_lines(
-    tree: ModuleTree,
-    width: int | None,
-    ascii: bool = False,
-    sources: bool = False,
-    failed: str | None = None,
-) -> list[Text]:
+def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None) -> list[Text]:
     """Return the tree and a line of totals.
 
     Args:
-        tree: all modules or some of them; a module hangs under the nearest one that is there.
-        width: cells of the terminal, None for a pipe.
-        ascii: draw with ASCII characters alone.
-        sources: add the file and line of each module's code.
-        failed: the module in which the pass failed; None if it came to its end.
+        tree: all modules or some of them; a module is below its nearest ancestor in the tree.
+        options: where the lines are printed; with ``verbose`` there is a column for the file and
+            line of each module's code.
+        failed: the module in which the pass failed; None if it did not fail.
     """
     ran = any(node.run for node in tree.nodes)
-    guides = _guides([node.name for node in tree.nodes], ASCII_BRANCHES if ascii else BRANCHES)
+    names = [node.name for node in tree.nodes]
+    guides = _guides(names, ASCII_BRANCHES if options.ascii else BRANCHES)
     rows = tuple(
         Row(
-            _cells(node, ran, sources),
+            _cells(node, ran, options.verbose),
             _note(node, failed),
-            *drawn,
-            gone=bool(node.run and not node.run.calls),
+            *guide,
+            missing=bool(node.run and not node.run.calls),
         )
-        for node, drawn in zip(tree.nodes, guides, strict=True)
+        for node, guide in zip(tree.nodes, guides, strict=True)
     )
-    lines = table_lines(Table(_columns(ran, sources), rows, SQUEEZE), width, ascii)
-    return [*lines, *sentence(_totals(tree, failed is not None), width, ascii, "bold")]
+    lines = table_lines(Table(_columns(ran, options.verbose), rows, SQUEEZE), options)
+    return [*lines, *sentence(_totals(tree, failed is not None), options, "bold")]
 
 
 def _columns(ran: bool, sources: bool) -> tuple[Column, ...]:
@@ -73,13 +89,17 @@ def _columns(ran: bool, sources: bool) -> tuple[Column, ...]:
         Column("type"),
         Column("own", right=True),
         Column("parameters", "params", right=True),
-        Column("state", dull=True),
+        Column("state", optional=True),
     )
     if sources:
-        columns = (*columns, Column("source", dull=True))
+        columns = (*columns, Column("source", optional=True))
     if not ran:
         return columns
-    run = (Column("output"), Column("calls", right=True, dull=True), Column("FLOPs", right=True))
+    run = (
+        Column("output"),
+        Column("calls", right=True, optional=True),
+        Column("FLOPs", right=True),
+    )
     return columns + run
 
 
@@ -87,13 +107,13 @@ def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
     cells: tuple[Cell, ...] = (
         Cell(node.name),
         type_cell(node.type, node.arguments),
-        _amount(node.own_parameters),
-        _amount(node.parameters),
-        _state(node),
+        _count_cell(node.own_parameters),
+        _count_cell(node.parameters),
+        _state_cell(node),
     )
     if sources:
-        brief = node.source.rpartition("site-packages/")[2]
-        cells = (*cells, Cell(brief, short=brief.rpartition("/")[2], full=node.source))
+        source = node.source.rpartition("site-packages/")[2]
+        cells = (*cells, Cell(source, short=source.rpartition("/")[2], full=node.source))
     if not ran:
         return cells
     if node.run is None or not node.run.calls:
@@ -108,7 +128,7 @@ def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
 
 
 def type_cell(kind: str, arguments: str) -> Cell:
-    """Return the cell of a module's type and arguments; the type alone where room is short."""
+    """Return the cell of a module's type and arguments; on a narrow terminal the type alone."""
     return Cell(
         short_signature(kind, arguments, MAX_ARGUMENTS_LENGTH),
         short=kind if len(kind) <= MAX_TYPE_LENGTH else f"{kind[: MAX_TYPE_LENGTH - 2]}..",
@@ -117,8 +137,8 @@ def type_cell(kind: str, arguments: str) -> Cell:
     )
 
 
-def _amount(number: int) -> Cell:
-    """A number of parameters; blank on a terminal where there are none."""
+def _count_cell(number: int) -> Cell:
+    """A number of parameters; a zero is blank on a terminal."""
     return Cell(
         count_text(number) if number else "",
         short_count_text(number) if number else "",
@@ -126,35 +146,35 @@ def _amount(number: int) -> Cell:
     )
 
 
-def _state(node: ModuleNode) -> Cell:
+def _state_cell(node: ModuleNode) -> Cell:
     if not node.parameters:
         return Cell()
     if node.trainable == node.parameters:
         return Cell("trainable", short="train")
-    return Cell("partly", style="yellow") if node.trainable else Cell("frozen", style="blue")
+    return Cell("partly", style=NOTICE_STYLE) if node.trainable else Cell("frozen", style="blue")
 
 
 def _note(node: ModuleNode, failed: str | None) -> Cell:
     if failed is not None and failed == node.name:
-        return Cell("failed", style="bold red")
+        return Cell("failed", style=ALERT_STYLE)
     if failed is not None and (node.name == ROOT or failed.startswith(f"{node.name}.")):
         return Cell("failed inside", style="red")
     if failed is not None and node.run is not None and not node.run.calls:
-        return Cell("not reached", style="yellow")
+        return Cell("not reached", style=NOTICE_STYLE)
     if node.run is not None and not node.run.calls:
-        return Cell("never ran", style="yellow")
+        return Cell("never ran", style=NOTICE_STYLE)
     return Cell("= " + ", ".join(node.aliases), style="magenta") if node.aliases else Cell()
 
 
 def _guides(names: Sequence[str], branches: Sequence[str]) -> list[tuple[str, str]]:
-    """What is drawn before each name, and before the lines that continue it.
+    """The lines drawn before each name, and before the lines that continue its row.
 
-    A name's parent is the nearest name above it in the list that its own name begins with.
+    The parent of a module is its nearest ancestor among the names before it.
     """
     branch, last, bar, blank = branches
     levels = _levels(names)
     drawn: list[tuple[str, str]] = []
-    open_levels: set[int] = set()  # those with a sibling further down
+    open_levels: set[int] = set()  # levels that have a sibling further down
     for i in range(len(names) - 1, -1, -1):
         level = levels[i]
         before = "".join(bar if k in open_levels else blank for k in range(1, level))
@@ -166,7 +186,7 @@ def _guides(names: Sequence[str], branches: Sequence[str]) -> list[tuple[str, st
 
 
 def _levels(names: Sequence[str]) -> list[int]:
-    """How many of the names before each one it lies under; 0 for those that begin a tree."""
+    """How many ancestors each name has among the names before it."""
     levels: list[int] = []
     above: list[str] = []
     for name in names:
@@ -196,46 +216,22 @@ def _totals(tree: ModuleTree, failed: bool) -> str:
     return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'module')} listed."
 
 
-# Said by their place alone, as in Conv2d(3, 64, 7x7).
-UNNAMED_ARGUMENTS = {
-    "in_features",
-    "out_features",
-    "kernel_size",
-    "output_size",
-    "normalized_shape",
-    "p",
-}
-
-# Say nothing about what a layer does to a shape or a value at a glance.
-HIDDEN_ARGUMENTS = {
-    *("bias", "eps", "momentum", "affine", "elementwise_affine", "track_running_stats"),
-    *("padding", "output_padding", "ceil_mode", "count_include_pad", "return_indices"),
-}
-
-# Shown when they are not 1, as in "stride 2".
-SHOWN_UNLESS_ONE = {"stride", "dilation", "groups"}
-
-_KEYWORD = re.compile(r"(\w+)\s*=\s*(.+)", re.DOTALL)
-
-_NUMBERS = re.compile(r"\(\s*-?\d+(?:\s*,\s*-?\d+)*\s*,?\s*\)")
-
-_CLOSES = {")": "(", "]": "[", "}": "{"}
-
-
 def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:
     """Return type and arguments in short form.
 
     Args:
         kind: the type's name.
-        arguments: what the module's ``extra_repr()`` gave; anything that cannot be read as a list
-            of arguments is kept as it is, on one line.
-        limit: cut the arguments to this many characters, with ``...`` for the rest.
+        arguments: the module's ``extra_repr()``. Text that is not a list of arguments is kept, on
+            one line.
+        limit: cut the arguments to this many characters; they then end in ``...``.
 
     Example:
-        >>> compact("Conv2d", "3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3)")
+        >>> short_signature("Conv2d", "3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3)")
         'Conv2d(3, 64, 7x7, stride 2)'
-        >>> compact("ReLU", "inplace=True"), compact("MaxPool2d", "kernel_size=3, stride=2")
-        ('ReLU(inplace)', 'MaxPool2d(3x3, stride 2)')
+        >>> short_signature("ReLU", "inplace=True")
+        'ReLU(inplace)'
+        >>> short_signature("MaxPool2d", "kernel_size=3, stride=2")
+        'MaxPool2d(3x3, stride 2)'
     """
     text = " ".join(arguments.split())
     parts = split_arguments(text)
@@ -247,7 +243,7 @@ def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:
 
 
 def split_arguments(text: str) -> list[str] | None:
-    """Split at the commas outside brackets and quotes; None where those do not match up."""
+    """Split at commas outside brackets and quotes; None if brackets or quotes are not closed."""
     parts, start, quote = [], 0, ""
     open_brackets: list[str] = []
     for i, character in enumerate(text):
@@ -258,7 +254,7 @@ def split_arguments(text: str) -> list[str] | None:
         elif character in "([{":
             open_brackets.append(character)
         elif character in ")]}":
-            if not open_brackets or open_brackets.pop() != _CLOSES[character]:
+            if not open_brackets or open_brackets.pop() != _BRACKETS[character]:
                 return None
         elif character == "," and not open_brackets:
             parts.append(text[start:i].strip())
@@ -288,7 +284,7 @@ def _argument(part: str, kind: str) -> str:
 
 
 def _numbers(value: str) -> list[str]:
-    """The integers of a written tuple; empty for anything else."""
+    """The integers of a tuple in text; empty for any other text."""
     return re.findall(r"-?\d+", value) if _NUMBERS.fullmatch(value) else []
 
 
@@ -301,6 +297,6 @@ def _value(value: str) -> str:
 
 
 def _spatial_dimensions(kind: str) -> int:
-    """How many dimensions a type's name claims: 2 for MaxPool2d, 1 where it claims none."""
-    claimed = re.search(r"([123])d$", kind)
-    return int(claimed[1]) if claimed else 1
+    """The number of dimensions in a type's name: 2 for MaxPool2d; 1 if the name has none."""
+    match = re.search(r"([123])d$", kind)
+    return int(match[1]) if match else 1

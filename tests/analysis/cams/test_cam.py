@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import hookscope
+from hookscope.analysis.cams.cam_run import CLASSES
 from hookscope.errors import HookscopeError, LossError, RequestError
 from hookscope.specs.cam_methods import METHODS
 from tests.analysis.cams.models import (
@@ -35,6 +38,15 @@ FIVE = str(SAMPLES / "five.png")
 
 def told(shot: hookscope.Capture) -> dict[str, Any]:
     return shot.metadata["cam"]
+
+
+def test_every_method_has_a_class_that_cites_its_paper() -> None:
+    assert list(CLASSES) == list(METHODS)
+    for name, kind in CLASSES.items():
+        file = Path(inspect.getfile(kind)).stem
+        assert file.replace("_", "") == kind.__name__.lower()
+        [reference] = re.findall(r"\((\S+)\)$", METHODS[name].paper)
+        assert reference in (kind.__doc__ or "")
 
 
 @pytest.mark.parametrize("method", METHODS)

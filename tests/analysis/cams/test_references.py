@@ -138,7 +138,7 @@ def test_gradcam_plus_plus_is_the_papers_where_gradients_are_small() -> None:
 def test_eigencam_is_the_papers_and_the_reference_takes_the_mean_off_first() -> None:
     from pytorch_grad_cam.utils.svd_on_activations import get_2d_projection
 
-    from hookscope.analysis.cams.formulas import eigencam
+    from hookscope.analysis.cams.methods.eigen_cam import EigenCam
 
     model, x = resnet(), images(2, 3, 64, 96)
     kept: dict[str, Tensor] = {}
@@ -155,7 +155,7 @@ def test_eigencam_is_the_papers_and_the_reference_takes_the_mean_off_first() -> 
         assert bool((one > 0).all())  # as Perron and Frobenius have it, behind a ReLU
     centred = kept["a"] - kept["a"].mean((2, 3), keepdim=True)
     theirs = torch.from_numpy(get_2d_projection(kept["a"].numpy()))
-    for one, other in zip(eigencam(centred), theirs, strict=True):
+    for one, other in zip(EigenCam.heat_map(centred), theirs, strict=True):
         sign = 1 if float((one * other).sum()) > 0 else -1
         assert_same(one, (sign * other).relu().double(), 1e-4)
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hookscope
+from hookscope.analysis.cams.cam_input import find_image
 from hookscope.analysis.cams.class_score import ClassScore
-from hookscope.analysis.cams.explained_image import find_image
 from hookscope.analysis.cams.score_gradients import LayerPass, clone_at_layer, observe_layer
 from hookscope.execution.prepare import prepare
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
@@ -96,10 +96,10 @@ def test_observing_finds_what_clones_find(make, shape, frozen) -> None:
     for layer in layers:
         observed, cloned = both(model, images(*shape), layer)
         assert observed is not None
-        assert (observed.spot.key, observed.calls) == (cloned.spot.key, cloned.calls)
+        assert (observed.candidate.key, observed.calls) == (cloned.candidate.key, cloned.calls)
         for one, other in [
-            (observed.spot.value, cloned.spot.value),
-            (observed.spot.gradient, cloned.spot.gradient),
+            (observed.candidate.value, cloned.candidate.value),
+            (observed.candidate.gradient, cloned.candidate.gradient),
         ]:
             assert same_bits(one, other)
     assert all(p.requires_grad != frozen and p.grad is None for p in model.parameters())
@@ -113,8 +113,8 @@ def test_where_autograd_cannot_be_asked_clones_tell(make, layer) -> None:
     observed, cloned = both(model, x, layer)
     assert observed is None
     shot = hookscope.cam(model, input=x, target=1, layer=layer, by="hirescam")
-    wanted = (cloned.spot.value * cloned.spot.gradient).sum(1).relu()
-    assert same_bits(shot[f"{cloned.spot.layer.name}/cam"], wanted)
+    wanted = (cloned.candidate.value * cloned.candidate.gradient).sum(1).relu()
+    assert same_bits(shot[f"{cloned.candidate.layer.name}/cam"], wanted)
 
 
 @pytest.mark.parametrize("layer", [None, "model.layer4"])

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import hookscope
 from hookscope.errors import ForwardError, LayerError, RequestError, StoreError
+from hookscope.views.text.text_table import TextOptions
 from tests.analysis.diff import nets
 
 NETS = str(Path(nets.__file__))
@@ -104,7 +105,7 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
     ("words", "message"),
     [
         (["NETS:single", "NETS:Broken"], "Error: B: The forward pass failed in layer head"),
-        (["NETS:single", "resnt18"], "Error: There is no model called 'resnt18'."),
+        (["NETS:single", "resnt18"], "Error: B: There is no model called 'resnt18'."),
         (["NETS:single", "CAPTURE"], "a model; two of a kind are compared."),
         (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is for models"),
         (["CAPTURE", "CAPTURE", "--layer", "conv9"], "No layer of A or B matches 'conv9'."),
@@ -145,7 +146,7 @@ def test_it_fits_the_terminal(columns) -> None:
     from hookscope.views.text.diff import diff_lines
 
     found = hookscope.diff(f"{NETS}:single", f"{NETS}:Renamed", dtype=["float32", "bfloat16"])
-    lines = [line.plain for line in diff_lines(found, columns)]
+    lines = [line.plain for line in diff_lines(found, TextOptions(columns))]
     assert max(map(cell_len, lines)) <= columns
     for row in found.rows:
         assert any(row.key in line for line in lines)

@@ -34,7 +34,7 @@ def judged(a: torch.Tensor, b: torch.Tensor, **strictness) -> TensorComparison:
         for t in (a, b)
     )
     judge = Comparator(**{"atol": None, "rtol": None, "equal_nan": False} | strictness)
-    return judge.pair(one, two, "name", lambda: numpy_blocks(a), lambda: numpy_blocks(b))
+    return judge.compare(one, two, "name", lambda: numpy_blocks(a), lambda: numpy_blocks(b))
 
 
 def test_the_figures_are_those_of_numpy_by_hand() -> None:

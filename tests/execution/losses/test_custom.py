@@ -162,8 +162,9 @@ def test_faults_are_told_with_file_and_line(tmp_path: Path, name: str, sentence:
 
 def test_a_file_that_is_wrong_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\nraise ValueError('no')\n")
+    (tmp_path / "late.py").write_text("raise KeyError('never run')\n")
     with pytest.raises(ModelError, match=r"broken.py, line 2, raised ValueError: no"):
-        hookscope.grads("no_such_model", loss=f"{tmp_path}/broken.py:loss")
+        hookscope.grads(f"{tmp_path}/late.py:Net", loss=f"{tmp_path}/broken.py:loss")
     with pytest.raises(RequestError, match="There is no file"):
         hookscope.grads("no_such_model", loss=f"{tmp_path}/missing.py:loss")
     with pytest.raises(RequestError, match="names no function"):

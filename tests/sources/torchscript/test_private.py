@@ -93,7 +93,7 @@ def test_import_ir_module_says_runtime_error_of_what_is_no_file(tmp_path: Path) 
 def test_live_modules_hold_their_object_as_c(scripted: torch.jit.ScriptModule) -> None:
     assert private.is_scripted(scripted), "private.is_scripted: ScriptModule or its _c changed"
     assert not private.is_scripted(nn.ReLU())
-    message = "private.of_live: an object is not equal to itself, so shared modules would be two"
+    message = "private.script_object: an object is not equal to itself: no module could be shared"
     assert private.script_object(scripted) == private.script_object(scripted), message
     assert len({private.script_object(scripted), private.script_object(scripted)}) == 1, message
 
@@ -177,7 +177,9 @@ def test_called_functions_have_names_and_can_be_inlined(given: private.ScriptObj
     assert "doubled" in node.attributes["name"], "private._attributes: annotation_str of a function"
     method = private.called_function(node)
     kinds = [inner.kind for inner in nodes_within(method.block)]
-    assert "aten::mul" in kinds, "private.called: Graph, createClone or _jit_pass_inline changed"
+    assert "aten::mul" in kinds, (
+        "private.called_function: Graph, createClone or _jit_pass_inline changed"
+    )
 
 
 def test_forks_hold_a_graph(given: private.ScriptObject) -> None:
@@ -271,7 +273,7 @@ def test_quick_functions_are_those_of_their_name() -> None:
         ("linear", 0),
     ):
         found = private.fast_function(name)
-        assert found is not None, f"private.quick: {name} is not among the functions written in C"
+        assert found is not None, f"private.fast_function: {name} is not written in C"
         if arguments:
             found(*[torch.ones(2)] * arguments)
 
@@ -292,7 +294,9 @@ def test_schemas_can_be_parsed() -> None:
 
 def test_one_operator_can_be_made_a_function() -> None:
     run = private.single_node_function("aten::str", [private.NONE], private.STR)
-    assert run(None) == "None", "private.one_node: Graph.create, _create_function_from_graph"
+    assert run(None) == "None", (
+        "private.single_node_function: Graph.create, _create_function_from_graph"
+    )
 
 
 def test_methods_of_script_classes_can_be_inlined() -> None:

@@ -1,4 +1,4 @@
-"""Captures to make pages of, and a real Chromium to open them in; without one those tests skip."""
+"""Captures for pages, and Chromium to open the pages; tests are skipped without it."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[Any]:
     """Chromium, as it is installed."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
+    browser = next(filter(None, map(shutil.which, NAMES)), None)
+    if browser is None:
         pytest.skip("no Chromium is installed (Debian and Ubuntu: apt install chromium)")
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox"], timeout=PATIENCE
+            executable_path=browser, args=["--no-sandbox"], timeout=PATIENCE
         )
         yield started
         started.close()
@@ -80,7 +80,7 @@ def said() -> list[str]:
 def opened(browser: Any, tmp_path: Path, said: list[str]) -> Iterator[Callable[..., Any]]:
     """Open a page from disk: ``opened(html, width=1280, dark=False)``.
 
-    When the test ends there must have been no word on the console, no error and no request.
+    When the test ends there must have been no message on the console, no error and no request.
     """
     contexts: list[Any] = []
 

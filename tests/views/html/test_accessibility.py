@@ -32,17 +32,17 @@ def test_what_can_be_reached_by_tab_has_a_name_and_shows_its_focus(opened, html)
     reached = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        one = page.evaluate(
+        element = page.evaluate(
             """() => { const e = document.activeElement; const s = getComputedStyle(e);
             return e === document.body ? null : { name: (e.ariaLabel ?? e.labels?.[0]?.textContent
             ?? e.textContent).trim(), is: e.getAttribute('role') || e.id || e.tagName,
             focus: s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2 }; }"""
         )
-        if one is None:
+        if element is None:
             break
-        reached.append(one)
-    assert all(one["name"] and one["focus"] for one in reached), reached
-    order = [one["is"] for one in reached]
+        reached.append(element)
+    assert all(element["name"] and element["focus"] for element in reached), reached
+    order = [element["is"] for element in reached]
     assert order[:4] == ["theme", "SUMMARY", "filter", "treeitem"]
     assert order[4] == "region"  # the table, so that it can be scrolled by keyboard
     assert set(order[5:19]) == {"BUTTON"}

@@ -31,7 +31,7 @@ def page_of(*files: Path) -> Page:
 
 def figures(page: Page, key: str) -> tuple[PageFigure, ...]:
     [entry] = [entry for node in page.tree for entry in node.entries if entry.key == key]
-    return entry.looks[0].figures
+    return entry.panels[0].figures
 
 
 def values(file: Path, key: str) -> np.ndarray:
@@ -60,9 +60,9 @@ def test_the_bars_of_a_histogram_are_the_counts_that_numpy_makes(folder, key) ->
     most = counts.max()
     highest = max(height for _, height in bars)
     assert highest < SVG_HEIGHT
-    found = np.expm1([height / highest * np.log1p(most) for _, height in bars])
+    measured = np.expm1([height / highest * np.log1p(most) for _, height in bars])
     # An entry on the edge of two bars may be in either; a height has four digits.
-    assert np.all(np.abs(found - counts[full]) <= 1.01 + 0.005 * counts[full])
+    assert np.all(np.abs(measured - counts[full]) <= 1.01 + 0.005 * counts[full])
 
 
 def test_a_histogram_tells_its_ends_its_highest_bar_and_what_is_not_drawn(folder) -> None:
@@ -73,8 +73,8 @@ def test_a_histogram_tells_its_ends_its_highest_bar_and_what_is_not_drawn(folder
     low, high = map(float, re.findall(r"^(\S+) to (\S+);", caption)[0])
     assert (low, high) == pytest.approx((finite.min(), finite.max()), rel=1e-3)
     most = np.histogram(finite, bins=40)[0].max()
-    told = int(re.findall(r"highest bar ([\d,]+)", caption)[0].replace(",", ""))
-    assert abs(told - most) <= 1
+    highest_bar = int(re.findall(r"highest bar ([\d,]+)", caption)[0].replace(",", ""))
+    assert abs(highest_bar - most) <= 1
     assert f"{np.isnan(there).sum()} NaN not drawn" in caption
     assert f"{np.isinf(there).sum()} Inf not drawn" in caption
 
@@ -83,7 +83,7 @@ def test_a_histogram_tells_its_ends_its_highest_bar_and_what_is_not_drawn(folder
 
 
 def points(figure: PageFigure) -> dict[str, tuple[float, float]]:
-    """Each key's place across and its value, read off the scale that the drawing itself has."""
+    """The horizontal position and the value of each key, read from the scale of the drawing."""
     root = ElementTree.fromstring(str(figure.svg))
     scale = {
         float(text.attrib["y"]) - 4: np.log10(float(text.text or ""))
@@ -91,17 +91,17 @@ def points(figure: PageFigure) -> dict[str, tuple[float, float]]:
         if text.get("class") == "end"
     }
     (y0, p0), (y1, p1) = next(iter(scale.items())), list(scale.items())[-1]
-    found = {}
+    values = {}
     for circle in root.iter("circle"):
         key = (circle.findtext("title") or "").partition(":")[0]
         power = p0 + (float(circle.attrib["cy"]) - y0) * (p1 - p0) / (y1 - y0)
-        found[key] = (float(circle.attrib["cx"]), 10**power)
+        values[key] = (float(circle.attrib["cx"]), 10**power)
     line = root.find("path[@class='line line0']")
     assert line is not None
     corners = [tuple(map(float, p.split())) for p in line.attrib["d"][1:].split("L")]
     circles = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter("circle")]
     assert corners == circles
-    return found
+    return values
 
 
 def test_the_flow_of_activations_is_their_standard_deviations(folder) -> None:
@@ -157,13 +157,13 @@ def test_the_labels_below_tell_the_parts_that_take_most_of_the_width(tmp_path) -
 
 
 def test_the_input_looks_as_the_file_did_where_its_preprocessing_is_known(repo, tmp_path) -> None:
-    word = str(repo / "img.png")
-    shot = hookscope.capture("resnet18", input=word, layers=["."], what=["input"])
+    path = str(repo / "img.png")
+    shot = hookscope.capture("resnet18", input=path, layers=["."], what=["input"])
     shot.save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
     assert figure.caption == "./input.0; the preprocessing undone"
-    image = Image.open(word).convert("RGB")
+    image = Image.open(path).convert("RGB")
     scale = 256 / min(image.size)
     image = image.resize(tuple(int(side * scale) for side in image.size), Image.Resampling.BILINEAR)
     left, top = (round((side - 224) / 2) for side in image.size)
@@ -189,8 +189,8 @@ def test_an_input_of_unknown_making_is_said_to_be_stretched(tmp_path) -> None:
 
 def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) -> None:
     """What a layer inside gets may have been made anything of on the way."""
-    word = str(repo / "img.png")
-    shot = hookscope.capture("resnet18", input=word, layers=["conv1"], what=["input"])
+    path = str(repo / "img.png")
+    shot = hookscope.capture("resnet18", input=path, layers=["conv1"], what=["input"])
     shot.save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
@@ -202,13 +202,15 @@ def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) 
 
 def test_colours_of_what_is_not_finite_are_told_and_no_scale_is_where_nothing_is(tmp_path) -> None:
     capture = hookscope.Capture()
-    for n, odd in enumerate([[torch.nan] * 4, [torch.inf] * 4, [0.0, 1.0, torch.nan, torch.inf]]):
-        value = torch.tensor(odd).reshape(1, 1, 2, 2)
+    for n, entries in enumerate(
+        [[torch.nan] * 4, [torch.inf] * 4, [0.0, 1.0, torch.nan, torch.inf]]
+    ):
+        value = torch.tensor(entries).reshape(1, 1, 2, 2)
         capture.put(value, module=f"{n}", type="X", call=1, what="output", kind="output")
     capture.save(tmp_path / "a.safetensors")
     page = page_of(tmp_path / "a.safetensors")
-    told = [figures(page, f"{n}/output")[-1].caption for n in range(3)]
-    assert [text.split("; ")[1:] for text in told] == [
+    captions = [figures(page, f"{n}/output")[-1].caption for n in range(3)]
+    assert [text.split("; ")[1:] for text in captions] == [
         ["magenta NaN"],
         ["cyan infinite"],
         ["dark 0 to light 1.000", "magenta NaN", "cyan infinite"],

@@ -149,14 +149,14 @@ def test_the_pattern_language_is_that_of_the_library(opened, html) -> None:
             return None
         return [test(name) for name in names]
 
-    found = opened(html).evaluate(
+    text = opened(html).evaluate(
         """([patterns, names]) => JSON.stringify(patterns.map(pattern => {
             const test = compilePattern(pattern);
             return test && names.map(test);
         }))""",
         [patterns, names],
     )
-    answers = json.loads(found)
+    answers = json.loads(text)
     wrong = [p for p, theirs in zip(patterns, answers, strict=True) if theirs != answer(p)]
     assert wrong == []
     assert sum(any(a) for a in answers if a) > 200
@@ -413,10 +413,10 @@ def cut_short(source: Path, target: Path) -> Path:
     table["stage1.0/output"]["dtype"] = "F4"
     shape = table["stage1.0/output"]["shape"]
     shape[-1] *= 8  # as many bytes as before: half a byte each
-    told = json.loads(table["__metadata__"]["hookscope"])
-    [record] = [each for each in told["records"] if each["key"] == "stage1.0/output"]
+    metadata = json.loads(table["__metadata__"]["hookscope"])
+    [record] = [each for each in metadata["records"] if each["key"] == "stage1.0/output"]
     record["shape"] = [*shape[:-1], shape[-1] // 2]  # torch counts two values of four bits as one
-    table["__metadata__"]["hookscope"] = json.dumps(told)
+    table["__metadata__"]["hookscope"] = json.dumps(metadata)
     new = json.dumps(table).encode()
     new += b" " * (-len(new) % 8)
     target.write_bytes(len(new).to_bytes(8, "little") + new + data[8 + length :])

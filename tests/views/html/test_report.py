@@ -39,7 +39,7 @@ def record(shape: tuple[int, ...], type: str = "Conv2d", kind: str = "output") -
 
 def holding(records: list[Record]) -> Recording:
     recording = Recording()
-    recording._records = {f"{i}/x": one for i, one in enumerate(records)}
+    recording._records = {f"{i}/x": record for i, record in enumerate(records)}
     return recording
 
 
@@ -47,7 +47,7 @@ def holding(records: list[Record]) -> Recording:
 
 
 @pytest.mark.parametrize(
-    ("one", "index", "maps"),
+    ("record", "index", "maps"),
     [
         (record((2, 9, 5, 6)), np.s_[0, :4], 4),
         (record((2, 7, 7, 9), "LayerNorm"), np.s_[0, :, :, :4], 4),
@@ -61,10 +61,16 @@ def holding(records: list[Record]) -> Recording:
     ],
     ids=str,
 )
-def test_maps_are_the_part_of_the_tensor_that_is_told(tmp_path, one, index, maps) -> None:
-    values = torch.arange(float(np.prod(one.shape))).reshape(one.shape)
+def test_maps_are_the_part_of_the_tensor_that_is_described(tmp_path, record, index, maps) -> None:
+    values = torch.arange(float(np.prod(record.shape))).reshape(record.shape)
     capture = hookscope.Capture()
-    origin = {"module": one.module, "type": one.type, "call": 1, "what": "x", "kind": one.kind}
+    origin = {
+        "module": record.module,
+        "type": record.type,
+        "call": 1,
+        "what": "x",
+        "kind": record.kind,
+    }
     capture.put(values, **origin)
     capture.metadata["arguments"] = [{"name": "0", "shape": [2, 3, 28, 28]}]
     capture.save(tmp_path / "a.safetensors")
@@ -72,7 +78,7 @@ def test_maps_are_the_part_of_the_tensor_that_is_told(tmp_path, one, index, maps
     figure = map_figure(opened, opened.records[0], 4, 32)
     assert figure is not None
     drawn = values.numpy()[index]
-    if drawn.ndim == 3 and drawn.shape[2] == 4 and one.type == "LayerNorm":
+    if drawn.ndim == 3 and drawn.shape[2] == 4 and record.type == "LayerNorm":
         drawn = np.moveaxis(drawn, -1, 0)
     drawn = drawn if drawn.ndim == 3 else drawn[None]
     assert len(figure.labels) == (maps if maps > 1 else 0)
@@ -110,7 +116,7 @@ def test_more_tensors_are_shown_smaller() -> None:
     assert next(descending_limits([holding(few)])) == LIMIT_STEPS[0]
     first = next(descending_limits([holding(many)]))
     assert first.maps < 16 or first.side < 56
-    assert sum(max_image_bytes(one, first) for one in many) <= MAX_IMAGE_BYTES
+    assert sum(max_image_bytes(record, first) for record in many) <= MAX_IMAGE_BYTES
     steps = list(descending_limits([holding(many)]))
     assert all((a.maps, a.side, a.rows) > (b.maps, b.side, b.rows) for a, b in pairwise(steps))
 
@@ -139,11 +145,13 @@ def test_a_large_capture_stays_under_20_megabytes_and_says_what_it_left_out(tmp_
 def test_how_far_two_files_lie_apart_is_what_numpy_says(folder) -> None:
     files = [folder / f"{name}.safetensors" for name in ("values", "other")]
     a, b = (hookscope.load(file)["stage2/output"].double().numpy() for file in files)
-    found = tensor_difference([open_capture(file) for file in files], "stage2/output")
-    assert found is not None
-    assert found.largest == np.abs(b - a).max()
-    assert found.relative == pytest.approx(np.linalg.norm(b - a) / np.linalg.norm(a), rel=1e-12)
-    assert not found.equal
+    difference = tensor_difference([open_capture(file) for file in files], "stage2/output")
+    assert difference is not None
+    assert difference.largest == np.abs(b - a).max()
+    assert difference.relative == pytest.approx(
+        np.linalg.norm(b - a) / np.linalg.norm(a), rel=1e-12
+    )
+    assert not difference.equal
     same = tensor_difference([open_capture(files[0])] * 2, "stage2/output")
     assert same is not None
     assert (same.largest, same.relative, same.equal) == (0.0, 0.0, True)
@@ -184,10 +192,10 @@ def test_values_and_gradients_share_a_table_that_tells_the_file(folder) -> None:
 
 
 def test_nan_and_what_never_ran_are_warnings(folder) -> None:
-    told = " ".join(hookscope.report(folder / "odd.safetensors").warnings)
-    assert "with NaN: stage2.0/output" in told
-    assert "with infinite entries: stage2.0/output" in told
-    assert "Never ran: idle" in told
+    warnings = " ".join(hookscope.report(folder / "odd.safetensors").warnings)
+    assert "with NaN: stage2.0/output" in warnings
+    assert "with infinite entries: stage2.0/output" in warnings
+    assert "Never ran: idle" in warnings
 
 
 def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
@@ -207,11 +215,11 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
         titles = [column.title for column in page.columns]
         rows = [dict(zip(titles, row.cells, strict=True)) for row in page.rows if row.missing]
         assert [row.missing for row in page.rows] == sorted(row.missing for row in page.rows)
-        told = {(row["layer"].text, row["what"].text): row["note"] for row in rows}
-        assert len(told) == len(rows)
-        assert {("idle", ""), ("side", "output.grad"), ("side", "weight.grad")} <= set(told)
-        for place, cell in told.items():
-            start = "does not exist" if place[1] else "never ran"
+        notes = {(row["layer"].text, row["what"].text): row["note"] for row in rows}
+        assert len(notes) == len(rows)
+        assert {("idle", ""), ("side", "output.grad"), ("side", "weight.grad")} <= set(notes)
+        for key, cell in notes.items():
+            start = "does not exist" if key[1] else "never ran"
             assert cell.text.startswith(f"{start} in A: " if len(files) > 1 else f"{start}: ")
             assert cell.text.count(start) == len(files)
             assert cell.loud
@@ -232,8 +240,10 @@ def test_vanishing_gradients_are_warnings(tmp_path) -> None:
     with torch.no_grad():
         model[1].weight.mul_(1e-9)
     hookscope.grads(model, input=torch.ones(1, 3), loss="sum").save(tmp_path / "a.safetensors")
-    [told] = [t for t in hookscope.report(tmp_path / "a.safetensors").warnings if "vanishing" in t]
-    assert "0/output.grad" in told
+    [warning] = [
+        t for t in hookscope.report(tmp_path / "a.safetensors").warnings if "vanishing" in t
+    ]
+    assert "0/output.grad" in warning
 
 
 def test_a_figure_that_raises_becomes_a_note() -> None:
@@ -315,10 +325,10 @@ def test_the_command_writes_the_page_and_tells_what_is_on_it(run, folder, tmp_pa
 
 def test_as_json_it_is_one_document(run, folder) -> None:
     done = run("report", folder / "values.safetensors", "--json", "-o", "a.html")
-    told = json.loads(done.stdout)
-    assert (told["schema"], told["command"], told["file"]) == (1, "report", "a.html")
-    assert told["layers"] == 10
-    assert "html" not in told
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["command"], document["file"]) == (1, "report", "a.html")
+    assert document["layers"] == 10
+    assert "html" not in document
 
 
 @pytest.mark.parametrize(
@@ -340,7 +350,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     (work / "notes.html").write_text("<!doctype html>\nmine")
     values = str(folder / "values.safetensors")
     before = Path(values).read_bytes()
-    filled = [word.format(values=values) for word in arguments]
+    filled = [argument.format(values=values) for argument in arguments]
     if filled[:1] == ["notes.html"]:
         filled += ["-o", "b.html"]
     done = run("report", *filled)

@@ -9,6 +9,7 @@ import pytest
 
 from hookscope.results.health import Finding, Health
 from hookscope.views.text.check import check_lines, junit_report, sarif_report
+from hookscope.views.text.text_table import PIPE, TextOptions
 
 LAYER = "stage1.block2.attention.projection"
 FOUND = (
@@ -31,7 +32,7 @@ HEALTH = Health(
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_lines_fit_the_terminal_and_the_layer_is_whole(width: int) -> None:
-    lines = [line.plain for line in check_lines(HEALTH, width)]
+    lines = [line.plain for line in check_lines(HEALTH, TextOptions(width))]
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(f"{LAYER}:")
     assert any("likewise b, c, d and 1 more" in line for line in lines) or width == 40
@@ -39,7 +40,7 @@ def test_lines_fit_the_terminal_and_the_layer_is_whole(width: int) -> None:
 
 
 def test_a_pipe_has_one_finding_a_line_and_all_names() -> None:
-    lines = [line.plain for line in check_lines(HEALTH, None)]
+    lines = [line.plain for line in check_lines(HEALTH, PIPE)]
     assert lines[0] == (
         f"{LAYER}: NaN arises here, in log(): 1 of 4 entries is NaN."
         " [error nan, NaN entries: 1, threshold 0] Fix."
@@ -52,7 +53,7 @@ def test_a_pipe_has_one_finding_a_line_and_all_names() -> None:
 
 
 def test_ascii_is_ascii() -> None:
-    assert all(line.plain.isascii() for line in check_lines(HEALTH, 80, ascii=True))
+    assert all(line.plain.isascii() for line in check_lines(HEALTH, TextOptions(80, ascii=True)))
 
 
 def test_files_hold_any_name() -> None:

@@ -1,7 +1,7 @@
-"""What the commands show, at 40, 80 and 200 columns and in a pipe, kept as files.
+"""The text of every command at 40, 80 and 200 columns and in a pipe, compared with files.
 
-After a change that is meant, ``HOOKSCOPE_REFRESH_GOLDENS=1 pytest tests/render`` rewrites them; the
-invariants below hold for every one of them all the same.
+After an intended change, ``HOOKSCOPE_REFRESH_GOLDENS=1 pytest tests/views`` rewrites the files. The
+invariants below hold for all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hookscope.views.text.show import tensor_lines
 from hookscope.views.text.step import COLUMNS as STEP_COLUMNS
 from hookscope.views.text.step import step_lines
 from hookscope.views.text.terminal_maps import map_lines
-from hookscope.views.text.text_table import Column
+from hookscope.views.text.text_table import Column, TextOptions
 from hookscope.views.text.trace import COLUMNS as TRACE_COLUMNS
 from hookscope.views.text.trace import trace_lines
 from hookscope.views.text.tree import tree_lines
@@ -60,27 +60,27 @@ def resnet18_tree() -> ModuleTree:
 
 
 def resnet18(width: int | None, ascii: bool) -> list[Text]:
-    return tree_lines(resnet18_tree(), width, ascii)
+    return tree_lines(resnet18_tree(), TextOptions(width, ascii))
 
 
 def small(width: int | None, ascii: bool) -> list[Text]:
-    return tree_lines(samples.small_tree(), width, ascii)
+    return tree_lines(samples.small_tree(), TextOptions(width, ascii))
 
 
 def shapes(width: int | None, ascii: bool) -> list[Text]:
-    return tree_lines(samples.with_run(samples.small_tree()), width, ascii)
+    return tree_lines(samples.with_run(samples.small_tree()), TextOptions(width, ascii))
 
 
 def capture(width: int | None, ascii: bool) -> list[Text]:
-    return capture_lines(samples.outputs(), width, ascii)
+    return capture_lines(samples.outputs(), TextOptions(width, ascii))
 
 
 def grads(width: int | None, ascii: bool) -> list[Text]:
-    return grads_lines(samples.gradients(), width, ascii)
+    return grads_lines(samples.gradients(), TextOptions(width, ascii))
 
 
 def ablate(width: int | None, ascii: bool) -> list[Text]:
-    return ablation_lines(samples.ablation(), width, ascii)
+    return ablation_lines(samples.ablation(), TextOptions(width, ascii))
 
 
 def models(width: int | None, ascii: bool) -> list[Text]:
@@ -92,33 +92,32 @@ def models(width: int | None, ascii: bool) -> list[Text]:
             ModelInfo("resnet50", "classification", 25_557_032, weights, size),
             ModelInfo("ssdlite320_mobilenet_v3_large", "detection", 3_440_060, (), "3x320x320"),
         ],
-        width,
-        ascii,
+        TextOptions(width, ascii),
     )
 
 
 def edited(width: int | None, ascii: bool) -> list[Text]:
-    return capture_lines(samples.edited(), width, ascii)
+    return capture_lines(samples.edited(), TextOptions(width, ascii))
 
 
 def step(width: int | None, ascii: bool) -> list[Text]:
-    return step_lines(samples.stepped(), width, ascii)
+    return step_lines(samples.stepped(), TextOptions(width, ascii))
 
 
 def trace(width: int | None, ascii: bool) -> list[Text]:
-    return trace_lines(samples.trace(), width, ascii)
+    return trace_lines(samples.trace(), TextOptions(width, ascii))
 
 
 def gradcheck(width: int | None, ascii: bool) -> list[Text]:
-    return gradcheck_lines(samples.checked(), width, ascii)
+    return gradcheck_lines(samples.checked(), TextOptions(width, ascii))
 
 
 def diff(width: int | None, ascii: bool) -> list[Text]:
-    return diff_lines(samples.compared(), width, ascii)
+    return diff_lines(samples.compared(), TextOptions(width, ascii))
 
 
 def show(width: int | None, ascii: bool) -> list[Text]:
-    return tensor_lines(samples.looked(), width, ascii)
+    return tensor_lines(samples.looked(), TextOptions(width, ascii))
 
 
 TABLES: dict[str, tuple[Lines, tuple[Column, ...], tuple[str, ...]]] = {

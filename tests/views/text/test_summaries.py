@@ -13,6 +13,7 @@ from hookscope.results.records import Absent, Coverage, ExecutedModule, Unexecut
 from hookscope.views.text.capture import capture_lines, capture_table, top_lines
 from hookscope.views.text.grads import grads_lines, loss_lines
 from hookscope.views.text.shared_parts import coverage_lines
+from hookscope.views.text.text_table import PIPE, TextOptions
 from tests.views.text import samples
 
 NAN = float("nan")
@@ -24,7 +25,7 @@ def joined(lines: list[object]) -> str:
 
 @pytest.mark.parametrize("width", [40, 80, 200, None])
 def test_nan_and_inf_are_named_with_their_counts_at_every_width(width: int | None) -> None:
-    text = " ".join(joined(capture_lines(samples.outputs(), width)).split())
+    text = " ".join(joined(capture_lines(samples.outputs(), TextOptions(width))).split())
     assert "NaN! 2 of 256, Inf! 1 of 256" in text
 
 
@@ -36,28 +37,28 @@ def test_every_kind_of_tensor_has_a_row() -> None:
     samples.put(capture, "empty", torch.zeros(0, 3))
     samples.put(capture, "lost", torch.full((4,), NAN, dtype=torch.float16))
     samples.put(capture, "big", torch.tensor([2**62, 1]))
-    rows = [line.plain.split() for line in capture_table(capture, None)[1:]]
+    rows = [line.plain.split() for line in capture_table(capture, PIPE)[1:]]
     assert rows[0][5:10] == ["int64", "2", "1.41421356", "0", "4"]
     assert rows[1][4:] == ["2", "bool", "0.5", "0.5", "0", "1", "0.5", "-"]
     assert rows[2][4:7] == ["scalar", "bfloat16", "1.5"]
     assert rows[3][4:] == ["0x3", "float32", "-", "-", "-", "-", "-", "empty"]
     assert rows[4][6:] == ["-", "-", "-", "-", "0", "NaN!", "4", "of", "4"]
     assert rows[5][9] == str(2**62)
-    assert "4.612e+18" in joined(capture_table(capture, 200))
+    assert "4.612e+18" in joined(capture_table(capture, TextOptions(200)))
 
 
 def test_capture_of_nothing_says_what_it_has() -> None:
-    assert joined(capture_lines(Capture(), 80)).startswith("layer")
-    assert joined(capture_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
-    assert joined(grads_lines(Capture(), None)).endswith("0 layers matched, 0 ran.")
+    assert joined(capture_lines(Capture(), TextOptions(80))).startswith("layer")
+    assert joined(capture_lines(Capture(), PIPE)).endswith("0 layers matched, 0 ran.")
+    assert joined(grads_lines(Capture(), PIPE)).endswith("0 layers matched, 0 ran.")
 
 
 def test_attention_tells_how_its_weights_were_come_by() -> None:
     capture = Capture()
-    assert "Attention" not in joined(capture_lines(capture, None))
+    assert "Attention" not in joined(capture_lines(capture, PIPE))
     capture.metadata["attention"] = []
     assert "Attention: none found in these layers; docs/ops.md " in joined(
-        capture_lines(capture, None)
+        capture_lines(capture, PIPE)
     )
     capture.absent = (Absent("a", "Module", 1, "attention", "attention", "hidden"),)
     capture.metadata["attention"] = [
@@ -68,13 +69,13 @@ def test_attention_tells_how_its_weights_were_come_by() -> None:
     assert (
         "Attention: 1 seen in the open; 2 recomputed, and the outputs that come of them differ from"
         " the model's by at most 1.0e-03 of the largest entry (5e-03 is allowed); 1 out of reach,"
-        " as the table tells." in joined(capture_lines(capture, None))
+        " as the table tells." in joined(capture_lines(capture, PIPE))
     )
 
 
 @pytest.mark.parametrize("width", [40, 80, 200, None])
 def test_absent_gradients_bear_their_word_and_no_number(width: int | None) -> None:
-    lines = [line.plain for line in grads_lines(samples.gradients(), width)]
+    lines = [line.plain for line in grads_lines(samples.gradients(), TextOptions(width))]
     for name, word in (
         ("layer1.0.bn1", "frozen"),
         ("aux", "outside the loss"),
@@ -88,7 +89,7 @@ def test_absent_gradients_bear_their_word_and_no_number(width: int | None) -> No
 
 
 def test_rows_come_in_recorded_order_and_the_silent_last() -> None:
-    names = [line.plain.split()[0] for line in capture_table(samples.outputs(), None)[1:]]
+    names = [line.plain.split()[0] for line in capture_table(samples.outputs(), PIPE)[1:]]
     assert names == [
         *("layer3.0.conv1", "layer3.0.relu", "layer3.0.downsample.0", "layer3.0.relu", "head"),
         "layer3.0.blocks",
@@ -96,7 +97,7 @@ def test_rows_come_in_recorded_order_and_the_silent_last() -> None:
 
 
 def test_layer_that_never_ran_is_told_once_in_the_table() -> None:
-    table = [line.plain for line in grads_lines(samples.gradients(), None)]
+    table = [line.plain for line in grads_lines(samples.gradients(), PIPE)]
     assert sum(line.startswith("late ") for line in table) == 1
 
 
@@ -106,7 +107,7 @@ def test_vanishing_and_exploding_are_measured_against_the_gradient_nearest_the_l
         "layer1.0.conv2/output.grad": "vanishing",
         "layer1.0.conv1/output.grad": "exploding",
     }
-    text = joined(grads_lines(samples.gradients(), 200))
+    text = joined(grads_lines(samples.gradients(), TextOptions(200)))
     assert "vanishing: the norm is under 1e-08" in text
 
 
@@ -121,7 +122,7 @@ def test_exact_zero_vanishes_and_nan_is_no_judgement() -> None:
         "zero/output.grad": "vanishing",
         "half/output.grad": "exploding",
     }
-    text = joined(grads_lines(capture, None))
+    text = joined(grads_lines(capture, PIPE))
     assert "NaN! 3 of 3" in text
 
 
@@ -131,7 +132,7 @@ def test_sound_gradients_bear_no_mark_and_no_legend() -> None:
         scale = samples.ramp(4, 4) * 3.0**-i
         samples.put(capture, f"l{i}", scale, what="output.grad", kind="output.grad")
     assert not gradient_marks(capture.records)
-    assert "vanishing" not in joined(grads_lines(capture, 80))
+    assert "vanishing" not in joined(grads_lines(capture, TextOptions(80)))
 
 
 def test_coverage_tells_how_often_and_why_not() -> None:
@@ -142,13 +143,13 @@ def test_coverage_tells_how_often_and_why_not() -> None:
             UnexecutedModule("list", "ModuleList", "a container"),
         ),
     )
-    assert [line.plain for line in coverage_lines(coverage, 120)] == [
+    assert [line.plain for line in coverage_lines(coverage, TextOptions(120))] == [
         "8 layers matched, 2 ran (1 of them more than once: a x2).",
         "Never ran: s0, s1, s2 and 2 more (a fused kernel).",
         "Never ran: list (a container).",
         "--json has all names.",
     ]
-    assert [line.plain for line in coverage_lines(coverage, None)][1:] == [
+    assert [line.plain for line in coverage_lines(coverage, PIPE)][1:] == [
         "Never ran: s0, s1, s2, s3, s4 (a fused kernel).",
         "Never ran: list (a container).",
     ]
@@ -159,7 +160,7 @@ def test_two_calls_of_a_layer_can_be_told_apart(width: int | None) -> None:
     capture = samples.outputs()
     # A further kind of tensor, whose column competes for the room.
     samples.put(capture, "head", samples.ramp(1, 4), what="input.0", kind="input")
-    lines = [line.plain for line in capture_table(capture, width)]
+    lines = [line.plain for line in capture_table(capture, TextOptions(width))]
     assert "call" in lines[0].split()
     rows = [line.split() for line in lines if line.startswith("layer3.0.relu")]
     place = lines[0].split().index("call")
@@ -169,13 +170,16 @@ def test_two_calls_of_a_layer_can_be_told_apart(width: int | None) -> None:
 def test_two_calls_can_be_told_apart_among_gradients_too() -> None:
     capture = samples.gradients()
     samples.put(capture, "fc", samples.ramp(1, 8), call=2, what="output.grad", kind="output.grad")
-    lines = [line.plain for line in grads_lines(capture, 40)]
+    lines = [line.plain for line in grads_lines(capture, TextOptions(40))]
     assert any({"layer", "call"} <= set(line.split()) for line in lines)
 
 
 @pytest.mark.parametrize("width", [40, 200, None])
 def test_one_word_for_what_never_ran(width: int | None) -> None:
-    for lines in (capture_lines(samples.outputs(), width), grads_lines(samples.gradients(), width)):
+    for lines in (
+        capture_lines(samples.outputs(), TextOptions(width)),
+        grads_lines(samples.gradients(), TextOptions(width)),
+    ):
         text = joined(lines)
         assert "never ran" in text
         assert "Never ran: " in text
@@ -188,39 +192,39 @@ def test_coverage_of_hundreds_of_layers_fits_a_screen() -> None:
     not_executed = tuple(
         UnexecutedModule(f"gone{i}", "Linear", f"cause {i % 4}") for i in range(500)
     )
-    assert len(coverage_lines(Coverage(executed, not_executed), 80)) < 20
+    assert len(coverage_lines(Coverage(executed, not_executed), TextOptions(80))) < 20
 
 
 def test_loss_line_says_what_was_computed() -> None:
-    assert joined(loss_lines(samples.gradients().metadata, None)) == (
+    assert joined(loss_lines(samples.gradients().metadata, PIPE)) == (
         "Loss kl = 6.90775; formula KL(t || softmax(x)); reduction batchmean; "
         "target 3 (tiger shark)"
     )
     bare = {"loss": {"name": "sum", "formula": "sum", "value": "NaN", "target": ""}}
-    assert joined(loss_lines(bare, None)) == "Loss sum = NaN; formula sum"
-    assert loss_lines({}, 80) == []
+    assert joined(loss_lines(bare, PIPE)) == "Loss sum = NaN; formula sum"
+    assert loss_lines({}, TextOptions(80)) == []
 
 
 def test_top_classes_of_a_batch_name_their_image() -> None:
     entry = {"label": "tabby", "index": 281, "probability": 0.25}
     broken = {"label": "", "index": 7, "probability": "NaN"}
     metadata = {"top": [[entry], [broken]], "inputs": [{"word": "a.png"}, {"word": "b.png"}]}
-    assert [line.plain.split() for line in top_lines(metadata, None)] == [
+    assert [line.plain.split() for line in top_lines(metadata, PIPE)] == [
         ["top", "1", "class", "probability", "input"],
         ["tabby", "281", "0.25", "a.png"],
         ["class", "7", "7", "NaN!", "b.png"],
     ]
-    assert "25.0%" in joined(top_lines(metadata, 80))
-    assert joined(top_lines({"top": [[entry], [entry]], "inputs": []}, None)).count("tabby") == 2
-    assert top_lines({}, 80) == []
-    assert top_lines({"top": [[]]}, 80) == []
+    assert "25.0%" in joined(top_lines(metadata, TextOptions(80)))
+    assert joined(top_lines({"top": [[entry], [entry]], "inputs": []}, PIPE)).count("tabby") == 2
+    assert top_lines({}, TextOptions(80)) == []
+    assert top_lines({"top": [[]]}, TextOptions(80)) == []
 
 
 def test_verified_is_said_when_it_was() -> None:
     capture = samples.outputs()
-    assert "bit-equal" in joined(capture_lines(capture, 80))
+    assert "bit-equal" in joined(capture_lines(capture, TextOptions(80)))
     del capture.metadata["verified"]
-    assert "bit-equal" not in joined(capture_lines(capture, 80))
+    assert "bit-equal" not in joined(capture_lines(capture, TextOptions(80)))
 
 
 @pytest.mark.parametrize("width", [None, 80, 200])
@@ -232,7 +236,10 @@ def test_records_of_several_devices_say_where_they_were_computed(width: int | No
         capture._records[f"{name}/output"] = replace(
             capture._records[f"{name}/output"], device=device
         )
-    for lines in (capture_lines(capture, width), grads_lines(capture, width)):
+    for lines in (
+        capture_lines(capture, TextOptions(width)),
+        grads_lines(capture, TextOptions(width)),
+    ):
         assert "on cpu" in joined(lines)
         assert "on meta" in joined(lines)
-    assert "on cpu" not in joined(capture_lines(samples.outputs(), width))
+    assert "on cpu" not in joined(capture_lines(samples.outputs(), TextOptions(width)))

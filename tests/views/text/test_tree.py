@@ -9,12 +9,13 @@ from torch import nn
 
 from hookscope.hooks.layers import describe_model
 from hookscope.results.module_tree import ModuleTree
+from hookscope.views.text.text_table import TextOptions
 from hookscope.views.text.tree import tree_lines
 from tests.views.text.samples import ODD_NAMES, small_tree
 
 
 def plain(tree: ModuleTree, width: int | None, ascii: bool = False) -> list[str]:
-    return [line.plain for line in tree_lines(tree, width, ascii)]
+    return [line.plain for line in tree_lines(tree, TextOptions(width, ascii))]
 
 
 def narrowed(tree: ModuleTree, *names: str) -> ModuleTree:

@@ -1,1 +1,1 @@
-"""The files that draw with matplotlib: plain arrays in, a figure out. Nothing else imports it."""
+"""Figures drawn with matplotlib from plain arrays. No other package imports matplotlib."""

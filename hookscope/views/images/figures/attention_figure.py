@@ -1,4 +1,4 @@
-"""``--kind attention``: how much each position looks at each other one, head by head."""
+"""``--kind attention``: the attention weights of a call, one panel for each head."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from hookscope.views.images.matrices import AttentionHeads
 _PANEL, _NUMBERS = 1.5, 0.3  # inches of a panel, and of the numbers beside it
 
 
-def draw(layers: Sequence[AttentionHeads], title: str, about: str, each: bool = False) -> Figure:
-    """Draw a panel for each head, queries downwards and keys to the right.
+def draw_attention(
+    layers: Sequence[AttentionHeads], title: str, about: str, each: bool = False
+) -> Figure:
+    """Draw a panel for each head: queries from top to bottom, keys from left to right.
 
     Args:
-        layers: one for each call of attention, drawn one below the other.
-        title: of the figure.
+        layers: one for each call of attention, drawn below each other.
+        title: title of the figure.
         about: the model and its input.
-        each: one scale of colours for each head, in place of one for each call.
+        each: one scale of colours for each head, instead of one for each call.
     """
     check_panel_count(sum(len(layer.heads) for layer in layers))
     most = max(len(layer.heads) for layer in layers)
@@ -40,8 +42,8 @@ def draw(layers: Sequence[AttentionHeads], title: str, about: str, each: bool = 
     ]
     name = LINE * (len(layers) > 1)
     height = sum(grid.size[1] + name for grid in grids)
-    odd = nonfinite_text(np.concatenate([layer.values.ravel() for layer in layers]))
-    foot_text = "; ".join(filter(None, ("queries downwards, keys to the right", about, odd)))
+    nonfinite = nonfinite_text(np.concatenate([layer.values.ravel() for layer in layers]))
+    foot_text = "; ".join(filter(None, ("queries downwards, keys to the right", about, nonfinite)))
     width = max(grids[0].size[0], max(label_inches(len(layer.name)) for layer in layers))
     figure, foot = new_figure(width, height, title, foot_text, layout=None)
     top = foot + height

@@ -1,4 +1,4 @@
-"""What all figures share: paper light or dark, text as it stands, a title, numbers as colours."""
+"""What all figures share: light or dark style, escaped text, a title, numbers as colours."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from hookscope.errors import RequestError
 from hookscope.tensors.interrupts import signal_safe_contextmanager
 from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, ColorScale
 
-# Blue, orange, green, purple, light blue, pink and red: found by a search for the seven that lie
-# farthest apart to every kind of sight, of those that have the contrast that WCAG 2 asks of
-# graphics (3 to 1) on light paper as well as on dark.
+# Blue, orange, green, purple, light blue, pink and red: the seven colours with the largest distance
+# from each other in all kinds of colour vision, among those with the contrast that WCAG 2 requires
+# of graphics (3 to 1) on both backgrounds.
 SERIES = ("#0E5BE4", "#F16B00", "#13A868", "#9B489F", "#4D93FB", "#BA83A4")
 WARNING = "#CB0D2D"
 PAPERS = ("white", "#16191d")  # light and dark
-MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # colour never carries meaning alone
-FONT = "DejaVu Sans"  # comes with matplotlib, so that a picture is the same on every machine
+MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # series differ by more than colour
+FONT = "DejaVu Sans"  # part of matplotlib: the same on every machine
 MAX_PANELS = 400
-
 _TITLE, _TEXT, _SMALL = 11.0, 8.0, 7.0  # points
 _LETTER = 0.62 / 72  # width of a letter in inches, for each point of its size
 
 
 @signal_safe_contextmanager
 def paper_style(dark: bool) -> Iterator[None]:
-    """Set how figures look while they are made and written, whatever the user's own settings."""
+    """Set the style of figures while they are made and written, whatever the user's settings."""
     back, ink = PAPERS[dark], "#e4e6e8" if dark else "#1c1e21"
     line = "#8b9199" if dark else "#6b7178"
     colors = {"figure.facecolor": back, "axes.facecolor": back, "savefig.facecolor": back}
@@ -52,8 +51,8 @@ def paper_style(dark: bool) -> Iterator[None]:
         "axes.linewidth": 0.6,
         "grid.alpha": 0.3,
         "grid.linewidth": 0.5,
-        "svg.fonttype": "none",  # text stays text: small, searchable
-        "svg.hashsalt": "hookscope",  # names inside the file would be random otherwise
+        "svg.fonttype": "none",  # text stays text: it is small and can be searched
+        "svg.hashsalt": "hookscope",  # otherwise ids in the file would be random
         "pdf.fonttype": 42,
     }
     with style.context(["default", colors | look]):
@@ -63,14 +62,14 @@ def paper_style(dark: bool) -> Iterator[None]:
 def new_figure(
     width: float, height: float, title: str, about: str, layout: str | None = "constrained"
 ) -> tuple[Figure, float]:
-    """Return an empty figure with its title, and at its foot in small what the picture is of.
+    """Return an empty figure with a title, and the model and its input at its foot.
 
     Args:
-        width: in inches; at least 4.5 are taken.
-        height: in inches, of what is drawn; that of title and foot is added.
-        title: what is drawn; wrapped to the width.
+        width: in inches; at least 4.5 is used.
+        height: height of the panels in inches; title and foot are added.
+        title: the title; it is wrapped to the width.
         about: the model and its input.
-        layout: what puts the panels in their places; None for a caller that does it.
+        layout: the layout engine of matplotlib; None if the caller positions the panels.
 
     Returns:
         The figure, and the height of its foot in inches.
@@ -80,7 +79,7 @@ def new_figure(
     head, foot = 0.2 * len(above) + 0.12, 0.16 * len(below) + 0.08
     figure = Figure(figsize=(width, height + head + foot), layout=layout)  # type: ignore[arg-type]
     whole = height + head + foot
-    # Where a layout keeps room for them, it must choose their places itself.
+    # A layout engine positions title and foot itself.
     edges = ({}, {}) if layout else ({"y": 1 - 0.06 / whole}, {"y": 0.05 / whole})
     figure.suptitle("\n".join(above), fontsize=_TITLE, **edges[0])
     figure.supxlabel("\n".join(below), fontsize=_TEXT, **edges[1])
@@ -88,7 +87,7 @@ def new_figure(
 
 
 def finish_figure(figure: Figure) -> Figure:
-    """Return the figure with its ticks made: later ones would be those of the user's settings."""
+    """Return the figure with styled ticks: ticks made later would have the user's settings."""
     for axes in figure.axes:
         axes.tick_params(
             which="both",
@@ -100,13 +99,13 @@ def finish_figure(figure: Figure) -> Figure:
 
 
 def escape_text(text: str) -> str:
-    r"""Return ``text`` so that matplotlib shows it as it stands.
+    r"""Return ``text`` in a form that matplotlib prints literally.
 
-    A dollar would begin a formula; what the font has no sign for, and what is no sign at all, is
-    spelled out.
+    A dollar sign, which would begin a formula, is escaped. So are characters that cannot be printed
+    or that the font lacks.
 
     Example:
-        >>> print(plain("a_1 $x$"))
+        >>> print(escape_text("a_1 $x$"))
         a_1 \$x\$
     """
     font = get_font(findfont(FONT))
@@ -120,7 +119,7 @@ def escape_text(text: str) -> str:
 
 
 def shorten_middle(text: str, letters: int) -> str:
-    """Return ``text`` with its middle left out where it is longer than ``letters``."""
+    """Return ``text``, with its middle left out if it is longer than ``letters``."""
     if len(text) <= letters:
         return text
     head = (letters - 1) // 3
@@ -128,7 +127,7 @@ def shorten_middle(text: str, letters: int) -> str:
 
 
 def label_inches(letters: int) -> float:
-    """Return how much room a small label of so many letters takes."""
+    """Return the width in inches of a small label of so many letters."""
     return letters * _LETTER * _SMALL
 
 
@@ -137,7 +136,7 @@ def _wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def check_panel_count(panels: int) -> None:
-    """Raise RequestError if there are more panels than can be told apart."""
+    """Raise RequestError if there are too many panels for one figure."""
     if panels > MAX_PANELS:
         raise RequestError(
             f"That would be {panels} panels, and a figure has room for {MAX_PANELS}.",
@@ -148,13 +147,13 @@ def check_panel_count(panels: int) -> None:
 def draw_image(
     axes: Axes, image: NDArray[Any], scale: ColorScale, aspect: Literal["equal", "auto"] = "equal"
 ) -> AxesImage:
-    """Draw numbers as colours; NaN and infinities have colours of their own."""
+    """Draw numbers as colours; NaN and infinite entries have their own colours."""
     plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
-    odd, endless = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
-    table = plain_table.with_extremes(bad=odd, over=endless, under=endless)
-    # matplotlib takes an infinity for missing, as NaN is; what lies past an end it tells apart.
+    nan, infinite = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
+    table = plain_table.with_extremes(bad=nan, over=infinite, under=infinite)
+    # matplotlib treats infinite entries as missing, like NaN, but not numbers outside the scale.
     past = np.where(image > 0, scale.high + abs(scale.high) + 1, scale.low - abs(scale.low) - 1)
-    # Without a span a bar of colours would widen the scale of the one panel that it belongs to.
+    # With a span of zero, a colour bar would widen the scale of its panel.
     alone = scale.low == scale.high
     return axes.imshow(
         np.where(np.isinf(image), past, image.astype(np.float64)),
@@ -162,12 +161,12 @@ def draw_image(
         vmin=scale.low,
         vmax=scale.low + (abs(scale.low) or 1) if alone else scale.high,
         aspect=aspect,
-        # Where it shrinks, matplotlib takes means; of an infinity they would spread.
+        # If the image shrinks, matplotlib averages, which would spread infinite entries.
         interpolation="auto" if np.isfinite(image).all() else "nearest",
     )
 
 
 def nonfinite_text(values: NDArray[Any]) -> str:
-    """Return how many entries are NaN or infinite, and in which colour; empty if none are."""
+    """Return how many entries are NaN or infinite, and their colour; empty if none are."""
     counts = {"NaN (magenta)": np.isnan(values).sum(), "infinite (cyan)": np.isinf(values).sum()}
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

@@ -1,8 +1,9 @@
-"""A finished picture: the figure, what it shows, and its way into a file."""
+"""A finished drawing: the figure, what it shows, and how it is written to a file."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hookscope.files.atomic_files import replacement_file
 from hookscope.specs.output_path import MARK, picture_ending
 from hookscope.views.images.figures.canvas import paper_style
 
-# In each format, who made the file; the date that matplotlib would write is left out.
+# The program that made the file; the date that matplotlib would add is left out.
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": MARK},
     ".svg": {"Creator": MARK, "Date": None},
@@ -21,14 +22,27 @@ _METADATA: dict[str, dict[str, str | None]] = {
 
 
 @dataclass(frozen=True)
+class FigureOptions:
+    """Which channels are drawn, and how: see ``hookscope.plot``."""
+
+    channels: Sequence[int] | None
+    by: str
+    count: int
+    seed: int
+    dim: int | None
+    each: bool
+    dark: bool
+
+
+@dataclass(frozen=True)
 class Drawing:
-    """A picture.
+    """A drawing.
 
     Attributes:
-        figure: the matplotlib figure, to be changed at will.
+        figure: the figure of matplotlib; it may be changed.
         kind: ``maps``, ``hist``, ``flow``, ``heat``, ``attention`` or ``filters``.
-        shows: what is in it, a line for each tensor.
-        dark: whether it is drawn on dark paper.
+        shows: what it shows, a line for each tensor.
+        dark: whether its background is dark.
     """
 
     figure: Figure
@@ -37,17 +51,17 @@ class Drawing:
     dark: bool = False
 
     def save(self, path: str | os.PathLike[str], dpi: int = 150) -> int:
-        """Write the picture as a whole; return the file's size in bytes.
+        """Write the drawing to a file, completely or not at all; return the file's size in bytes.
 
-        The same picture gives the same bytes.
+        The same drawing gives the same bytes.
 
         Args:
-            path: its ending tells the format: ``.png``, ``.svg`` or ``.pdf``.
-            dpi: pixels an inch, of what is made of pixels.
+            path: ending in the format: ``.png``, ``.svg`` or ``.pdf``.
+            dpi: pixels per inch, of images.
 
         Raises:
-            RequestError: the ending is another one.
-            StoreError: the file cannot be written. An earlier one is then as it was.
+            RequestError: it has another ending.
+            StoreError: the file cannot be written. An existing file is then unchanged.
         """
         ending = picture_ending(Path(path))
         with (

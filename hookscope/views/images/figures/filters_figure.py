@@ -21,51 +21,98 @@ from hookscope.views.images.figures.canvas import (
     nonfinite_text,
     paper_style,
 )
-from hookscope.views.images.figures.drawing import Drawing
+from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 from hookscope.views.images.figures.grid import Grid, draw_grid
 from hookscope.views.images.filter_weights import Kernels, choose_kernels
 
-_PANEL, _NUMBERS = 0.8, 0.12  # inches of a panel, and of what stands beside it
+_PANEL, _NUMBERS = 0.8, 0.12  # inches of a panel, and of the label beside it
+
+
+def draw_weight(
+    name: str,
+    type: str,
+    weight: NDArray[Any],
+    about: str,
+    options: FigureOptions,
+) -> Drawing:
+    """Return the picture of a weight.
+
+    Args:
+        name: name of the parameter.
+        type: class name of the layer.
+        weight: a matrix, or kernels with their output channels first.
+        about: the model.
+        options: which filters, and how they are drawn.
+
+    Raises:
+        RequestError: there is no such filter, or the weight has more than five dimensions.
+    """
+    title, summary = f"{name} ({type})", f"{name} ({shape_label(weight.shape)})"
+    if weight.ndim > 5:
+        raise RequestError(
+            f"{summary} has {weight.ndim} dimensions, and up to five are drawn.",
+            "Name another layer.",
+        )
+    with paper_style(options.dark):
+        if weight.ndim == 2:
+            embedding = type.startswith("Embedding")
+            axes = ("entry", "dimension") if embedding else ("output feature", "input feature")
+            return Drawing(
+                draw_matrix(weight, title, about, axes), "filters", (summary,), options.dark
+            )
+        kernels = choose_kernels(
+            weight, name, options.channels, options.by, options.count, options.seed
+        )
+        summary += f": filters {ranges_text(kernels.filters)} of {kernels.total}"
+        if kernels.color:
+            summary += ", in colour"
+        elif kernels.left_out:
+            summary += f", {kernels.left_out} of the columns for its input channels left out"
+        about += f"; {len(kernels.filters)} of {kernels.total} filters"
+        return Drawing(
+            draw_kernels(kernels, title, about, options.each), "filters", (summary,), options.dark
+        )
 
 
 def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -> Figure:
     """Draw one panel for each filter, or for each pair of filter and column if there are several.
 
-    In colour, a weight of zero is middle grey and the largest absolute one an end of its channel.
+    In colour, a weight of zero is middle grey, and the largest absolute weight is the end of its
+    channel.
 
     Args:
         kernels: the weights.
-        title: of the figure.
+        title: title of the figure.
         about: the model.
-        each: one scale for each panel, in place of one for all.
+        each: one scale for each panel, instead of one for all.
     """
     values = kernels.values
-    alone = kernels.color or len(kernels.columns) == 1
+    one_panel = kernels.color or len(kernels.columns) == 1
     count, columns = values.shape[:2]
-    across = 1 if alone else columns
+    across = 1 if one_panel else columns
     check_panel_count(count * across)
     share = min(max(values.shape[3] / values.shape[2], 0.4), 4.0)
     grid = Grid(
         count * across,
-        math.ceil(math.sqrt(count / share)) if alone else columns,
+        math.ceil(math.sqrt(count / share)) if one_panel else columns,
         _PANEL * share,
         _PANEL,
         each and not kernels.color,
-        left=0 if alone else _NUMBERS,
+        left=0 if one_panel else _NUMBERS,
     )
     width, height = grid.size
-    odd = nonfinite_text(values)
-    figure, foot = new_figure(width, height, title, "; ".join(filter(None, (about, odd))), None)
+    about = "; ".join(filter(None, (about, nonfinite_text(values))))
+    figure, foot = new_figure(width, height, title, about, None)
     left, top = (figure.get_figwidth() - width) / 2, foot + height
     if kernels.color:
-        panels = list(grid.places(figure, left, top))
+        panels = list(grid.add_panels(figure, left, top))
         for panel, picture in zip(panels, _in_color(values, each), strict=True):
             panel.imshow(picture, interpolation="nearest")
     else:
         images = list(values.reshape(-1, *values.shape[2:]))
         panels = draw_grid(figure, grid, images, [""] * len(images), "weight", left, top)
     for i, panel in enumerate(panels):
-        if alone:
+        if one_panel:
             panel.set_title(f"filter {kernels.filters[i]}", pad=2)
             continue
         if i < columns:
@@ -80,15 +127,15 @@ def draw_matrix(matrix: NDArray[Any], title: str, about: str, axes: tuple[str, s
 
     Args:
         matrix: ``(rows, columns)``.
-        title: of the figure.
+        title: title of the figure.
         about: the model.
-        axes: what the rows are, and what the columns are.
+        axes: labels of the rows and of the columns.
     """
     rows, columns = matrix.shape
-    # Not narrower than four to one, so that a matrix of a few rows can be read.
+    # At most four times as wide as high, so that a matrix of a few rows is readable.
     wide, tall = (6.0, max(6 * rows / columns, 1.5)) if columns > rows else (5.0, 5.0)
-    told = "; ".join(filter(None, (about, nonfinite_text(matrix))))
-    figure, _ = new_figure(wide, tall + 0.7, title, told)
+    about = "; ".join(filter(None, (about, nonfinite_text(matrix))))
+    figure, _ = new_figure(wide, tall + 0.7, title, about)
     panel = figure.subplots()
     shown = draw_image(panel, matrix, color_scale(matrix), aspect="auto")
     figure.colorbar(shown, ax=panel, label="weight", pad=0.02)
@@ -104,46 +151,3 @@ def _in_color(values: NDArray[Any], each: bool) -> NDArray[np.float64]:
     wide = np.nan_to_num(values.astype(np.float64), nan=0, posinf=0, neginf=0)
     largest = np.abs(wide).max(axis=(1, 2, 3) if each else None, keepdims=True)
     return np.moveaxis(0.5 + wide / np.where(largest == 0, 1, largest) / 2, 1, -1)
-
-
-def draw_weight(
-    name: str,
-    type: str,
-    weight: NDArray[Any],
-    about: str,
-    chosen: dict[str, Any],
-    each: bool,
-    dark: bool,
-) -> Drawing:
-    """Return the picture of a weight.
-
-    Args:
-        name: of the parameter.
-        type: class name of the layer.
-        weight: a matrix, or kernels with their output channels first.
-        about: the model.
-        chosen: which filters: see ``kernels.choose_kernels``.
-        each: one scale of colours for each panel.
-        dark: light on dark paper.
-
-    Raises:
-        RequestError: there is no such filter, or the weight has more than five dimensions.
-    """
-    title, told = f"{name} ({type})", f"{name} ({shape_label(weight.shape)})"
-    if weight.ndim > 5:
-        raise RequestError(
-            f"{told} has {weight.ndim} dimensions, and up to five are drawn.", "Name another layer."
-        )
-    with paper_style(dark):
-        if weight.ndim == 2:
-            table = type.startswith("Embedding")
-            axes = ("entry", "dimension") if table else ("output feature", "input feature")
-            return Drawing(draw_matrix(weight, title, about, axes), "filters", (told,), dark)
-        kernels = choose_kernels(weight, name, **chosen)
-        told += f": filters {ranges_text(kernels.filters)} of {kernels.total}"
-        if kernels.color:
-            told += ", in colour"
-        elif kernels.left_out:
-            told += f", {kernels.left_out} of the columns for its input channels left out"
-        about += f"; {len(kernels.filters)} of {kernels.total} filters"
-        return Drawing(draw_kernels(kernels, title, about, each), "filters", (told,), dark)

@@ -1,4 +1,4 @@
-"""``--kind flow``: mean and spread of values, and norms of gradients, from layer to layer."""
+"""``--kind flow``: mean and spread of values, and norms of gradients, layer by layer."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from hookscope.views.images.layer_flow import LINKED, FlowPoint, LayerFlow
 
 _ROW, _TALLEST, _LETTERS = 0.17, 16.0, 60  # inches of a row and of all; letters of a label
 _LABEL = 0.13  # inches that a label needs
-_WIDE = 100.0  # times as large as others, and a number leaves them no room on a linear axis
+_WIDE_RATIO = 100.0  # from this ratio of numbers a linear axis hides the smaller ones
 
 
-def draw(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
+def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
     """Draw each panel with the first layer at its top.
 
-    Norms are on a logarithmic scale. A norm of zero has no place there, and stands as a cross at
-    the left edge; a tensor with NaN or infinite entries is marked at the right one.
+    Norms are on a logarithmic scale. A norm of zero has a cross at the left edge, and a tensor with
+    NaN or infinite entries a mark at the right edge.
 
     Args:
         flows: the panels, from the top.
-        title: of the figure.
+        title: title of the figure.
         about: the model and its input.
     """
     heights = [min(max(len(flow.rows), 4) * _ROW, _TALLEST) + 0.8 for flow in flows]
@@ -55,7 +55,7 @@ def draw(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
 def _draw_series(axes: Axes, flow: LayerFlow) -> None:
     dense = len(flow.rows) > _TALLEST / _ROW
     for i, (name, points) in enumerate(flow.series.items()):
-        # A zero cannot lie on a logarithmic scale; nothing finite lies nowhere.
+        # A zero is not on a logarithmic scale; a tensor without finite entries has no value.
         kept = [p for p in points if p.value is not None and (p.value > 0 or not flow.norms)]
         axes.errorbar(
             [float(p.value or 0) for p in kept],
@@ -64,7 +64,7 @@ def _draw_series(axes: Axes, flow: LayerFlow) -> None:
             color=SERIES[i % len(SERIES)],
             marker=MARKERS[i % len(MARKERS)],
             markersize=2 if dense else 3.5,
-            # Between a convolution's weight and a norm's a line would only zigzag.
+            # A line through weights of different kinds of layers means nothing.
             linestyle="-" if name in LINKED else "none",
             linewidth=0.8,
             elinewidth=0.7 if dense else 1.4,
@@ -74,17 +74,20 @@ def _draw_series(axes: Axes, flow: LayerFlow) -> None:
     if flow.norms and any(point.value for point in every):
         _make_logarithmic(axes, [p.value for p in every if p.value])
     elif not flow.norms:
-        _bend(axes, every)
+        _make_symlog(axes, every)
     zeros = [p.row for p in every if flow.norms and p.value == 0]
-    odd = [p.row for p in every if p.odd]
-    for rows, edge, marker, told in ((zeros, 0, "x", "zero"), (odd, 1, "*", "NaN or infinite")):
+    nonfinite = [p.row for p in every if p.nonfinite]
+    for rows, edge, marker, label in (
+        (zeros, 0, "x", "zero"),
+        (nonfinite, 1, "*", "NaN or infinite"),
+    ):
         if rows:
             axes.scatter(
                 [edge] * len(rows),
                 rows,
                 marker=marker,
                 color=WARNING,
-                label=told,
+                label=label,
                 transform=axes.get_yaxis_transform(),
                 clip_on=False,
                 zorder=3,
@@ -92,23 +95,23 @@ def _draw_series(axes: Axes, flow: LayerFlow) -> None:
 
 
 def _make_logarithmic(axes: Axes, norms: Sequence[float]) -> None:
-    """Number the powers of ten, and within a few of them 2 and 5 times each as well."""
+    """Label the powers of ten; if there are few of them, also 2 and 5 times each."""
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    if max(norms) < _WIDE * min(norms):
+    if max(norms) < _WIDE_RATIO * min(norms):
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def _bend(axes: Axes, points: Sequence[FlowPoint]) -> None:
-    """Make the axis logarithmic away from zero where one layer would dwarf all the others."""
+def _make_symlog(axes: Axes, points: Sequence[FlowPoint]) -> None:
+    """Make the axis logarithmic away from zero if one layer is far larger than the others."""
     sizes = [abs(p.value) + (p.spread or 0) for p in points if p.value is not None]
-    if sizes and max(sizes) > _WIDE * (middle := float(np.median(sizes))) > 0:
+    if sizes and max(sizes) > _WIDE_RATIO * (middle := float(np.median(sizes))) > 0:
         axes.set_xscale("symlog", linthresh=middle)
 
 
 def _name_rows(axes: Axes, rows: Sequence[str], height: float) -> None:
-    """Name as many rows as there is room for: each, or every second, fifth, ..."""
+    """Label as many rows as there is room for: each, every second, every fifth, and so on."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 10**9) if len(rows) * _LABEL <= height * s)
     at = list(range(0, len(rows), step))
     axes.set_yticks(at, [escape_text(shorten_middle(rows[i], _LETTERS)) for i in at])

@@ -1,6 +1,6 @@
-"""Images in a grid, with bars of colours: panels of one size, each at its place in inches.
+"""Images in a grid with colour bars: panels of one size, positioned in inches.
 
-No layout engine: matplotlib's own needs seconds for hundreds of panels, and leaves gaps.
+There is no layout engine: those of matplotlib need seconds for hundreds of panels and leave gaps.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Grid:
     """Panels of one size.
 
     Attributes:
-        panels: how many.
-        columns: how many lie side by side.
-        width, height: of a panel, in inches.
-        each: whether each panel has a bar of colours of its own, in place of one for all.
-        lines: of text above each panel.
+        panels: number of panels.
+        columns: number of panels side by side.
+        width, height: size of a panel, in inches.
+        each: whether each panel has its own colour bar, instead of one for all.
+        lines: lines of text above each panel.
         left, below: room for numbers beside and below each panel, in inches.
     """
 
@@ -47,24 +47,24 @@ class Grid:
 
     @property
     def rows(self) -> int:
-        """How many lie below each other."""
+        """Number of panels below each other."""
         return math.ceil(self.panels / self.columns)
 
     @property
     def cell(self) -> tuple[float, float]:
-        """Width and height of a panel with all that belongs to it, in inches."""
+        """Width and height of a panel with its labels and its colour bar, in inches."""
         bar = _BAR + 0.42 if self.each else 0.0
         wide = self.left + self.width + bar + _GAP
         return wide, self.lines * LINE + self.height + self.below + _GAP
 
     @property
     def size(self) -> tuple[float, float]:
-        """Width and height of it all, in inches."""
+        """Width and height of the whole grid, in inches."""
         bar = 0.0 if self.each else _BAR + _BAR_TEXT
         return self.columns * self.cell[0] + bar + _GAP, self.rows * self.cell[1]
 
-    def places(self, figure: Figure, left: float, top: float) -> Iterator[Axes]:
-        """Yield a panel for each place, row by row, from the corner that is given in inches."""
+    def add_panels(self, figure: Figure, left: float, top: float) -> Iterator[Axes]:
+        """Yield the panels, row by row; the upper left corner is given in inches."""
         wide, tall = self.cell
         for i in range(self.panels):
             row, column = divmod(i, self.columns)
@@ -74,7 +74,7 @@ class Grid:
 
 
 def add_panel(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
-    """Return a new panel at a place of the figure in inches, counted from its lower left."""
+    """Return a new panel at a position in inches from the figure's lower left corner."""
     whole_width, whole_height = figure.get_size_inches()
     box = (x / whole_width, y / whole_height, width / whole_width, height / whole_height)
     panel = figure.add_axes(box)
@@ -92,25 +92,25 @@ def draw_grid(
     left: float,
     top: float,
 ) -> list[Axes]:
-    """Draw images in a grid, row by row, with one bar of colours or one each.
+    """Draw images in a grid, row by row, with one colour bar or one for each.
 
     Args:
-        figure: where.
+        figure: the figure to draw in.
         grid: the panels.
-        images: ``(height, width)`` each, of real numbers; they may differ in shape.
-        labels: what stands above each, as matplotlib takes it.
-        quantity: what the numbers are, for the bar.
+        images: ``(height, width)`` each, of real numbers; their shapes may differ.
+        labels: the text above each image, with matplotlib's markup.
+        quantity: the label of the colour bar.
         left, top: the upper left corner, in inches from the figure's lower left.
 
     Returns:
         The panels, in the order of the images.
     """
-    panels = list(grid.places(figure, left, top))
+    panels = list(grid.add_panels(figure, left, top))
     common = color_scale(np.concatenate([image.ravel() for image in images]))
     wide, _ = grid.cell
     for i, (panel, image, label) in enumerate(zip(panels, images, labels, strict=True)):
         shown = draw_image(panel, image, color_scale(image) if grid.each else common)
-        # Entries are squares, unless that left a thread of the panel.
+        # Entries are squares, unless the image would then be very narrow.
         if not 0.4 < image.shape[1] / image.shape[0] / (grid.width / grid.height) < 2.5:
             panel.set_aspect("auto")
         panel.set_title(label, pad=2)
@@ -118,8 +118,8 @@ def draw_grid(
             row, column = divmod(i, grid.columns)
             x = left + _GAP + column * wide + grid.left + grid.width + _GAP / 2
             y = top - row * grid.cell[1] - grid.lines * LINE - grid.height
-            place = add_panel(figure, x, y, _BAR / 2, grid.height)
-            figure.colorbar(shown, cax=place, ticks=MaxNLocator(3))
+            bar = add_panel(figure, x, y, _BAR / 2, grid.height)
+            figure.colorbar(shown, cax=bar, ticks=MaxNLocator(3))
     if not grid.each:
         tall = min(grid.size[1] - grid.lines * LINE - grid.below - _GAP, 4.0)
         x = left + grid.columns * wide + _GAP * 1.5

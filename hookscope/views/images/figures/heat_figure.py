@@ -1,4 +1,4 @@
-"""``--kind heat``: channel by position, as tokens have them, one panel a tensor."""
+"""``--kind heat``: channels by position, such as those of tokens, one panel for each tensor."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from hookscope.views.images.matrices import TokenMatrix
 _WIDTH, _HEIGHT = 6.5, 2.6  # inches of a panel
 
 
-def draw(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
-    """Draw each tensor, positions downwards and channels to the right, with its own scale.
+def draw_heat(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
+    """Draw each tensor with its own scale: positions from top to bottom, channels to the right.
 
     Args:
         tensors: one for each panel.
-        title: of the figure.
+        title: title of the figure.
         about: the model and its input.
     """
     check_panel_count(len(tensors))
-    odd = nonfinite_text(np.concatenate([tokens.values.ravel() for tokens in tensors]))
-    about = "; ".join(filter(None, (about, odd)))
+    nonfinite = nonfinite_text(np.concatenate([tokens.values.ravel() for tokens in tensors]))
+    about = "; ".join(filter(None, (about, nonfinite)))
     figure, _ = new_figure(_WIDTH, _HEIGHT * len(tensors) + 0.3, title, about)
     panels = figure.subplots(len(tensors), 1, squeeze=False).flat
     for axes, tokens in zip(panels, tensors, strict=True):
@@ -42,15 +42,15 @@ def draw(tensors: Sequence[TokenMatrix], title: str, about: str) -> Figure:
         axes.set_title(escape_text(tokens.name))
         axes.set_ylabel("position")
         axes.set_xlabel("channel")
-        for axis, size, few in ((axes.yaxis, len(tokens.values), 6), (axes.xaxis, names, 24)):
-            each = FixedLocator(list(range(size))) if size <= few else None
-            axis.set_major_locator(each or MaxNLocator(min(few, 8), integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(_Names(tokens.channels)))
+        for axis, size, limit in ((axes.yaxis, len(tokens.values), 6), (axes.xaxis, names, 24)):
+            every = FixedLocator(list(range(size))) if size <= limit else None
+            axis.set_major_locator(every or MaxNLocator(min(limit, 8), integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(_ChannelLabels(tokens.channels)))
     return finish_figure(figure)
 
 
-class _Names:
-    """The number of the channel at a place of the axis."""
+class _ChannelLabels:
+    """The number of the channel at a position of the axis."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         self.channels = channels

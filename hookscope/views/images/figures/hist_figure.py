@@ -1,4 +1,4 @@
-"""``--kind hist``: how often which values occur, one panel a tensor."""
+"""``--kind hist``: the distribution of values, one panel for each tensor."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ValueHistogram:
     quantity: str
 
 
-def draw(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figure:
+def draw_hist(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figure:
     """Draw the histogram of each tensor; counts are on a logarithmic scale.
 
     Args:
         tensors: one for each panel.
-        title: of the figure.
+        title: title of the figure.
         about: the model and its input.
     """
     check_panel_count(len(tensors))
@@ -56,18 +56,18 @@ def draw(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figure:
         if not bins:
             axes.text(0.5, 0.5, "no finite entry", ha="center", transform=axes.transAxes)
             continue
-        for one in bins:
-            # Each of few integers, or the one value that all entries have, has no width.
-            alone = one.low == one.high
+        for bin in bins:
+            # A bin of one integer, or of entries that are all equal, has no width.
+            no_width = bin.low == bin.high
             axes.bar(
-                one.low,
-                one.count,
-                0.8 if alone else one.high - one.low,
-                align="center" if alone else "edge",
+                bin.low,
+                bin.count,
+                0.8 if no_width else bin.high - bin.low,
+                align="center" if no_width else "edge",
                 color=SERIES[0],
             )
         axes.set_yscale("log")
-        axes.set_ylim(bottom=0.5)  # or one entry alone would have no height
+        axes.set_ylim(bottom=0.5)  # otherwise a single entry would have no height
         axes.grid(axis="y")
         axes.set_axisbelow(True)
     for axes in panels[len(tensors) :]:
@@ -76,8 +76,8 @@ def draw(tensors: Sequence[ValueHistogram], title: str, about: str) -> Figure:
 
 
 def _numbers(stats: Stats) -> str:
-    told = [] if stats.mean is None else [f"mean {stats.mean:.3g}, std {stats.std:.3g}"]
-    told += [f"{stats.zero_share:.0%} zeros"] if stats.zeros else []
-    told += [f"{stats.nan} NaN"] if stats.nan else []
-    told += [f"{stats.inf} infinite"] if stats.inf else []
-    return ", ".join(told)
+    parts = [] if stats.mean is None else [f"mean {stats.mean:.3g}, std {stats.std:.3g}"]
+    parts += [f"{stats.zero_share:.0%} zeros"] if stats.zeros else []
+    parts += [f"{stats.nan} NaN"] if stats.nan else []
+    parts += [f"{stats.inf} infinite"] if stats.inf else []
+    return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""``--kind maps``: feature maps of one layer, in a grid; several tensors of it side by side."""
+"""``--kind maps``: feature maps of one layer in a grid, several of its tensors side by side."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NARROWEST, _WIDEST = 0.5, 4.0  # of a panel, in heights
 _BETWEEN, _LETTER = 0.3, 0.075  # inches between the grids, and of a letter above them
 
 
-def draw(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool = False) -> Figure:
+def draw_maps(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool = False) -> Figure:
     """Draw feature maps as a grid for each tensor, the first on the left.
 
     Args:
-        blocks: the maps of each tensor; see ``pictures.maps.read_feature_maps``.
-        title: of the figure.
+        blocks: the maps of each tensor; see ``read_feature_maps``.
+        title: title of the figure.
         about: the model and its input.
-        each: one scale of colours for each map, in place of one for each grid.
+        each: one scale of colours for each map, instead of one for each grid.
     """
     check_panel_count(sum(len(block.values) for block in blocks))
     grids = [_grid(block, each) for block in blocks]
@@ -46,7 +46,7 @@ def draw(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool = Fal
     top = foot + height
     left = (figure.get_figwidth() - wide) / 2
     for block, grid, lines, width in zip(blocks, grids, heads, widths, strict=True):
-        # Above the middle of the panels, but never over the edge on the left.
+        # Above the middle of the panels, but inside the left edge.
         middle = max(left + grid.columns * grid.cell[0] / 2, left + _LETTER * _longest(lines) / 2)
         figure.text(
             middle / figure.get_figwidth(),
@@ -76,5 +76,5 @@ def _grid(block: FeatureMaps, each: bool) -> Grid:
 def _head(block: FeatureMaps) -> list[str]:
     shape = shape_label(block.record.shape)
     some = f"{len(block.channels)} of {block.total} {block.noun}" if block.channels else "one map"
-    told = [", ".join((some, *block.single)), block.note, nonfinite_text(block.values)]
-    return [f"{block.record.what}{block.part}, {shape}", *filter(None, told)]
+    lines = [", ".join((some, *block.single)), block.note, nonfinite_text(block.values)]
+    return [f"{block.record.what}{block.part}, {shape}", *filter(None, lines)]

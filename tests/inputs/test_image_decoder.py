@@ -1,4 +1,4 @@
-"""Images of every kind come out upright, in 8 bits, as a person would see them."""
+"""Images of every kind are decoded upright, in 8 bits, as an image viewer shows them."""
 
 from __future__ import annotations
 
@@ -327,6 +327,6 @@ def test_an_image_in_several_bands_is_what_it_is_in_one(monkeypatch, mode: str) 
         image.info["transparency"] = bytes(range(0, 90, 10))
     data = encode(image, "TIFF" if mode in ("I", "F") else "PNG")
     whole = [pixels(data, channels) for channels in (1, 3)]
-    monkeypatch.setattr("hookscope.inputs.image_decoder._BAND", 70)
+    monkeypatch.setattr("hookscope.inputs.image_decoder._BAND_PIXELS", 70)
     for channels, expected in zip((1, 3), whole, strict=True):
         assert np.array_equal(pixels(data, channels), expected)

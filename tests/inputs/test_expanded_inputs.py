@@ -1,4 +1,4 @@
-"""Input words: files, folders, globs and standard input."""
+"""Input specs: files, folders, globs and standard input."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_empty_words_and_a_second_standard_input_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["specs.input", "specs.model", "specs.catalog", "specs.losses"],
+    ["specs.input_spec", "specs.model_spec", "specs.catalog", "specs.losses"],
 )
 def test_nothing_heavy_is_imported_to_judge_a_word(module: str) -> None:
     code = (

@@ -1,4 +1,4 @@
-"""Tensors from files: numpy's, safetensors, what torch.save wrote, tables, and made ones."""
+"""Tensors from numpy, safetensors, torch and CSV files, and generated tensors."""
 
 from __future__ import annotations
 

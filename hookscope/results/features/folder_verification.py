@@ -1,4 +1,4 @@
-"""Whether a folder of features is what its manifest says: shards, index and table of inputs."""
+"""Verification of a folder of features against its manifest: shards, index and table of inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hookscope.specs.output_path import header_in
 
 @dataclass(frozen=True)
 class Damage:
-    """A file of the folder that is not as it should be, and in which way."""
+    """A missing or damaged file of the folder, and what is wrong with it."""
 
     file: str
     problem: str
@@ -33,14 +33,14 @@ class Damage:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came of a look at every file of a folder.
+    """The result of verifying every file of a folder.
 
     Attributes:
-        folder: where the features lie.
-        rows: how many there should be.
-        shards: how many shards there should be.
-        bytes: their size, as it should be.
-        damages: what is wrong, in the order of the shards; none where all is sound.
+        folder: the folder of features.
+        rows: number of rows, by the manifest.
+        shards: number of shards, by the manifest.
+        bytes: size of the shards, by the manifest.
+        damages: damaged files in the order of the shards; empty if all files are intact.
     """
 
     folder: str
@@ -51,7 +51,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is there and as it was written."""
+        """Whether every file exists with the bytes that were written."""
         return not self.damages
 
     def to_json(self) -> dict[str, Any]:
@@ -60,81 +60,83 @@ class Verification:
 
 
 def verify_folder(
-    place: Location, manifest: Mapping[str, Any], progress: Callable[[int, int], None]
+    location: Location, manifest: Mapping[str, Any], progress: Callable[[int, int], None]
 ) -> Verification:
-    """Hold every file of a finished folder against its manifest.
+    """Compare every file of a finished folder with its manifest.
 
     Args:
-        place: the folder.
-        manifest: what it should hold.
-        progress: called with the shards that are done and all of them.
+        location: the folder.
+        manifest: its manifest.
+        progress: called with the number of shards done and of all shards.
     """
     shards = manifest["shards"]
     damages: list[Damage] = []
-    places: dict[str, tuple[str, int]] = {}
-    whole, first = True, 0
+    stored: dict[str, tuple[str, int]] = {}
+    readable, first = True, 0
     for done, shard in enumerate(shards):
         progress(done, len(shards))
         if shard["first"] != first:
             damages.append(Damage(MANIFEST, f"rows {first} to {shard['first']} are in no shard"))
         first = shard["first"] + shard["rows"]
-        problem = _problem(place, shard, manifest["keys"], places)
+        problem = _shard_problem(location, shard, manifest["keys"], stored)
         if problem:
-            whole = False
+            readable = False
             damages.append(Damage(shard["file"], problem))
     progress(len(shards), len(shards))
     if first != manifest["rows"]:
         damages.append(Damage(MANIFEST, f"its shards end at row {first} of {manifest['rows']}"))
     known = {shard["file"] for shard in shards}
-    for name in place.names():
+    for name in location.names():
         if name.startswith("rows-") and name not in known:
             damages.append(Damage(name, "the manifest has no such shard"))
-    if (fitted := manifest.get("fitted")) and (problem := _file_problem(place, fitted)):
+    if (fitted := manifest.get("fitted")) and (problem := _file_problem(location, fitted)):
         damages.append(Damage(fitted["file"], problem))
     old = manifest["schema"] < SCHEMA
-    damages += [Damage(INDEX, problem) for problem in _index_problems(place, places, whole, old)]
-    damages += [Damage(INPUTS, problem) for problem in _table_problems(place, manifest)]
+    index_problems = _index_problems(location, stored, readable, old)
+    damages += [Damage(INDEX, problem) for problem in index_problems]
+    damages += [Damage(INPUTS, problem) for problem in _table_problems(location, manifest)]
     size = sum(shard["bytes"] for shard in shards)
-    return Verification(str(place), manifest["rows"], len(shards), size, tuple(damages))
+    return Verification(str(location), manifest["rows"], len(shards), size, tuple(damages))
 
 
-def _file_problem(place: Location, told: Mapping[str, Any]) -> str:
-    """In what a file is not as the manifest tells; empty if it is."""
+def _file_problem(location: Location, entry: Mapping[str, Any]) -> str:
+    """How a file differs from its entry in the manifest; empty if it does not."""
     try:
-        size = place.size(told["file"])
+        size = location.size(entry["file"])
     except ResultsFileError as error:
         return error.message.rstrip(".")
     if size is None:
         return "missing"
-    if size != told["bytes"]:
-        return f"{size} bytes, and it was written with {told['bytes']}"
+    if size != entry["bytes"]:
+        return f"{size} bytes, and it was written with {entry['bytes']}"
     try:
-        return "" if is_intact(place, told) else "its bytes are not those that were written"
+        return "" if is_intact(location, entry) else "its bytes are not those that were written"
     except OSError as error:
         return f"cannot be read: {cause(error)}"
 
 
-def _problem(
-    place: Location,
+def _shard_problem(
+    location: Location,
     shard: Mapping[str, Any],
     keys: list[Mapping[str, Any]],
-    places: dict[str, tuple[str, int]],
+    stored: dict[str, tuple[str, int]],
 ) -> str:
-    """What is wrong with a shard, empty if nothing is.
+    """What is wrong with a shard; empty if it is intact.
 
-    File and bytes of each of its tensors are added to ``places``.
+    The file and the size of each of its tensors are added to ``stored``.
     """
-    if problem := _file_problem(place, shard):
+    if problem := _file_problem(location, shard):
         return problem
     try:
-        with place.open(shard["file"]) as file:
+        with location.open(shard["file"]) as file:
             table, _ = header_in(file)
     except (OSError, ValueError, RecursionError) as error:
         return f"cannot be read: {cause(error)}"
-    spans = {name: told["data_offsets"] for name, told in table.items() if name != "__metadata__"}
-    places |= {name: (shard["file"], end - start) for name, (start, end) in spans.items()}
+    table.pop("__metadata__", None)
+    spans = {name: entry["data_offsets"] for name, entry in table.items()}
+    stored |= {name: (shard["file"], end - start) for name, (start, end) in spans.items()}
     for key in keys:
-        if key["reduce"] == STATISTICS_ONLY:  # of which no row is kept
+        if key["reduce"] == STATISTICS_ONLY:  # no rows are stored
             continue
         name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
         if table.get(name, {}).get("shape") != [shard["rows"], *key["shape"]]:
@@ -143,19 +145,19 @@ def _problem(
 
 
 def _index_problems(
-    place: Location, places: dict[str, tuple[str, int]], whole: bool, old: bool
+    location: Location, stored: dict[str, tuple[str, int]], readable: bool, old: bool
 ) -> Iterator[str]:
-    """What the index says that shards do not.
+    """How the index differs from the shards.
 
     Args:
-        place: the folder.
-        places: file and bytes of each tensor.
-        whole: whether all shards could be read.
-        old: whether it was written without a checksum.
+        location: the folder.
+        stored: file and size of each tensor.
+        readable: whether all shards could be read.
+        old: whether the index was written without a checksum.
     """
     try:
-        index = read_json(place, INDEX, old=old)
-        told = {} if index is None else dict(index["weight_map"])
+        index = read_json(location, INDEX, old=old)
+        files = {} if index is None else dict(index["weight_map"])
         size = 0 if index is None else index["metadata"]["total_size"]
     except ResultsFileError as error:
         yield error.message.rstrip(".")
@@ -166,23 +168,23 @@ def _index_problems(
     if index is None:
         yield "missing"
         return
-    wrong = [name for name, (file, _) in places.items() if told.get(name) != file]
-    if whole:
-        wrong += [name for name in told if name not in places]
+    wrong = [name for name, (file, _) in stored.items() if files.get(name) != file]
+    if readable:
+        wrong += [name for name in files if name not in stored]
     if wrong:
         yield f"not what the shards hold, at {wrong[0]} and {len(wrong) - 1} more places"
-    there = sum(each for _, each in places.values())
-    if whole and not wrong and size != there:
-        yield f"its total_size is {size}, and the shards hold tensors of {there} bytes"
+    total = sum(each for _, each in stored.values())
+    if readable and not wrong and size != total:
+        yield f"its total_size is {size}, and the shards hold tensors of {total} bytes"
 
 
-def _table_problems(place: Location, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _table_problems(location: Location, manifest: Mapping[str, Any]) -> Iterator[str]:
     line, rows = -1, manifest["rows"]
     try:
-        if place.size(INPUTS) is None:
+        if location.size(INPUTS) is None:
             yield "missing"
             return
-        with place.open(INPUTS) as file:
+        with location.open(INPUTS) as file:
             for line, text in enumerate(file):
                 if json.loads(text)["row"] != line or not text.endswith(b"\n"):
                     yield f"line {line + 1} is not the whole one of row {line}"
@@ -197,7 +199,7 @@ def _table_problems(place: Location, manifest: Mapping[str, Any]) -> Iterator[st
         yield f"{line + 1} lines for {rows} rows"
         return
     shards = manifest["shards"]
-    for shard, lines in zip(shards, input_lines(place, shards), strict=True):
+    for shard, lines in zip(shards, input_lines(location, shards), strict=True):
         if shard.get("table_crc32") not in (None, lines_crc32(lines)):
             last = shard["first"] + shard["rows"]
             yield f"lines {shard['first'] + 1} to {last} are not those that were written"

@@ -1,4 +1,4 @@
-"""Sound, video and text, from files that other libraries wrote."""
+"""Audio, video and text from files that other libraries wrote."""
 
 from __future__ import annotations
 

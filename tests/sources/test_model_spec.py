@@ -1,4 +1,4 @@
-"""The grammar of model words, shapes and assignments."""
+"""The grammar of model specs, shapes and assignments."""
 
 from __future__ import annotations
 

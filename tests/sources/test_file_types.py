@@ -1,4 +1,4 @@
-"""What kind of file it is: told from the content, quickly, and without running any of it."""
+"""The type of a file is detected from its content, quickly and without running code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes against torchvision's own transforms, bit for bit."""
+"""Image recipes are bit-identical to the transforms of torchvision."""
 
 from __future__ import annotations
 

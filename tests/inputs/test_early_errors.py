@@ -1,4 +1,4 @@
-"""A request that cannot be right is refused before torch is imported to carry it out."""
+"""An invalid request is an error before torch is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clones lent to a module in place of its inputs, and which tensors share memory."""
+"""Clones given to a module in place of its inputs, and which tensors share memory."""
 
 from __future__ import annotations
 
@@ -53,35 +53,35 @@ def clone_preserving_strides(tensor: Tensor) -> Tensor:
     return gapped.copy_(tensor)
 
 
-def write_back(lent: InputClone) -> bool:
+def write_back(clone: InputClone) -> bool:
     """Where the module changed its input in place, change the caller's; False if that cannot be.
 
     Attributes that the module set on its input, or deleted, are set or deleted at the caller's.
     """
-    now = attributes_of(lent.clone)
-    for name in lent.attributes.keys() - now.keys():
-        if hasattr(lent.original, name):
-            delattr(lent.original, name)
+    now = attributes_of(clone.clone)
+    for name in clone.attributes.keys() - now.keys():
+        if hasattr(clone.original, name):
+            delattr(clone.original, name)
     for name, value in now.items():
-        if name not in lent.attributes or lent.attributes[name] is not value:
-            setattr(lent.original, name, value)
-    if not lent.changed:
+        if name not in clone.attributes or clone.attributes[name] is not value:
+            setattr(clone.original, name, value)
+    if not clone.changed:
         return True
-    if not _same_shape(lent.clone, lent.original):
+    if not _same_shape(clone.clone, clone.original):
         return False
-    lent.original.copy_(lent.clone if lent.original.requires_grad else lent.clone.detach())
+    clone.original.copy_(clone.clone if clone.original.requires_grad else clone.clone.detach())
     return True
 
 
 def attributes_of(tensor: Tensor) -> dict[str, Any]:
     """The attributes that Python code has set on a tensor, those in slots of its class too."""
-    found = dict(vars(tensor))
+    attributes = dict(vars(tensor))
     for cls in type(tensor).__mro__:
         slots = vars(cls).get("__slots__", ()) if issubclass(cls, Tensor) else ()
         for name in (slots,) if isinstance(slots, str) else slots:
             if not name.startswith("__") and hasattr(tensor, name):
-                found[name] = getattr(tensor, name)
-    return found
+                attributes[name] = getattr(tensor, name)
+    return attributes
 
 
 def with_type_and_attributes(tensor: Tensor, original: Tensor) -> Tensor:

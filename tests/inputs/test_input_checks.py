@@ -1,4 +1,4 @@
-"""What does not fit the model is noticed, and said with the repair; what fits raises no alarm."""
+"""Input that does not fit the model is an error with a hint; input that fits is not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files of weights from the network, where they are not in a cache already.
+"""Downloads of weights to the cache of torch.hub.
 
-The network is used only from here, and only when pretrained weights were asked for by name.
+The network is used only if pretrained weights are requested by name.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
 
-_PATIENCE = 10.0  # seconds for a server to answer at all, names looked up included
+_TIMEOUT = 10.0  # seconds for the name lookup and the answer of the server
 
 
 def fetch(url: str) -> str:
-    """Return the path of the file of weights at ``url`` in torch.hub's cache.
+    """Return the path of the file of weights at ``url`` in the cache of torch.hub.
 
-    It is downloaded first if need be, and checked against the hash that its name may hold.
+    If it is not cached, it is downloaded and checked against the hash in its name.
 
     Raises:
-        WeightsError: the file is not cached and cannot be fetched.
+        WeightsError: the file is not cached and cannot be downloaded.
     """
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     path = folder / os.path.basename(urlparse(url).path)
@@ -42,12 +42,12 @@ def fetch(url: str) -> str:
         f"Put the file there by hand, set TORCH_HOME to a cache that has it, "
         f"give --weights FILE, or use --weights random. Address: {url}"
     )
-    trouble = describe_network_error(url)
-    if trouble:
-        raise WeightsError(f"The weights are not in the cache ({path}), and {trouble}.", repair)
+    problem = describe_network_error(url)
+    if problem:
+        raise WeightsError(f"The weights are not in the cache ({path}), and {problem}.", repair)
     log.info("weights: downloading %s to %s", url, path)
     try:
-        with redirect_stdout(io.StringIO()):  # torch.hub prints there
+        with redirect_stdout(io.StringIO()):  # torch.hub prints to stdout
             torch.hub.load_state_dict_from_url(
                 url, progress=False, check_hash=True, weights_only=True
             )
@@ -59,25 +59,24 @@ def fetch(url: str) -> str:
 
 
 def describe_network_error(url: str) -> str:
-    """Why the server cannot be reached, or an empty string.
+    """Return why the server cannot be reached, or an empty string.
 
-    A name server that is not there can hold a lookup for half a minute whatever time-out is set,
-    so the question is asked on a thread that need not be waited for.
+    A name lookup can take half a minute in spite of the timeout, so it runs on another thread.
     """
     answer: list[str] = []
 
-    def ask() -> None:
+    def send_request() -> None:
         try:
-            with urlopen(Request(url, method="HEAD"), timeout=_PATIENCE):
+            with urlopen(Request(url, method="HEAD"), timeout=_TIMEOUT):
                 answer.append("")
-        except HTTPError:  # it answers; what it says to the download itself is what counts
+        except HTTPError:  # the server answers; the download shows the error if it remains
             answer.append("")
         except URLError as exc:
             answer.append(f"the server cannot be reached ({exc.reason})")
         except (OSError, http.client.HTTPException) as exc:
             answer.append(f"the server cannot be reached ({exc})")
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=send_request, daemon=True)
     thread.start()
-    thread.join(_PATIENCE)
-    return answer[0] if answer else f"the server did not answer within {_PATIENCE:.0f} seconds"
+    thread.join(_TIMEOUT)
+    return answer[0] if answer else f"the server did not answer within {_TIMEOUT:.0f} seconds"

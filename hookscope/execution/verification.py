@@ -1,0 +1,154 @@
+"""Checks of a run: the output without hooks is the same, and every layer ran."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.errors import CheckFailed, ForwardError, HookscopeError
+from hookscope.execution.forward import run_without_hooks
+from hookscope.execution.isolation import disable_mha_fast_path
+from hookscope.execution.prepare import Prepared
+from hookscope.hooks.capture import Capture
+from hookscope.hooks.recorder import Recorder
+from hookscope.tensors.nested import bits_of, walk
+
+log = logging.getLogger("hookscope")
+
+
+def verify_output_unchanged(
+    prepared: Prepared, output: Any, *, excuse_noise: bool = False, recorded: int = 0
+) -> None:
+    """Run the model again with its interventions only; check that the output is bit-identical.
+
+    PyTorch's attention leaves its fast path if there are hooks or a function mode. If the outputs
+    differ, the model runs again without the fast path, and a note says so if they then agree.
+
+    Args:
+        prepared: the model and its input.
+        output: the output of the first run.
+        excuse_noise: only warn if two runs without hooks differ too.
+        recorded: number of tensors that the first run recorded, for the error if the second fails.
+
+    Raises:
+        CheckFailed: some tensor of the output differs.
+        ForwardError: the model raised, which it did not in the first run.
+    """
+    with second_run(recorded):
+        _compare_outputs(prepared, output, excuse_noise)
+
+
+def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> None:
+    without_hooks = run_without_hooks(prepared)
+    different = first_difference(output, without_hooks)
+    if not different:
+        return
+    with disable_mha_fast_path():
+        slow = run_without_hooks(prepared)
+    if not first_difference(output, slow):
+        log.info(
+            "attention: run without PyTorch's fast path, which hooks and --ops turn off. A run"
+            " without hooks and without it gives the same bits, one with it differs%s",
+            _difference_text(output, without_hooks),
+        )
+        return
+    if excuse_noise and first_difference(without_hooks, run_without_hooks(prepared)):
+        log.warning(
+            "two runs of the model without hooks differ, so it cannot be told whether hooks change"
+            " its output"
+        )
+        return
+    raise CheckFailed(
+        f"A second run without hooks gave another result: {different} differs.",
+        "Either the model is not deterministic, or it counts on a tensor being the very one it"
+        " has elsewhere. Nothing was kept. Try fewer layers, or another --device.",
+    )
+
+
+@contextmanager
+def second_run(recorded: int) -> Iterator[None]:
+    """Add to the error of a model in the block that the run before it succeeded.
+
+    Args:
+        recorded: number of tensors that the first run recorded.
+    """
+    try:
+        yield
+    except ForwardError as error:
+        kept = f" and recorded {recorded} tensor{'s' * (recorded != 1)}" if recorded else ""
+        raise ForwardError(
+            f"The first run succeeded{kept}. The second run, with which it is compared, failed:"
+            f" {error.message}",
+            error.layer,
+            recorded,
+            "Nothing was kept. The model does not do the same in every call: it may count its"
+            " calls, or keep a value from one to the next. hookscope.record() in Python records a"
+            " single run of your own.",
+        ) from error
+
+
+def first_difference(output: Any, again: Any) -> str:
+    """Return the name of the first tensor in which two outputs differ; empty if there is none."""
+    first, second = list(walk(output)), list(walk(again))
+    if [path for path, _ in first] != [path for path, _ in second]:
+        return "the structure of the output"
+    for (path, a), (_, b) in zip(first, second, strict=True):
+        if not bit_identical(a, b):
+            return ".".join(("output", *path))
+    return ""
+
+
+def _difference_text(output: Any, again: Any) -> str:
+    """The end of a sentence that two outputs differ: by how much."""
+    pairs = [(a, b) for (_, a), (_, b) in zip(walk(output), walk(again), strict=False) if a.numel()]
+    if any(a.shape != b.shape for a, b in pairs):
+        return " in shape"
+    pairs = [(a.to(torch.complex128), b.to(torch.complex128)) for a, b in pairs]
+    return f" by {max((float((a - b).abs().max()) for a, b in pairs), default=0.0):.2g}"
+
+
+def bit_identical(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors agree in shape, dtype and every bit."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.equal(bits_of(a), bits_of(b))
+
+
+def check_single_thread(recorder: Recorder, why: str) -> None:
+    """Check that no other thread called the model during a run that changed its state.
+
+    Args:
+        recorder: recorded the run. It does not see calls of layers that were not chosen.
+        why: what was changed; empty if nothing was.
+
+    Raises:
+        HookscopeError: another thread called it. The result of that call may be wrong.
+    """
+    if why and recorder.called_elsewhere:
+        raise HookscopeError(
+            f"Another thread called the model during the run, which {why}: what that call returned"
+            " is not what the model as it was returns.",
+            "Let no other thread call it meanwhile, or copy the model first (copy.deepcopy)."
+            " hookscope.record() changes nothing in the model.",
+        )
+
+
+def check_all_ran(capture: Capture) -> None:
+    """Check that every matched layer ran.
+
+    Raises:
+        CheckFailed: names the first that did not, and the likely cause.
+    """
+    not_executed, matched = capture.coverage.not_executed, capture.coverage.matched
+    if not_executed:
+        first = not_executed[0]
+        raise CheckFailed(
+            f"{len(not_executed)} of {matched} matched layers never ran, first {first.module}"
+            f" ({first.type}): {first.reason}.",
+            "Nothing was written. Leave them out with --layer '!NAME', or drop --strict.",
+        )

@@ -1,0 +1,218 @@
+"""Gradients at the inputs and outputs of calls, and at parameters.
+
+They come from hooks on tensors and on nodes of autograd's graph, since module backward hooks crash
+most models that work in place. The model sees its own tensors and builds its own graph, so its
+output and every sum of gradients are those of a run without hooks, bit for bit. At an output, what
+arrives is the gradient of the loss with respect to the value as returned. At an input, it is the
+share that flows back through this module alone: see ``gradient_shares``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hookscope.hooks.gradient_shares import Edge, GradientShare, GradientShares, next_node_number
+from hookscope.hooks.gradient_watcher import VIEW_CHANGED, GradientWatcher
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import ModuleCall
+from hookscope.hooks.registry import HookSet
+from hookscope.hooks.tensor_sink import RecordKey, TensorSink, what_of
+from hookscope.results.module_tree import ROOT
+from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.tensors.input_clones import (
+    InputClone,
+    clone_preserving_strides,
+    shared_storages,
+    storage_id,
+    with_type_and_attributes,
+    write_back,
+)
+from hookscope.tensors.nested import TensorPath, distinct_tensors, map_tensors, walk
+
+USED_WITHIN = "the model returns this tensor and uses it within too, which cannot be told apart"
+OFFLOADED = "offloaded: it holds no values but while its module runs"
+
+
+@dataclass
+class CallGradients:
+    """What is known of the gradients of a call that is under way.
+
+    Attributes:
+        clones: those given to the module in place of its inputs.
+        first_node: number of the first node that the call may create in the graph.
+        inputs: the module's own inputs, whose gradients are shares.
+        entered: whether the call has begun for the shares, and not ended.
+    """
+
+    clones: list[InputClone] = field(default_factory=list)
+    first_node: int = 0
+    inputs: list[WatchedInput] = field(default_factory=list)
+    entered: bool = False
+
+
+@dataclass
+class WatchedInput:
+    """A tensor that a call was given, and the call's share of its gradient."""
+
+    tensor: Tensor
+    version: int
+    key: RecordKey
+    edge: Edge
+    share: GradientShare
+
+    @property
+    def changed(self) -> bool:
+        """Whether it was changed in place since."""
+        return self.tensor._version != self.version
+
+
+class GradientRecorder:
+    """Watches gradients at the inputs and outputs of the calls of a model, and at parameters.
+
+    Args:
+        hooks: registers the hooks on tensors and nodes.
+        sink: receives the gradients.
+        clones: hand clones on and watch them, instead of the model's own tensors.
+
+    Attributes:
+        watcher: waits for the gradients.
+        modified_inputs: names of modules that changed their clone of an input in place, while that
+            input shared memory with another one.
+    """
+
+    def __init__(self, hooks: HookSet, sink: TensorSink, *, clones: bool) -> None:
+        self.watcher = GradientWatcher(hooks, sink)
+        self.modified_inputs: list[str] = []
+        self._sink = sink
+        self._clones = clones
+        self._shares = GradientShares(hooks)
+
+    def watch_parameter(
+        self, layer: Layer, name: str, parameter: Tensor, others: Iterable[tuple[Layer, str]] = ()
+    ) -> None:
+        """Watch a parameter of a layer, which ``others`` hold too."""
+        key = RecordKey(layer, 1, f"{name}.grad", PARAM_GRAD)
+        if not parameter.requires_grad or parameter.is_meta:
+            self._sink.mark_absent(key, OFFLOADED if parameter.is_meta else "frozen")
+            return
+        names = [(alias, name) for alias in layer.aliases]
+        names += [(x, n) for other, n in others for x in (other.name, *other.aliases)]
+        self.watcher.watch_parameter(key, parameter, tuple(f"{x}/{n}" for x, n in names))
+
+    def begin_call(self, call: ModuleCall, state: CallGradients, *, inputs: bool) -> None:
+        """A call begins. With ``inputs`` watch its inputs, which may be replaced by clones."""
+        state.first_node = self._shares.enter()
+        state.entered = True
+        if inputs:
+            arguments = (call.args, call.kwargs)
+            self._mark_repeats(call, INPUT, arguments)
+            call.args, call.kwargs = map_tensors(arguments, partial(self._watch_input, call, state))
+
+    def close_inputs(self, call: ModuleCall, state: CallGradients) -> None:
+        """Let no later use of a call's inputs count as its share."""
+        returned = list(distinct_tensors(call.output).values())
+        same = {id(tensor) for tensor in returned}
+        views = {storage_id(tensor) for tensor in returned if tensor._is_view()}
+        for watched in state.inputs:
+            key, tensor, share = watched.key, watched.tensor, watched.share
+            if watched.changed and tensor._is_view():
+                self.watcher.give_up(key, VIEW_CHANGED)
+                continue
+            if id(tensor) in same and not watched.changed:
+                share.give_up = partial(self.watcher.give_up, key, USED_WITHIN)
+            else:
+                share.last = next_node_number()
+                if storage_id(tensor) in views:
+                    share.report = self.watcher.expect(key, tensor, has_view=True)
+            self._shares.add(watched.edge, share)
+
+    def watch_outputs(self, call: ModuleCall) -> None:
+        """Watch the outputs of a call, which may be replaced by clones."""
+        self._mark_repeats(call, OUTPUT, call.output)
+        call.output = map_tensors(call.output, partial(self._watch_output, call))
+
+    def end_call(self, call: ModuleCall, state: CallGradients) -> None:
+        """A call ends; its output may be replaced by a clone."""
+        clones = {id(clone.clone) for clone in state.clones}
+        given = [x for _, x in walk((call.args, call.kwargs), whole=True) if id(x) not in clones]
+        state.entered = False
+        call.output = self._shares.leave(call.output, given)
+
+    def abandon_call(self, state: CallGradients) -> None:
+        """Forget a call that did not come to ``end_call``."""
+        if state.entered:
+            state.entered = False
+            self._shares.abandon()
+
+    def write_back_clones(self, call: ModuleCall, state: CallGradients) -> None:
+        """Let what the module changed in its clones of inputs reach the caller's tensors."""
+        shared = shared_storages([clone.original for clone in state.clones])
+        for clone in state.clones:
+            changed_shared = clone.changed and storage_id(clone.original) in shared
+            if not write_back(clone) or changed_shared:
+                self.modified_inputs.append(call.layer.name)
+
+    def _watch_input(
+        self, call: ModuleCall, state: CallGradients, path: TensorPath, tensor: Tensor
+    ) -> Tensor:
+        """Watch a module's share of the gradient at an input; returns what it is given."""
+        layer = call.layer
+        key = RecordKey(layer, call.number, f"{what_of(INPUT, path)}.grad", INPUT_GRAD)
+        if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
+            own = tensor.detach()  # the caller's tensor stays as it is
+            leaf = (own.clone() if own.is_inference() else own).requires_grad_()
+            state.clones.append(InputClone.of(tensor, clone_preserving_strides(leaf)))
+            tensor = state.clones[-1].clone
+        if not self.watcher.can_watch(key, tensor):
+            return tensor
+        if self._clones:
+            state.clones.append(InputClone.of(tensor, clone_preserving_strides(tensor)))
+            self.watcher.watch(key, state.clones[-1].clone)
+            return state.clones[-1].clone
+        edge = self._shares.edge(tensor)
+        share = GradientShare(self.watcher.expect(key, tensor), state.first_node)
+        self.watcher.on_gradient(tensor, share.arrived)
+        state.inputs.append(WatchedInput(tensor, tensor._version, key, edge, share))
+        return tensor
+
+    def _watch_output(self, call: ModuleCall, path: TensorPath, tensor: Tensor) -> Tensor:
+        """Watch the gradient at an output, as it comes from what uses it from here on.
+
+        Returns what is handed on.
+        """
+        what = f"{what_of(OUTPUT, path)}.grad"
+        key = RecordKey(call.layer, call.number, what, OUTPUT_GRAD)
+        if not self.watcher.can_watch(key, tensor):
+            return tensor
+        if self._clones:
+            clone = with_type_and_attributes(clone_preserving_strides(tensor), tensor)
+            self.watcher.watch(key, clone)
+            return clone
+        share = GradientShare(self.watcher.expect(key, tensor), next_node_number())
+        share.give_up = partial(self.watcher.give_up, key, USED_WITHIN)
+        self.watcher.on_gradient(tensor, share.arrived)
+        self._shares.add(self._shares.edge(tensor), share)
+        return tensor
+
+    def _mark_repeats(self, call: ModuleCall, kind: str, value: Any) -> None:
+        """Note the further places of a tensor that is in ``value`` more than once.
+
+        Self-attention is called with one tensor as query, key and value, and computes otherwise
+        when they are not the same: so one tensor is in all three places, with one gradient.
+        """
+        first: dict[int, str] = {}
+        for path, tensor in walk(value, whole=True):
+            what = what_of(kind, path)
+            if first.setdefault(id(tensor), what) != what:
+                key = RecordKey(call.layer, call.number, f"{what}.grad", f"{kind}.grad")
+                self._sink.mark_absent(key, f"the same tensor as {first[id(tensor)]}")
+
+
+def _can_carry_gradient(tensor: Tensor) -> bool:
+    return torch.is_grad_enabled() and (tensor.is_floating_point() or tensor.is_complex())

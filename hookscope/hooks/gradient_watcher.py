@@ -1,0 +1,182 @@
+"""Gradients as they arrive at tensors and parameters: which are awaited, and where they are put."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from hookscope.hooks.registry import HookSet
+from hookscope.hooks.tensor_sink import RecordKey, TensorSink
+from hookscope.tensors.nested import (
+    FUNCTORCH_REASON,
+    is_functorch_tensor,
+    unreadable_reason,
+    walk,
+)
+from hookscope.tensors.tensor_stats import euclidean_norm
+
+VIEW_CHANGED = "a view that was changed in place: its gradient went on as that of another tensor"
+TWICE = "the gradient of a pass that came after one with create_graph=True"
+
+OnGradient = Callable[[Tensor | None], None]
+
+
+class GradientWatcher:
+    """Puts gradients into a sink when they arrive.
+
+    Args:
+        hooks: registers the hooks on tensors.
+        sink: receives the gradients.
+
+    Attributes:
+        waiting: the keys of the gradients that have not arrived.
+        views: those of gradients at tensors that share their memory with another one.
+        open_calls: how many calls of the model are under way. A gradient that arrives meanwhile is
+            one that the model computes for itself, and is ignored.
+    """
+
+    def __init__(self, hooks: HookSet, sink: TensorSink) -> None:
+        self.waiting: dict[RecordKey, None] = {}
+        self.views: set[RecordKey] = set()
+        self.open_calls = 0
+        self._hooks = hooks
+        self._sink = sink
+        self._backward_passes: dict[Tensor, int] = {}
+        self._differentiable: dict[RecordKey, bool] = {}  # and whether a later pass came
+        self._arrivals: dict[RecordKey, list[Tensor | None]] = {}
+        self._listeners = WeakTensorKeyDictionary()  # tensor to its version and its functions
+
+    def can_watch(self, key: RecordKey, tensor: Tensor) -> bool:
+        """Return whether a gradient can arrive at a tensor; if not, note why."""
+        reason = ""
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            reason = "integer" if tensor.dtype is not torch.bool else "bool"
+        elif is_functorch_tensor(tensor):
+            reason = FUNCTORCH_REASON
+        elif not torch.is_grad_enabled():
+            reason = "computed without autograd"
+        elif not tensor.requires_grad:
+            reason = "nothing before it requires grad"
+        if reason:
+            self._sink.mark_absent(key, reason)
+        return not reason
+
+    def watch(self, key: RecordKey, tensor: Tensor) -> None:
+        """Record the gradient of a tensor once it arrives."""
+        self.on_gradient(tensor, self.expect(key, tensor))
+
+    def expect(self, key: RecordKey, tensor: Tensor, *, has_view: bool = False) -> OnGradient:
+        """Return a function that records the gradient of ``tensor``, as it is now, under ``key``.
+
+        With ``has_view`` a part of it arrives through a view that others know.
+        """
+        self.waiting[key] = None
+        if not has_view and not tensor._is_view():
+            return partial(self._on_arrival, key)
+        self.views.add(key)
+        # After a change in place, the tensor continues as the one that it is a view of: then what
+        # arrives here comes from its uses before the change alone.
+        alias = tensor.detach()
+        return partial(self._on_arrival_at_view, key, alias, alias._version)
+
+    def on_gradient(self, tensor: Tensor, function: OnGradient) -> None:
+        """Call ``function`` with the gradient of a tensor.
+
+        Of several functions at one tensor, the last is called first: what was recorded later in
+        the forward pass is recorded earlier in the backward pass.
+        """
+        version, functions = self._listeners.get(tensor, (None, []))
+        if version != tensor._version:
+            functions = []
+            self._listeners[tensor] = tensor._version, functions
+            self._hooks.listen(tensor, partial(_call_each, functions))
+        functions.insert(0, function)
+
+    def give_up(self, key: RecordKey, reason: str) -> None:
+        """Wait no longer for a gradient."""
+        if key in self.waiting:
+            del self.waiting[key]
+            self._sink.mark_absent(key, reason)
+
+    def watch_parameter(self, key: RecordKey, parameter: Tensor, aliases: tuple[str, ...]) -> None:
+        """Record the gradient of each backward pass at a parameter, under the pass's number."""
+        self._hooks.listen(parameter, partial(self._on_parameter, key, parameter, aliases))
+        self.waiting[key] = None
+
+    def _on_arrival_at_view(
+        self, key: RecordKey, alias: Tensor, version: int, gradient: Tensor | None
+    ) -> None:
+        if alias._version == version:
+            self._on_arrival(key, gradient)
+        elif self._sink.open and not self.open_calls:
+            self.give_up(key, VIEW_CHANGED)
+
+    def _on_arrival(self, key: RecordKey, gradient: Tensor | None) -> None:
+        """Record a gradient; a second backward through the same graph adds, as ``.grad`` does."""
+        if gradient is None or not self._sink.open or self.open_calls:
+            return
+        if key in self._arrivals and not self._sink.adds_gradients:
+            return
+        if key in self._differentiable:
+            if not self._differentiable[key]:
+                self._sink.mark_absent(key, TWICE)
+            self._differentiable[key] = True
+            return
+        if torch.is_grad_enabled():
+            self._differentiable[key] = False
+        parts = [(path, part.detach()) for path, part in walk(gradient)]
+        if key in self._arrivals:
+            for total, (_, part) in zip(self._arrivals[key], parts, strict=True):
+                if total is not None:
+                    _add_to(total, part)
+            return
+        stored = self._arrivals[key] = []
+        for path, part in parts:
+            what = ".".join((key.what.removesuffix(".grad"), *path)) + ".grad"
+            part_key = RecordKey(key.layer, key.call, what, key.kind)
+            stored.append(self._sink.store_gradient(part_key, part))
+        self.waiting.pop(key, None)
+
+    def _on_parameter(
+        self,
+        key: RecordKey,
+        parameter: Tensor,
+        aliases: tuple[str, ...],
+        gradient: Tensor | None,
+    ) -> None:
+        if gradient is None or not self._sink.open or self.open_calls:
+            return
+        self.waiting.pop(key, None)
+        # The number of a backward pass, not of a call of the module.
+        number = self._backward_passes[parameter] = self._backward_passes.get(parameter, 0) + 1
+        numbered = RecordKey(key.layer, number, key.what, key.kind)
+        if reason := unreadable_reason(gradient) or unreadable_reason(parameter):
+            self._sink.mark_absent(numbered, reason)
+            return
+        wide = torch.promote_types(parameter.dtype, torch.float32)
+        norm = float(euclidean_norm(parameter.detach(), dtype=wide))
+        if math.isinf(norm):  # beyond float32, in which the norm is computed where it fits
+            wide = torch.promote_types(wide, torch.float64)
+            norm = float(euclidean_norm(parameter.detach(), dtype=wide))
+        self._sink.store_gradient(numbered, gradient.detach(), aliases=aliases, weight_norm=norm)
+
+
+def _call_each(functions: list[OnGradient], gradient: Tensor | None) -> None:
+    for function in functions:
+        function(gradient)
+
+
+def _add_to(total: Tensor, part: Tensor) -> None:
+    """Add a gradient to a stored one, in place; either may be sparse, as those of embeddings.
+
+    PyTorch adds a sparse tensor to a dense one, but not the other way round.
+    """
+    if part.layout is not total.layout:
+        dense = part.to_dense()
+        part = dense if total.layout is torch.strided else dense.to_sparse(total.sparse_dim())
+    total.add_(part)

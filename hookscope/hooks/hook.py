@@ -1,0 +1,101 @@
+"""A function as a hook: called for the threads of a recording alone, and left out of copies."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from hookscope.tensors.threads import RecordingThreads
+
+
+class Hook:
+    """A function that is called as a hook, for the calls that belong to a recording.
+
+    For a call by another thread it returns None, which changes nothing. It takes whatever comes:
+    PyTorch reads from a second dict whether a hook wants keyword arguments, and in a call that is
+    under way as the hook is taken off it may find the hook and not that entry.
+    """
+
+    __slots__ = ("_elsewhere", "_function", "_module", "_threads")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        threads: RecordingThreads,
+        elsewhere: set[nn.Module],
+        module: nn.Module | None = None,
+    ) -> None:
+        self._function = function
+        self._threads = threads
+        self._elsewhere = elsewhere
+        self._module = module
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function, or do nothing."""
+        if self._threads.includes_current_thread():
+            return as_hook(self._function, *args)
+        if self._module is not None:
+            self._elsewhere.add(self._module)
+        return None
+
+
+def leave_out_of_copies(hooks: HookDict, *options: HookDict) -> None:
+    """Leave our entries out of copies and pickles of a module's dict of hooks, and of others.
+
+    ``options`` are the dicts that say of each hook how it is called. ``copy`` and ``pickle`` ask an
+    object itself for its ``__reduce__`` before its class.
+    """
+    if "__reduce__" not in vars(hooks):  # another recording may have put it there
+        for members in (hooks, *options):
+            # Weak, or each dict would hold itself.
+            reduced = partial(_without_ours, weakref.ref(members), weakref.ref(hooks))
+            members.__reduce__ = reduced  # type: ignore[method-assign]
+
+
+HookDict = dict[int, Any]  # an OrderedDict, which can have attributes
+
+
+def _without_ours(
+    members: weakref.ref[HookDict], hooks: weakref.ref[HookDict]
+) -> tuple[type, tuple[()], None, None, Iterator[tuple[int, Any]]]:
+    ours: Mapping[int, Any] = hooks() or {}
+    items = [
+        (number, value)
+        for number, value in (members() or {}).items()
+        if not isinstance(ours.get(number), Hook)
+    ]
+    return OrderedDict, (), None, None, iter(items)
+
+
+def keep_in_copies(hooks: HookDict, *options: HookDict) -> None:
+    """Let the dicts be copied as a whole again, once none of our hooks is left."""
+    if not any(isinstance(hook, Hook) for hook in hooks.values()):
+        for members in (hooks, *options):
+            vars(members).pop("__reduce__", None)
+
+
+class _Depth(threading.local):
+    hooks = 0
+
+
+_depth = _Depth()
+
+
+def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function as a hook: what it computes is not part of the model."""
+    _depth.hooks += 1
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _depth.hooks -= 1
+
+
+def hook_depth() -> int:
+    """Return how many calls of ``as_hook`` are under way on this thread, one within the other."""
+    return _depth.hooks

@@ -1,0 +1,109 @@
+"""The hooks of one module, and the subscribers that are told of its calls."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.module_call import CallSubscriber
+
+if TYPE_CHECKING:
+    from hookscope.hooks.registry import CallRegistry
+
+
+class HookedModule:
+    """One pair of hooks on a module, which passes its calls to subscribers.
+
+    Args:
+        registry: numbers the calls and registers the hooks.
+        layer: the module.
+    """
+
+    def __init__(self, registry: CallRegistry, layer: Layer) -> None:
+        self.layer = layer
+        self._registry = registry
+        self._subscribers: tuple[CallSubscriber, ...] = ()  # replaced as a whole: threads read it
+        self._first: tuple[CallSubscriber, ...] = ()
+        self._has_first_hook = False
+        if layer.module._forward_pre_hooks:
+            self._add_first_hook()
+        registry.hooks.before(layer.module, self._before)
+        registry.hooks.after(layer.module, self._after, always=True)
+
+    def add(self, subscriber: CallSubscriber, *, first: bool) -> None:
+        """Tell ``subscriber`` of the calls too."""
+        if subscriber in self._subscribers:
+            return
+        if first:
+            self._add_first_hook()
+            self._first = (*self._first, subscriber)
+        self._subscribers = (*self._subscribers, subscriber)
+
+    def remove(self, subscriber: CallSubscriber) -> None:
+        """Tell ``subscriber`` of no more calls."""
+        self._subscribers = tuple(x for x in self._subscribers if x is not subscriber)
+        self._first = tuple(x for x in self._first if x is not subscriber)
+
+    def _add_first_hook(self) -> None:
+        """Let a call begin before the model's own hooks, each of which may raise or call it again.
+
+        PyTorch calls ``_after`` if such a hook raises; it has to find the call.
+        """
+        if not self._has_first_hook:
+            self._has_first_hook = True
+            self._registry.hooks.before(self.layer.module, self._begin, first=True)
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = self._registry.begin(self.layer, module)
+        call.args, call.kwargs = args, kwargs
+        for subscriber in self._first:
+            call.states[subscriber] = subscriber.before_call(call)
+
+    def _before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        call = self._registry.find(self.layer.module, kwargs) if self._has_first_hook else None
+        if call is None or call.entered:
+            call = self._registry.begin(self.layer, module)
+        call.entered = True
+        call.args, call.kwargs = args, kwargs
+        for subscriber in self._subscribers:
+            if subscriber not in self._first:
+                call.states[subscriber] = subscriber.before_call(call)
+        new_args, new_kwargs = call.args, call.kwargs
+        call.args = ()  # not to be held while the module runs
+        return None if new_args is args and new_kwargs is kwargs else (new_args, new_kwargs)
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        call = self._registry.find(self.layer.module, kwargs)
+        if call is None:  # it began before the hooks were there
+            return None
+        # PyTorch calls this hook for a failed call too.
+        call.failed = sys.exc_info()[1] is not call.handled
+        call.args, call.kwargs = args, kwargs
+        call.output = None if call.failed else output
+        failure: Exception | None = None
+        self._registry.abandon_inner(call)
+        try:
+            for subscriber in self._subscribers:
+                if subscriber not in call.states:  # its ``before_call`` raised, or did not run
+                    continue
+                try:
+                    subscriber.after_call(call, call.states[subscriber])
+                except Exception as error:  # for those that come later the call has failed
+                    failure = failure or error
+                    call.failed, call.output = True, None
+                del call.states[subscriber]
+        finally:
+            self._registry.end(call)
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # it leads to this frame, which would hold the tensors
+        return None if call.output is output else call.output

@@ -1,0 +1,56 @@
+"""One call of a module, as ``CallRegistry`` passes it to its subscribers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from hookscope.hooks.layers import Layer
+
+
+@dataclass(eq=False, slots=True)
+class ModuleCall:
+    """One call of a module that is under way.
+
+    Attributes:
+        layer: the layer that is called.
+        module: what runs: the layer's module, or a replica of it.
+        number: counts the calls of the module from 1, in the order in which they begin. 0 for a
+            call that does not count: one that is recomputed, or made during a pause.
+        recomputed: whether the module runs again for a backward pass, as activation checkpointing
+            does it.
+        args: positional arguments. ``before_call`` may replace them.
+        kwargs: keyword arguments. ``before_call`` may replace them.
+        output: what the module returned; None if the call failed. ``after_call`` may replace it.
+        failed: whether an exception ended the call.
+        handled: the exception that was being handled when the call began.
+        entered: whether the model's own hooks that come first have run.
+        states: what ``before_call`` of each subscriber returned.
+    """
+
+    layer: Layer
+    module: nn.Module
+    number: int
+    recomputed: bool
+    handled: BaseException | None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    output: Any = None
+    failed: bool = False
+    entered: bool = False
+    states: dict[CallSubscriber, Any] = field(default_factory=dict)
+
+
+class CallSubscriber:
+    """Base class of what is told of each call of some modules; see ``CallRegistry``."""
+
+    def before_call(self, call: ModuleCall) -> Any:
+        """Act before the module runs; the result is passed to the method that ends the call."""
+
+    def after_call(self, call: ModuleCall, state: Any) -> None:
+        """Act after the module has run or failed. Not called if ``before_call`` raised."""
+
+    def abandon_call(self, call: ModuleCall, state: Any) -> None:
+        """Forget a call that an interrupt ended. PyTorch calls no hook then."""

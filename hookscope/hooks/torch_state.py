@@ -1,0 +1,74 @@
+"""State of PyTorch that hooks depend on: compilation, function modes, backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch._C import _len_torch_function_stack
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _pop_mode,
+    _push_mode,
+)
+
+from hookscope.tensors.interrupts import SignalSafeContext, signal_safe_contextmanager
+from hookscope.tensors.threads import SharedSetting
+
+# The stance of the compiler is a setting of the whole process.
+EAGER = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
+
+
+@signal_safe_contextmanager
+def without_compilation(model: nn.Module) -> Iterator[bool]:
+    """Run compiled modules of ``model`` uncompiled; yields whether there are any."""
+    compiled = any(map(is_compiled, model.modules()))
+    if compiled:
+        EAGER.acquire()
+    try:
+        yield compiled
+    finally:
+        if compiled:
+            EAGER.release()
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether a module runs compiled code."""
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+class FunctionMode(SignalSafeContext[None]):
+    """Puts a function mode of PyTorch in force; afterwards the stack of modes is as before.
+
+    PyTorch takes a mode off its stack while the mode handles a call. An interrupt may keep it from
+    putting the mode back, so that there is nothing to take off at the end.
+    """
+
+    def __init__(self, mode: TorchFunctionMode) -> None:
+        self._mode = mode
+        self._depth = 0
+
+    def _enter(self) -> None:
+        self._depth = _len_torch_function_stack()
+        _push_mode(self._mode)
+
+    def _leave(self, *error: object) -> None:
+        while _len_torch_function_stack() > self._depth:
+            _pop_mode()
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether no other mode was put in force after it."""
+        return _get_current_function_mode() is self._mode
+
+
+def inside_backward() -> bool:
+    """Return whether a backward pass is under way: a module that runs now is recomputed for it."""
+    return backward_pass_id() != -1
+
+
+def backward_pass_id() -> int:
+    """Return the number of the backward pass that is under way on this thread; -1 outside any."""
+    return torch._C._current_graph_task_id()

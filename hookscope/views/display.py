@@ -1,0 +1,208 @@
+"""A result as text or as a JSON document: one dispatch on the type of the result.
+
+``text`` and ``document`` take any result of a command. The view of a type is imported when a
+result of that type is drawn, so a command loads no view of another command, and rich for text only.
+To add a result, register its type here.
+
+A few views are called directly, because the type of their argument does not determine them:
+
+- ``models_lines``, ``extraction_lines`` and ``provenance_lines`` take a plain list or dict.
+- ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table.
+- ``map_lines`` fills a window in colour, and ``show_document`` describes a part of a file.
+- ``exported_lines`` takes the rows of a result that ``api`` defines, and ``failure_document`` names
+  the command that failed.
+- A page of HTML is built from one or two captures and from nothing else: ``html/page_builder.py``.
+
+Example:
+    >>> from hookscope.results.trace_events import Trace
+    >>> from hookscope.results.records import Coverage
+    >>> document(Trace((), Coverage(), {}))["command"]
+    'trace'
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+from hookscope.errors import ForwardError
+from hookscope.results.ablation import Ablation
+from hookscope.results.diff.diff_result import Diff
+from hookscope.results.features.features import Features
+from hookscope.results.features.folder_verification import Verification
+from hookscope.results.grad_check import GradCheck
+from hookscope.results.health import Health
+from hookscope.results.module_tree import ModuleTree
+from hookscope.results.records import Recording
+from hookscope.results.trace_events import Trace
+from hookscope.views.images.tensor_view import TensorView
+from hookscope.views.text import documents
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.views.text.text_table import TextOptions
+
+
+@singledispatch
+def text(result: object, options: TextOptions) -> list[Text]:
+    """Return a result as the lines that its command prints.
+
+    Args:
+        result: of one of the registered types.
+        options: where the lines are printed.
+
+    Raises:
+        TypeError: no view is registered for the type.
+    """
+    raise TypeError(f"{type(result).__name__} has no view as text")
+
+
+@singledispatch
+def document(result: object, file: str | None = None) -> dict[str, Any]:
+    """Return a result as the document that its command prints with ``--json``.
+
+    Args:
+        result: of one of the registered types.
+        file: where the result was written; for the documents of recordings and ablations.
+
+    Raises:
+        TypeError: no document is registered for the type.
+    """
+    raise TypeError(f"{type(result).__name__} has no view as a JSON document")
+
+
+@text.register(Ablation)
+def _(result: Ablation, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.ablate import ablation_lines
+
+    return ablation_lines(result, options)
+
+
+@document.register(Ablation)
+def _(result: Ablation, file: str | None = None) -> dict[str, Any]:
+    return documents.document("ablate", {**result.to_json(), "file": file})
+
+
+@text.register(Diff)
+def _(result: Diff, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.diff import diff_lines
+
+    return diff_lines(result, options)
+
+
+@document.register(Diff)
+def _(result: Diff, file: str | None = None) -> dict[str, Any]:
+    return documents.document("diff", result.to_json())
+
+
+@text.register(Features)
+def _(result: Features, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.extract import features_lines
+
+    return features_lines(result, options)
+
+
+@document.register(Features)
+def _(result: Features, file: str | None = None) -> dict[str, Any]:
+    return documents.features_document(result)
+
+
+@text.register(ForwardError)
+def _(result: ForwardError, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.forward_failure import failure_lines
+
+    return failure_lines(result, options)
+
+
+@text.register(GradCheck)
+def _(result: GradCheck, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.gradcheck import gradcheck_lines
+
+    return gradcheck_lines(result, options)
+
+
+@document.register(GradCheck)
+def _(result: GradCheck, file: str | None = None) -> dict[str, Any]:
+    return documents.document("gradcheck", result.to_json())
+
+
+@text.register(Health)
+def _(result: Health, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.check import check_lines
+
+    return check_lines(result, options)
+
+
+@document.register(Health)
+def _(result: Health, file: str | None = None) -> dict[str, Any]:
+    return documents.document("check", result.to_json())
+
+
+@text.register(ModuleTree)
+def _(result: ModuleTree, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.tree import tree_lines
+
+    return tree_lines(result, options)
+
+
+@document.register(ModuleTree)
+def _(result: ModuleTree, file: str | None = None) -> dict[str, Any]:
+    return documents.tree_document(result)
+
+
+@text.register(Recording)
+def _(result: Recording, options: TextOptions) -> list[Text]:
+    """The summary of the command that made the recording, which its metadata names."""
+    command = result.metadata.get("command")
+    if command == "grads":
+        from hookscope.views.text.grads import grads_lines
+
+        return grads_lines(result, options)
+    if command == "step":
+        from hookscope.views.text.step import step_lines
+
+        return step_lines(result, options)
+    if command == "statistics":
+        from hookscope.views.text.extract import statistics_lines
+
+        return statistics_lines(result, options)
+    from hookscope.views.text.capture import capture_lines
+
+    return capture_lines(result, options)
+
+
+@document.register(Recording)
+def _(result: Recording, file: str | None = None) -> dict[str, Any]:
+    return documents.capture_document(result, file)
+
+
+@text.register(TensorView)
+def _(result: TensorView, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.show import tensor_lines
+
+    return tensor_lines(result, options)
+
+
+@text.register(Trace)
+def _(result: Trace, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.trace import trace_lines
+
+    return trace_lines(result, options)
+
+
+@document.register(Trace)
+def _(result: Trace, file: str | None = None) -> dict[str, Any]:
+    return documents.trace_document(result)
+
+
+@text.register(Verification)
+def _(result: Verification, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.extract import verification_lines
+
+    return verification_lines(result, options)
+
+
+@document.register(Verification)
+def _(result: Verification, file: str | None = None) -> dict[str, Any]:
+    return documents.document("verify", result.to_json())
