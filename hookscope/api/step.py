@@ -19,10 +19,9 @@ from hookscope.execution.recorded_run import run_step
 from hookscope.execution.size_estimate import check_recording_size
 from hookscope.execution.verification import check_all_ran, verify_output_unchanged
 from hookscope.hooks.capture import Capture
-from hookscope.hooks.user_hooks.hook_loader import Hooks
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import StepOptions
-from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.intervention_spec import Hooks, Interventions
 from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.specs.request import (
     InputRequest,

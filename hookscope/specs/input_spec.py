@@ -113,11 +113,6 @@ def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
     return parsed
 
 
-def expand_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return one spec for each file and each other input that ``specs`` stand for."""
-    return [one.word for one in parse_inputs(specs)]
-
-
 def input_paths(specs: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the files that valid specs are read from."""
     return [one.path for one in parse_inputs(specs) if one.path and one.path != STDIN]

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.inputs.batch import build_batch
 from hookscope.sources.model_loader import load, wrap
-from hookscope.specs.input_spec import expand_inputs, parse_inputs
+from hookscope.specs.input_spec import parse_inputs
+from tests.inputs.expansion import expand_inputs
 
 
 class Pair(nn.Module):

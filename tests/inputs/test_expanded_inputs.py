@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import InputError
-from hookscope.specs.input_spec import expand_inputs
+from tests.inputs.expansion import expand_inputs
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
-from hookscope.hooks.registry import CallRegistry, HookSet
+from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.tensor_sink import what_of
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import OUTPUT
@@ -110,19 +110,16 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         self._keep = keep
         self._clones = clones
         self._recent: deque[LayerCandidate] = deque()
-        self._hooks = HookSet(model)
         self._registry = CallRegistry(model)
         self.calls = self._registry.counts
         self._known: dict[tuple[int, int], None] = {}
 
     def _enter(self) -> LayerScan:
-        with self._hooks.attaching():
-            self._registry.subscribe(self, layers_of(self._model))
+        self._registry.subscribe(self, layers_of(self._model))
         return self
 
     def _leave(self, *error: object) -> None:
         self._registry.unsubscribe(self)
-        self._hooks.__exit__(None, None, None)
 
     def after_call(self, call: ModuleCall, state: None) -> None:
         """List what a call returned."""
@@ -159,7 +156,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         source = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
         clone = source.clone()
         if clone.requires_grad:  # not if the model itself turned gradients off
-            self._hooks.listen(clone, partial(self._on_grad, candidate, grid))
+            self._registry.hooks.listen(clone, partial(self._on_grad, candidate, grid))
         return clone
 
     def _observe(self, candidate: LayerCandidate, tensor: Tensor) -> None:

@@ -38,7 +38,7 @@ from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import DiffRequest, label_errors
-from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
+from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.request import InputRequest, LayerSelection, chosen_options
 from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import unreadable_reason
@@ -172,7 +172,7 @@ class _PairBuffer:
 def compare_models(request: DiffRequest) -> Diff:
     """Compare two models on one input."""
     a, b = prepared = _prepare_both(request)
-    kinds = resolve_kinds(request.what or "output", VALUE_KINDS)
+    kinds = request.kinds or {OUTPUT}
     comparator = Comparator(request.atol, request.rtol, request.equal_nan)
     chosen_a, chosen_b = _selected_layers(prepared, request.selection)
     records_a, records_b = (list_records(model, kinds, n) for n, model in enumerate(prepared))

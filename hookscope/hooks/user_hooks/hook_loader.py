@@ -24,10 +24,10 @@ from hookscope.specs.choices import (
     STEP_PRE,
 )
 from hookscope.specs.hook_spec import parse_hook, resolve_hook_kinds
+from hookscope.specs.intervention_spec import Hooks
 from hookscope.specs.model_spec import FunctionSpec
 
 Function = Callable[..., Any]
-Hooks = str | Function | Mapping[str, "str | Function"] | Iterable["str | Function"]
 
 _CALLED_WITH = {
     FORWARD: ("module", "input", "output"),
