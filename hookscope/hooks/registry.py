@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.nn.modules.module import (
+    register_module_forward_hook,
     register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
@@ -126,6 +127,15 @@ class HookSet(SignalSafeContext["HookSet"]):
                 module._forward_hooks_with_kwargs,
                 module._forward_hooks_always_called,
             )
+
+    def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
+        """Call ``function(module, args, output)`` after each module that the thread calls.
+
+        One hook for the whole process, so modules that are not part of the model call it too. It
+        costs less than a hook on each module.
+        """
+        with _registering:
+            self._handles.append(register_module_forward_hook(self._hook(function)))
 
     def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
         """Call ``function`` with the gradient of ``tensor``; what it returns flows on instead."""

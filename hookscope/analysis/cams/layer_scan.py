@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -93,7 +94,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
     Attributes:
         candidates: the returned tensors, in the order in which the calls ended; those of ``keep``
             alone if it is given.
-        calls: how often each module ran.
+        calls: how often each module ran; with ``keep`` only that one.
     """
 
     def __init__(
@@ -115,7 +116,11 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         self._known: dict[tuple[int, int], None] = {}
 
     def _enter(self) -> LayerScan:
-        self._registry.subscribe(self, layers_of(self._model))
+        if self._keep is None:
+            self._registry.subscribe(self, layers_of(self._model))
+        else:
+            self._registry.subscribe(self, [self._keep])
+            self._registry.hooks.after_any(self._find_grids)
         return self
 
     def _leave(self, *error: object) -> None:
@@ -125,11 +130,12 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         """List what a call returned."""
         if not call.number or call.failed:
             return
-        if self._keep is not None and call.layer.module is not self._keep.module:
-            for _, tensor in walk(call.output, whole=True):
-                self._find_grid(tensor)
-            return
         call.output = map_tensors(call.output, partial(self._look, call.layer, call.number))
+
+    def _find_grids(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Find the grids of what a module returned."""
+        for _, tensor in walk(output, whole=True):
+            self._find_grid(tensor)
 
     def _find_grid(self, tensor: Tensor) -> ImageGrid | None:
         """Find the grid of a tensor; those of maps tell later what grid a row of tokens has."""

@@ -340,3 +340,24 @@ def test_a_sequence_of_scores_is_no_class() -> None:
 def test_a_target_for_another_batch_does_not_fit() -> None:
     with pytest.raises(LossError, match="2 targets do not fit a batch of 1"):
         hookscope.cam(DIGITS, input=FIVE, target=[1, 2])
+
+
+class Patches(nn.Module):
+    """Rows of tokens made of maps of 2 by 8, which a square image does not suggest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, (16, 4), stride=(16, 4))
+        self.mix = nn.Linear(4, 4)
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.mix(self.conv(x).flatten(2).transpose(1, 2)).relu().mean(1))
+
+
+@pytest.mark.parametrize("layer", [None, "mix"])
+@pytest.mark.parametrize("by", ["gradcam", "scorecam"])
+def test_tokens_lie_on_the_grid_of_an_earlier_layer(layer: str | None, by: str) -> None:
+    x = images(1, 3, 32, 32)
+    shot = hookscope.cam(seeded(Patches()), by=by, layer=layer, input=x, target=0)
+    assert told(shot)["layer"] == "mix" and told(shot)["grid"] == [2, 8]
