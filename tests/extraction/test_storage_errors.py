@@ -97,7 +97,7 @@ def test_an_output_folder_whose_place_a_file_takes_ends_the_run_with_a_sentence(
 ) -> None:
     out = tmp_path / "out"
     # A shard may be written between the two calls of replace_by_file, when nothing is there.
-    with pytest.raises(StoreError, match="Not a directory|No such file") as caught:
+    with pytest.raises(StoreError, match=r"Not a directory|No such file") as caught:
         extract(out, then=lambda: replace_by_file(out))
     assert "see that the folder can be written to" in said(caught.value)
     assert out.read_text() == "a file"
