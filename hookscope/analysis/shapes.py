@@ -77,7 +77,7 @@ def add_shapes(
             failed = forward_error(module, value, stopped.reason)
             failed.tree = stopped.tree
             raise failed from meta_error
-    log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
+    log.info("shapes: from a real run (%s cannot run on the meta device)", loaded.word)
     return run
 
 

@@ -110,7 +110,7 @@ def cam(
         names = ", ".join(matched.name for matched in prepared.layers[:4])
         raise RequestError(
             f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
-            "A map explains one layer: name it in full.",
+            "cam explains one layer: give its full name.",
         )
     score = ClassScore(target)
     inputs = CamInput(prepared, score, layer_given=layer is not None, progress=progress)

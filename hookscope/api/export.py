@@ -98,8 +98,8 @@ def export(
     opened_features = Features(features, sums=True)
     if path.parent.resolve() == Path(opened_features.folder).resolve():
         raise RequestError(
-            f"The output {path} lies among the files of {opened_features.folder}.",
-            "Name a file in another folder with --output.",
+            f"The output {path} would be among the files of {opened_features.folder}.",
+            "Set --output to a file in another folder.",
         )
     rows_of_keys = tuple(opened_features[key] for key in opened_features.choose(selectors))
     done, total = 0, len(opened_features) * len(rows_of_keys)
@@ -110,7 +110,7 @@ def export(
         if progress:
             progress(done, total)
 
-    with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write(opened_features, rows_of_keys, scratch, advance)
         size = scratch.stat().st_size
     return Exported(path, size, rows_of_keys)
@@ -126,12 +126,12 @@ def _export_recording(
     ending = table_ending(path)
     if path.exists() and path.samefile(file):
         raise RequestError(
-            f"{path} is read by this command, and would be replaced by what it writes.",
-            "Name another file with --output.",
+            f"{path} is the input of this command, and the output would replace it.",
+            "Set --output to another file.",
         )
     capture = open_capture(file)
     parts = choose_slices(capture, selectors, ending)
-    with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))
         size = scratch.stat().st_size
     return Exported(path, size, parts)

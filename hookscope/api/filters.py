@@ -114,7 +114,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
         matches = select(module, [selector], word=model)
         if len(matches) > 1:
             raise RequestError(
-                f"{selector!r} matches {len(matches)} layers, and the weights of one are drawn.",
+                f"{selector!r} matches {len(matches)} layers, and filters draws only one.",
                 f"Name one, such as {matches[0].name}.",
             )
         [owner] = matches
@@ -122,7 +122,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
         if not matrices:
             raise RequestError(
                 f"{owner.name} ({owner.type}) has no weights of two dimensions or more.",
-                f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists layers that do.",
+                f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists layers that have them.",
             )
         if len(matrices) > 1 and "weight" not in matrices:
             raise RequestError(
@@ -133,7 +133,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
     values = owner.module.get_parameter(name)
     if values.ndim < 2 or not values.numel():
         raise RequestError(
-            f"{selector} ({shape_label(values.shape)}) has no two dimensions to be drawn.",
+            f"{selector} ({shape_label(values.shape)}) is empty or has fewer than two dimensions.",
             "Name a layer whose weights have two dimensions or more.",
         )
     full = name if owner.name == "." else f"{owner.name}.{name}"

@@ -71,8 +71,8 @@ def record(
             yield capture
     for name in recorder.modified_inputs:
         log.warning(
-            "%s: an input was changed in place that shares memory with another input. While"
-            " the gradients at the model's inputs are recorded the other does not change with it."
-            " Record what='output' alone, or pass inputs that require grad.",
+            "%s: an input that shares memory with another input was changed in place. While"
+            " the gradients at the model's inputs are recorded, the other does not change with it."
+            " Record only what='output', or pass inputs that require grad.",
             name,
         )

@@ -78,8 +78,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
             break
     else:
         raise CheckFailed(
-            f"{file} tells so much of itself that no page under"
-            f" {MAX_PAGE_BYTES // 10**6} MB holds it.",
+            f"The report for {file} would exceed {MAX_PAGE_BYTES // 10**6} MB.",
             "Record fewer layers.",
         )
     figures = [

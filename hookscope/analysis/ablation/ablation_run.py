@@ -106,7 +106,7 @@ class AblationScan(CallSubscriber):
             counts = self._counts.get(layer) or {0}
             least, most = min(counts), max(counts)
             if self.channels and not reason and least < most:
-                reason = f"channels from {least} on, which not every tensor that it gives has"
+                reason = f"channels from {least} up, which some of its output tensors lack"
             if reason:
                 yield SkippedLayer(layer.name, layer.type, reason)
 
@@ -137,7 +137,7 @@ class AblationScan(CallSubscriber):
             self._faults.setdefault(layer, error.reason)
             return
         if not editable:
-            self._faults.setdefault(layer, "it gives no floating-point tensor")
+            self._faults.setdefault(layer, "it returns no floating-point tensor")
         counts = self._counts.setdefault(layer, set())
         counts.update(
             tensor.shape[channel_dim(layer.type, tensor.ndim)] for tensor in editable if tensor.ndim
@@ -194,10 +194,10 @@ def prepare_ablation(
     again = scan.run()
     if different := first_difference(clean, again):
         log.warning(
-            "A second run with hooks and nothing knocked out gave another result, relative %.3g"
-            " (%s differs): changes no larger than that mean nothing.",
-            relative_change(clean, again) or 0.0,
+            "A second run without ablation gave a different output (%s, relative difference %.3g)."
+            " Changes up to that size are noise.",
             different,
+            relative_change(clean, again) or 0.0,
         )
     baseline = measure(clean)
     layers = {(layer.name, channel): layer for layer, channel in scan.parts()}
@@ -247,7 +247,7 @@ def run_ablation(
     stored = () if file is None else result.unfinished(file)
     earlier = {knockout.place: knockout for knockout in stored if knockout.place in job.layers}
     if earlier:
-        log.info("resuming: %d of %d were done", len(earlier), result.total)
+        log.info("resuming: %d of %d already done", len(earlier), result.total)
     made = dict(earlier)
 
     def so_far() -> Ablation:
@@ -274,8 +274,8 @@ def run_ablation(
     if all(knockout.failed for knockout in made.values()):
         first = next(iter(made.values()))
         raise CheckFailed(
-            f"Every knock-out failed, {first.layer} first: {first.failed}",
-            "Try another --by, or layers that the model can do without.",
+            f"Every ablation failed. The first, of {first.layer}: {first.failed}",
+            "Try another --by, or select other layers.",
         )
     return so_far()
 
