@@ -42,7 +42,7 @@ def compare_jacobians(
     inputs = dict(_floating_tensors(as_call(prepared.value)))
     if not any(tensor.numel() for tensor in inputs.values()):
         raise RequestError(
-            f"The input of {prepared.loaded.word} has no floating-point tensor with any values.",
+            f"The input of {prepared.loaded.word} contains no floating-point values.",
             "Set the shapes with --shape, once for each input.",
         )
     parameters = {} if describe_fixed_parameters(prepared) else _parameters(prepared)

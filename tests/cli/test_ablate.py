@@ -123,7 +123,7 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
     (slow / "resumed").touch()
     resumed = run(*WORDS)
     assert resumed.rc == 0, resumed.stderr
-    assert f"resuming: {kept} of 27 were done" in resumed.stderr
+    assert f"resuming: {kept} of 27 already done" in resumed.stderr
     assert "replacing" not in resumed.stderr
     assert runs.stat().st_size == 2 + 27 - kept
     whole = run(*WORDS, "-o", "whole.json")

@@ -34,8 +34,8 @@ for line in json.load(sys.stdin):
     print(json.dumps([status, out.getvalue(), err.getvalue()]))
 """
 TEXTS = {
-    "log_of_negative": (1, "2: NaN arises here, in log(): "),
-    "dead_relu": (1, "2.1: 16 of 16 units are zero everywhere. [warning dead, "),
+    "log_of_negative": (1, "2: NaN first appears here, in log(): "),
+    "dead_relu": (1, "2.1: all 16 units are dead (always zero). [warning dead, "),
     "frozen": (1, "2: all its parameters (2) are frozen"),
     "tied": (0, "2.0: its parameter is also 2.2: one tensor"),
     "sound": (0, "Loss projection = "),

@@ -124,7 +124,7 @@ def test_a_damaged_shard_leaves_the_earlier_file(folder: Path, tmp_path: Path) -
         ),
         ("a.npy", "cnov", "Did you mean conv"),
         ("a.npy", "conv[0]", "A slice stands behind"),
-        ("features/b.npy", "conv", "lies among the files of"),
+        ("features/b.npy", "conv", "would be among the files of"),
     ],
 )
 def test_what_cannot_be_exported_is_told(folder, tmp_path, name, layers, message) -> None:

@@ -323,7 +323,7 @@ def test_what_has_no_dimension_for_the_inputs_is_refused(photos, tmp_path) -> No
             "        return x.sum(0)\n\nclass Small",
         )
     )
-    with pytest.raises(LayerError, match="sum/output has no dimension for the inputs"):
+    with pytest.raises(LayerError, match="sum/output has no batch dimension"):
         extract(photos, tmp_path / "out", layers="sum")
 
 

@@ -567,4 +567,4 @@ def test_inputs_of_the_model_that_share_memory_are_warned_of_where_the_model_get
     net, x = Module(forward), torch.ones(2)
     with hookscope.record(net, what="input", grads=True):
         net(x, x[:1])
-    assert ".: an input was changed in place that shares memory" in caplog.text
+    assert ".: an input that shares memory with another input was changed" in caplog.text

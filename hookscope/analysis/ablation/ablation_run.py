@@ -194,8 +194,8 @@ def prepare_ablation(
     again = scan.run()
     if different := first_difference(clean, again):
         log.warning(
-            "A second run without ablation gave a different output (%s, relative difference %.3g)."
-            " Changes up to that size are noise.",
+            "A second run without ablation gave another result (%s differs, relative difference"
+            " %.3g). Changes up to that size are noise.",
             different,
             relative_change(clean, again) or 0.0,
         )
@@ -207,8 +207,8 @@ def prepare_ablation(
         not_executed = scan.coverage.not_executed
         reasons += [(layer.module, f"it never ran: {layer.reason}") for layer in not_executed]
         raise RequestError(
-            f"None of the chosen layers can be knocked out by {by}; {': '.join(reasons[0])}.",
-            "Choose other layers or another --by; mean and noise may take a larger batch.",
+            f"None of the selected layers can be ablated by {by}; {': '.join(reasons[0])}.",
+            "Select other layers or another --by; mean and noise may need a larger batch.",
         )
     result = Ablation(
         by=by,

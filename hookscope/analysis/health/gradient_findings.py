@@ -135,7 +135,7 @@ def _gradient_origin(first: Record, kinds: frozenset[str]) -> Finding:
         what = "the loss" if first.module == ROOT else used
     message = f"the backward pass of {what} produces a gradient that is not finite"
     share = f"{count:,} of {stats.numel:,} entries of {first.module}/{first.what} are {kind}"
-    hint = "sqrt, norm and log have no finite derivative at 0: add a small constant inside."
+    hint = "sqrt and log have no finite derivative at 0: add a small constant inside."
     return Finding(check, ERROR, layer, f"{message}: {share}", count, 0, hint)
 
 

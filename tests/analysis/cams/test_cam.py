@@ -256,7 +256,7 @@ def interrupt(done: int, total: int) -> None:
 
 X = images(1, 3, 8, 8)
 FAILURES: dict[str, Any] = {
-    "a layer on no grid": ({"layer": "fc"}, "returns lies on no grid: 1x4"),
+    "a layer on no grid": ({"layer": "fc"}, r"has no spatial output \(1x4\)"),
     "several layers": ({"layer": "*"}, "matches 4 layers"),
     "no such layer": ({"layer": "cnv"}, "matches 'cnv'"),
     "no such class": ({"target": 9}, "no class 9"),
