@@ -521,7 +521,7 @@ def test_an_output_without_tensors_cannot_be_measured() -> None:
         def forward(self, x: Tensor) -> list[str]:
             return [str(float(self.inner(x).sum()))]
 
-    with pytest.raises(LossError, match="holds no tensor"):
+    with pytest.raises(LossError, match="contains no tensor"):
         hookscope.ablate(Words(), input=torch.ones(2, 3))
 
 

@@ -191,7 +191,7 @@ def test_pca_over_space_keeps_the_map_and_projects_its_channels() -> None:
     ],
 )
 def test_what_does_not_fit_a_layer_is_refused_by_its_name(word, layer, why) -> None:
-    with pytest.raises(LayerError, match=f"{word} does not fit a/output.*{why}"):
+    with pytest.raises(LayerError, match=f"{word} cannot be applied to a/output.*{why}"):
         made(word, layer[0], layer[1])
 
 

@@ -270,11 +270,11 @@ FAILURES: dict[str, Any] = {
     "steps without an integral": ({"steps": 5}, "for integrated gradients"),
     "black of noise": (
         {"by": "integrated", "baseline": "black"},
-        "not known",
+        "Cannot tell what a black image is",
     ),
     "a baseline of another shape": (
         {"by": "integrated", "baseline": torch.zeros(5)},
-        "does not fit images of 1x3x8x8",
+        "does not fit images of shape 1x3x8x8",
     ),
     "no images": ({"input": torch.ones(1, 3)}, "takes no images"),
     "an interrupt": ({"by": "scorecam", "layer": "conv", "progress": interrupt}, None),

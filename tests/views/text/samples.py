@@ -316,7 +316,7 @@ def ablation() -> Ablation:
         total=len(made),
         clean=BaselineMetrics("argmax: 3 (tiger shark)", 11.089760780334473, 0.175, "ce", 2),
         knockouts=rank_ablations(made, "score"),
-        left_out=(SkippedLayer("layer1.0.mask", "Mask", "it returns no floating-point tensor"),),
+        left_out=(SkippedLayer("layer1.0.mask", "Mask", "it gives no floating-point tensor"),),
         coverage=coverage,
         metadata={"command": "ablate"},
     )
