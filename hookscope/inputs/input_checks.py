@@ -28,7 +28,7 @@ _AS_IDS = "Use ints:SHAPE:0-{0}, or save integers: numpy.save(FILE, ids.astype('
 
 
 def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
-    """Check a shape of noise; warn if it seems to lack the dimension of the batch.
+    """Check a shape of noise; warn if the first layer seems to expect another arrangement.
 
     Raises:
         InputError: the model is known to take images of another arrangement; the hint has the
@@ -49,10 +49,9 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
         meant = _probable_shape(shape, len(first.kernel_size) + 2, first.in_channels)
         if meant:
             log.warning(
-                "input: the shape %s seems to lack the dimension of the batch; did you mean"
-                " --shape %s?",
-                _text(shape),
-                _text(meant),
+                "input: %s does not begin with a batch dimension and %d channels, which the first"
+                " layer expects; did you mean --shape %s?",
+                *(_text(shape), first.in_channels, _text(meant)),
             )
 
 

@@ -177,7 +177,7 @@ def test_links_that_lead_nowhere_are_refused(run, tmp_path: Path) -> None:
         ("self.npz", "is a link that leads back to itself"),
         ("far.npz", "The output folder"),
         ("folder.npz", "is a folder"),
-        ("device.npz", "is no plain file"),
+        ("device.npz", "is not a regular file"),
     ]:
         with pytest.raises(RequestError, match=message):
             outputs.check_output(work / name, force=True, suffix=".npz")

@@ -85,7 +85,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix device")
 def test_a_device_is_never_replaced() -> None:
-    with pytest.raises(RequestError, match="is no plain file"):
+    with pytest.raises(RequestError, match="is not a regular file"):
         outputs.check_output(Path("/dev/null"), force=True)
 
 

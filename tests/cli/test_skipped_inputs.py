@@ -34,8 +34,8 @@ def fill(folder: Path, images: int = 2) -> Path:
 
 
 TOLD = (
-    "4 entries that are not files: dangling.png (a link that leads nowhere), loop.png (a link that"
-    " leads nowhere), pipe.png (a pipe), ..."
+    "4 entries that are not files: dangling.png (a broken link), loop.png (a broken link),"
+    " pipe.png (a pipe), ..."
 )
 
 
@@ -60,7 +60,7 @@ def test_folders_that_a_glob_looks_into_are_not_told(tmp_path: Path, caplog) -> 
 
 def test_a_folder_of_nothing_else_says_what_is_in_it(tmp_path: Path) -> None:
     folder = fill(tmp_path / "photos", images=0)
-    with pytest.raises(InputError, match="holds no image") as caught:
+    with pytest.raises(InputError, match="contains no images") as caught:
         list_files(str(folder))
     assert TOLD in caught.value.message
 

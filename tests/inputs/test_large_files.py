@@ -92,7 +92,7 @@ def test_long_cells_that_are_no_numbers_take_no_longer_than_others(tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.returncode
-    assert "has 1 cells, and line 1 has 90" in done.stdout
+    assert "has 1 cells, but line 1 has 90" in done.stdout
 
 
 def test_a_long_table_is_read_as_exactly_as_a_short_one(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ CODE: list[tuple[Change, dict[str, bytes], str]] = [
     (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.hub.load"), {}, "torch.hub.load"),
     (program_text(r"torch\.ops\.aten\.relu_?\.default", "_operator.call"), {}, "_operator.call"),
     (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.ops.aten.from_file.default"), {},
-     "a tensor mapped onto a file"),
+     "a tensor mapped to a file"),
     (with_enum, {}, "the import of a module"),
 ]  # fmt: skip
 

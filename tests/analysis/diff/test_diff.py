@@ -106,7 +106,7 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
     [
         (["NETS:single", "NETS:Broken"], "Error: B: The forward pass failed in layer head"),
         (["NETS:single", "resnt18"], "Error: B: There is no model called 'resnt18'."),
-        (["NETS:single", "CAPTURE"], "a model; two of a kind are compared."),
+        (["NETS:single", "CAPTURE"], "a model; diff compares two of the same kind."),
         (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is for models"),
         (["CAPTURE", "CAPTURE", "--layer", "conv9"], "No layer of A or B matches 'conv9'."),
         (["CAPTURE", "CUT"], "Error: Cannot read"),
@@ -115,7 +115,7 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
             ["NETS:single", "NETS:single", "--dtype", "float32"] + ["--dtype", "float16"] * 2,
             "3 tim",
         ),
-        (["NETS:single", "NETS:single", "--atol", "-1"], "--atol -1.0 is no tolerance."),
+        (["NETS:single", "NETS:single", "--atol", "-1"], "--atol -1.0 is not a valid tolerance."),
         (["CAPTURE", "CAPTURE", "--map", "conv9=x"], "No layer of A begins with 'conv9'."),
         (["NETS:single"], "Missing argument 'B'."),
     ],
