@@ -87,7 +87,7 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
         ("capture", ["--compare"], 2, "but this run has none"),
         ("capture", ["--grad-edit", "conv1=zero"], 2, "--grad-edit belongs to hookscope grads"),
         ("grads", ["--grad-edit", "input:conv1=zero"], 2, "names an input"),
-        ("step", ["--grad-edit", "conv1=clip:x"], 2, "'x' is no number"),
+        ("step", ["--grad-edit", "conv1=clip:x"], 2, "'x' is not a number"),
     ],
 )
 def test_a_wrong_edit_is_refused_with_its_repair(

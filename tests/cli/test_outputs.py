@@ -77,7 +77,7 @@ def test_folders_that_cannot_take_a_file(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(RequestError, match="cannot be written to"):
+        with pytest.raises(RequestError, match="is not writable"):
             outputs.check_output(tmp_path / "x.safetensors")
     finally:
         tmp_path.chmod(0o700)

@@ -83,7 +83,7 @@ def test_links_devices_and_members_with_holes_are_left_out_with_a_warning(tmp_pa
     with caplog.at_level(logging.WARNING, "hookscope"):
         assert [entry.name for entry in list_entries([str(path)])] == [f"{path}::good.png"]
     assert "skipped 5 images that are links" in caplog.text
-    assert "the first is '0.png'" in caplog.text
+    assert "the first being '0.png'" in caplog.text
 
 
 def test_a_hard_link_to_an_image_before_it_is_that_image(tmp_path: Path, caplog) -> None:

@@ -96,7 +96,7 @@ def test_a_verb_runs_the_hooks_that_it_has_a_pass_for(verb: str) -> None:
         if kind in HOOK_KINDS_OF[verb]:
             assert resolve_hook_kinds([kind], 1, verb=verb) == [kind]
             continue
-        what = "an optimizer's step" if kind.startswith("step") else "a gradient"
+        what = "an optimizer's step" if kind.startswith("step") else "a backward pass"
         with pytest.raises(RequestError) as caught:
             resolve_hook_kinds([kind], 1, verb=verb)
         assert f"of kind {kind!r} needs {what}, which {verb} does not run" in str(caught.value)
@@ -153,7 +153,7 @@ def test_arguments_go_to_the_hooks_that_have_a_parameter_for_them(file: str) -> 
     with pytest.raises(RequestError, match="No hook has a parameter 'fctor'") as caught:
         load_user_hooks(words, [], {"fctor": 1}, verb="capture")
     assert "factor" in caught.value.hint
-    with pytest.raises(RequestError, match="An argument for a hook is given and no hook"):
+    with pytest.raises(RequestError, match="--hook-arg is given without a hook"):
         load_user_hooks([], [], {"factor": 1}, verb="capture")
 
 

@@ -331,7 +331,7 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
         ({"hooks": [3]}, "int is no hook"),
         ({"hooks": {"nope*": halve}}, "No layer of"),
         ({"hook_kind": "forward"}, "--hook-kind is given without a hook"),
-        ({"hook_args": {"a": 1}}, "An argument for a hook is given and no hook"),
+        ({"hook_args": {"a": 1}}, "--hook-arg is given without a hook"),
     ],
 )
 def test_what_cannot_be_a_hook_is_refused(given: dict[str, Any], told: str) -> None:

@@ -71,8 +71,8 @@ def test_a_value_follows_its_parameter(key: str, text: str, value: object) -> No
 @pytest.mark.parametrize(
     ("key", "text", "wanted"),
     [
-        ("width", "wide", "a whole number"),
-        ("width", "1.5", "a whole number"),
+        ("width", "wide", "an integer"),
+        ("width", "1.5", "an integer"),
         ("scale", "big", "a number"),
         ("deep", "maybe", "true or false"),
         ("maybe", "x", "int or none"),

@@ -64,26 +64,35 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: request_of(run=RunOptions(device_map="wide")),
         "'wide' is not a valid value for --device-map",
     ),
-    (lambda: request_of(run=RunOptions(device="cpu", device_map="auto")), "--device cpu puts"),
+    (
+        lambda: request_of(run=RunOptions(device="cpu", device_map="auto")),
+        "--device cpu uses one device",
+    ),
     (
         lambda: request_of(model=ModelRequest(nn.Linear(1, 1)), run=RunOptions(device_map="auto")),
         "only for a model given by name, not for a module",
     ),
     (lambda: Interventions("fc"), "'fc' is not a valid edit"),
     (lambda: Interventions("fc=zeroes"), "no operation 'zeroes' for --edit"),
-    (lambda: Interventions(grad_edits="input:fc=zero"), "edits an input"),
+    (lambda: Interventions(grad_edits="input:fc=zero"), "names an input"),
     (lambda: Interventions(compare=True), "--compare compares with a run without edits"),
     (lambda: Interventions(hooks="missing.py:halve"), "There is no file 'missing.py'"),
     (lambda: Interventions(hooks=[halve, "halve"]), "'halve' does not name a function"),
     (lambda: Interventions(hooks="!fc=os:fspath"), "only excludes layers"),
     (lambda: Interventions(hooks={"a{b": "os:fspath"}), "has an unbalanced brace"),
-    (lambda: request_of(interventions=Interventions(hook_kind="forward")), "and no hook"),
-    (lambda: request_of(interventions=Interventions(hook_args={"n": 1})), "and no hook"),
+    (
+        lambda: request_of(interventions=Interventions(hook_kind="forward")),
+        "--hook-kind is given without a hook",
+    ),
+    (
+        lambda: request_of(interventions=Interventions(hook_args={"n": 1})),
+        "--hook-arg is given without a hook",
+    ),
     (
         lambda: request_of(
             "capture", interventions=Interventions(hooks=halve, hook_kind="backward")
         ),
-        "waits for a gradient",
+        "needs a backward pass",
     ),
     (
         lambda: request_of(interventions=Interventions(hooks=[halve], hook_kind=["forward"] * 2)),
@@ -123,7 +132,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: DiffRequest("resnet18", "resnet18", atol=-1), "--atol -1 is not a valid tolerance"),
     (lambda: DiffRequest("resnet18", "resnt18"), "B: There is no model called 'resnt18'"),
     (lambda: DiffRequest("resnet18", FIVE), "diff compares two of the same kind"),
-    (lambda: DiffRequest(FIVE, FIVE, seed=3), "--seed is for models"),
+    (lambda: DiffRequest(FIVE, FIVE, seed=3), "--seed is only for models"),
     (lambda: DiffRequest("resnet18", "resnet18", size=8), "--size is for images"),
     (lambda: DiffRequest("resnet18", "resnet18", dtype=("float32",) * 3), "is given 3 times"),
     (lambda: DiffRequest(FIVE, FIVE, what="outputs"), "'outputs' cannot be recorded"),

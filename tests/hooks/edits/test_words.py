@@ -54,7 +54,7 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
         ("fc=scael:2", "no operation 'scael' for --edit. | Did you mean scale?"),
         ("fc=reverse", "no operation 'reverse' for --edit. | --grad-edit has it."),
         ("fc=scale", "a number is missing. | Write scale:0.5."),
-        ("fc=scale:much", "'much' is no number"),
+        ("fc=scale:much", "'much' is not a number"),
         ("fc=scale:nan", "nan is out of range"),
         ("fc=noise:-1", "-1 is out of range"),
         ("fc=noise:std", "a number is missing"),
