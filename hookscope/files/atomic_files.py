@@ -33,7 +33,7 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
     scratch = None
     try:
         if target.is_symlink():  # realpath does not resolve a loop of links
-            raise OSError(errno.ELOOP, "it is a link that points to itself")
+            raise OSError(errno.ELOOP, "it is a link that leads back to itself")
         scratch = _scratch_beside(target)
         yield scratch
         os.chmod(scratch, 0o666 & ~_umask())  # safetensors leaves 0600 whatever the umask

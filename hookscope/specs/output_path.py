@@ -226,7 +226,7 @@ def check_output(
     target = Path(os.path.realpath(path))  # the target of a link is written; the link stays
     if target.is_symlink():
         raise RequestError(
-            f"The output {path} is a link that points to itself.",
+            f"The output {path} is a symbolic link that points back to itself.",
             f"Name another file with {option}.",
         )
     folder = target.parent if path.is_symlink() else path.parent

@@ -173,8 +173,8 @@ def test_links_that_lead_nowhere_are_refused(run, tmp_path: Path) -> None:
     (work / "device.npz").symlink_to("/dev/null")
     before = {name: os.readlink(work / name) for name in os.listdir(work)}
     for name, message in [
-        ("loop.npz", "is a link that points to itself"),
-        ("self.npz", "is a link that points to itself"),
+        ("loop.npz", "is a symbolic link that points back to itself"),
+        ("self.npz", "is a symbolic link that points back to itself"),
         ("far.npz", "The output folder"),
         ("folder.npz", "is a folder"),
         ("device.npz", "is not a regular file"),

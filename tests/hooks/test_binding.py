@@ -153,7 +153,7 @@ def test_arguments_go_to_the_hooks_that_have_a_parameter_for_them(file: str) -> 
     with pytest.raises(RequestError, match="No hook has a parameter 'fctor'") as caught:
         load_user_hooks(words, [], {"fctor": 1}, verb="capture")
     assert "factor" in caught.value.hint
-    with pytest.raises(RequestError, match="--hook-arg is given without a hook"):
+    with pytest.raises(RequestError, match="An argument for a hook is given and no hook"):
         load_user_hooks([], [], {"factor": 1}, verb="capture")
 
 

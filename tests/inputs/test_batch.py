@@ -312,7 +312,7 @@ def test_an_image_too_small_for_the_model_is_mentioned(
 
 
 def test_a_shape_that_the_images_do_not_make_is_refused(photos: list[str]) -> None:
-    with pytest.raises(InputError, match=r"1 image gives an input of 1x3x8x8, and .* 2x3x8x8"):
+    with pytest.raises(InputError, match=r"1 image gives an input of 1x3x8x8, but .* 2x3x8x8"):
         build_batch(PLAIN, photos[0], shape=(2, 3, 8, 8))
     assert build_batch(PLAIN, photos[:2], shape=(2, 3, 8, 8)).value.shape == (2, 3, 8, 8)
     assert build_batch(PLAIN, photos[0], shape=(8, 8)).value.shape == (1, 3, 8, 8)

@@ -64,7 +64,7 @@ def test_inputs_by_position_and_name_go_together(folder: Path) -> None:
     [
         (["ids=a.npy", "msk=b.npy"], "no argument 'msk'"),
         (["ids=a.npy"], "missing a required argument: 'mask'"),
-        (["1=b.npy"], "position 0 is not"),
+        (["1=b.npy"], "position 0 is missing"),
         (["a.npy", "0=b.npy", "mask=a.npy"], "Argument 0 is given twice"),
         (["0=a.npy", "1=b.npy", "2=b.npy"], "too many positional arguments"),
         (["a.npy", "mask=b.npy", "ids=b.npy"], "multiple values for argument 'ids'"),
@@ -252,7 +252,7 @@ def test_shuffling_follows_the_seed_and_leaves_the_global_state_alone(folder: Pa
         ("def batches(n): return n", InputError, "missing a required argument: 'n'"),
         ("def batches(): raise OSError('gone')", ModelError, "line 3, raised OSError: gone"),
         ("def batches():\n    yield from ()", InputError, "is empty and gives no batch"),
-        ("batches = TensorDataset(torch.ones(0))", InputError, "it is empty"),
+        ("batches = TensorDataset(torch.ones(0))", InputError, "is empty and gives no batch"),
         ("1/0", ModelError, "line 3, raised ZeroDivisionError"),
         ("def batches(): return batches", InputError, "gives function, which contains no tensor"),
     ],

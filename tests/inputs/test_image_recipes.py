@@ -74,7 +74,7 @@ def test_three_means_do_not_fit_a_grey_image() -> None:
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="imagenet and none"):
+    with pytest.raises(InputError, match="imagenet or none"):
         named_recipe("clip")
 
 

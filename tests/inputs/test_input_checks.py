@@ -49,8 +49,8 @@ NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
             "the channels come last: write array.transpose(2, 0, 1)[None].",
         ),
         (NOISE.transpose(0, 2, 3, 1), "The channels come last"),
-        (NOISE[:, :1], "3 channels are needed in dimension 1, but it has 1"),
-        (NOISE[0, 0, 0], "4 dimensions are needed, but it has 1"),
+        (NOISE[:, :1], "3 channels are needed in dimension 1, got 1"),
+        (NOISE[0, 0, 0], "4 dimensions are needed, got 1"),
         (NOISE.astype("u1"), "astype('float32')"),
     ],
 )

@@ -52,7 +52,7 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
         ("fc=", "is not a valid edit"),
         ("!fc=zero", "A leading ! is not allowed here"),
         ("fc=scael:2", "no operation 'scael' for --edit. | Did you mean scale?"),
-        ("fc=reverse", "no operation 'reverse' for --edit. | --grad-edit has it."),
+        ("fc=reverse", "no operation 'reverse' for --edit. | It belongs to --grad-edit."),
         ("fc=scale", "a number is missing. | Write scale:0.5."),
         ("fc=scale:much", "'much' is not a number"),
         ("fc=scale:nan", "nan is out of range"),
@@ -64,7 +64,7 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
         ("fc=clamp:2,1", "2 is greater than 1"),
         ("fc=mean:time", "'time' is not one of batch, spatial"),
         ("fc=quantize:0", "'0' is not a number of bits from 1 to 16"),
-        ("fc=dtype:int8", "'int8' is none of float32, float64"),
+        ("fc=dtype:int8", "'int8' is not one of float32, float64"),
         ("fc=patch:nowhere", "there is no file 'nowhere'"),
         ("fc=add:nowhere", "is not FILE#KEY"),
         ("fc=add:nowhere#fc/output", "there is no file 'nowhere'"),
@@ -84,7 +84,7 @@ def test_a_wrong_word_is_refused_with_its_repair(word: str, message: str) -> Non
 
 def test_gradients_have_operations_of_their_own_and_no_inputs() -> None:
     assert parse_edits("fc=l2:0.01", gradients=True)[0].kind == "output.grad"
-    with pytest.raises(EditError, match="--edit has it"):
+    with pytest.raises(EditError, match="It belongs to --edit"):
         parse_edits("fc=dropout:0.5", gradients=True)
     with pytest.raises(EditError, match="changes gradients at a module's output"):
         parse_edits("input:fc=zero", gradients=True)
