@@ -98,7 +98,7 @@ def test_a_file_is_refused_where_strict_loading_refuses_it(
     if fits:
         assert load_file_into(net(), WeightsRequest(str(path))).missing == ()
         return
-    with pytest.raises(WeightsError, match=f"6 of the model's 7 tensors .*lacks {lacks}") as caught:
+    with pytest.raises(WeightsError, match=f"6 of the model's 7 tensors .*missing: {lacks}") as caught:
         load_file_into(net(), WeightsRequest(str(path)))
     assert caught.value.exit_code == 2
     assert "--partial" in caught.value.hint
@@ -126,7 +126,7 @@ def test_state_besides_tensors_that_is_missing_is_named(tmp_path: Path) -> None:
 
     path = tmp_path / "w.pth"
     torch.save(nn.Linear(2, 2).state_dict(), path)
-    with pytest.raises(WeightsError, match="lacks _extra_state"):
+    with pytest.raises(WeightsError, match="missing: _extra_state"):
         load_file_into(Extra(2, 2), WeightsRequest(str(path)))
 
 
@@ -326,7 +326,7 @@ def test_the_longest_prefix_counts_and_only_whole_parts_of_names(tmp_path: Path)
         ((("bakbone", "body"),), "begins with 'bakbone'", "backbone"),
         ((("back", "body"),), "begins with 'back'", "backbone"),
         ((("zzz", "body"),), "begins with 'zzz'", "whole parts"),
-        ((("backbone.0", "same"), ("backbone.1", "same")), "would both be 'same.", "Give each"),
+        ((("backbone.0", "same"), ("backbone.1", "same")), "would both become 'same.", "Give each"),
         ((("backbone", "elsewhere"),), "0 of the model's", "--rename"),
     ],
 )
@@ -363,7 +363,7 @@ def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
 def test_partial_with_nothing_that_fits_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({"0.weight": torch.ones(7, 3), "0.bias": torch.tensor(3.0)}, path)
-    with pytest.raises(WeightsError, match=r"0 of .*7x3 for 4x3.*one number for 4"):
+    with pytest.raises(WeightsError, match=r"0 of .*7x3 instead of 4x3.*one number instead of 4"):
         load_file_into(net(), WeightsRequest(str(path), partial=True))
 
 
