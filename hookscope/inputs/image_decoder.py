@@ -42,7 +42,7 @@ def decode_image(
         image: Image.Image = Image.open(io.BytesIO(data))
         if image.format == "EPS":
             raise InputError(
-                "It is PostScript, a program that hookscope does not run.", "Convert it."
+                "It is PostScript, a program that hookscope does not run.", "Convert it to PNG."
             )
         if at_least is not None:
             image.draft(None, (at_least, at_least))

@@ -28,13 +28,15 @@ _AS_IDS = "Use ints:SHAPE:0-{0}, or save integers: numpy.save(FILE, ids.astype('
 
 
 def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
-    """Check a shape of noise; warn if the first layer seems to expect another arrangement.
+    """Check a shape of noise; warn if it seems to lack the batch dimension.
 
     Raises:
         InputError: the model is known to take images of another arrangement; the hint has the
             shape that was probably meant.
     """
-    if loaded.own_example is None and loaded.own_recipe is not None and loaded.shape is not None:
+    if loaded.own_example is not None:
+        return
+    if loaded.own_recipe is not None and loaded.shape is not None:
         meant = _probable_shape(shape, len(loaded.shape), loaded.shape[1])
         if meant and loaded.layout is not LIST:
             wanted, actual = _text(loaded.shape), _text(shape)
@@ -45,14 +47,14 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
         return
     modules = loaded.module.modules()
     first = next((m for m in modules if next(m.parameters(recurse=False), None) is not None), None)
-    if isinstance(first, _ConvNd) and loaded.own_example is None:
-        meant = _probable_shape(shape, len(first.kernel_size) + 2, first.in_channels)
-        if meant:
-            log.warning(
-                "input: %s does not begin with a batch dimension and %d channels, which the first"
-                " layer expects; did you mean --shape %s?",
-                *(_text(shape), first.in_channels, _text(meant)),
-            )
+    # A model with one channel may add that dimension itself.
+    if (
+        isinstance(first, _ConvNd)
+        and len(shape) == len(first.kernel_size) + 1
+        and shape[0] == first.in_channels > 1
+    ):
+        text = _text(shape)
+        log.warning("input: %s has no batch dimension; did you mean --shape 1x%s?", text, text)
 
 
 def _probable_shape(shape: tuple[int, ...], rank: int, channels: int) -> tuple[int, ...] | None:

@@ -136,6 +136,7 @@ def test_a_convolution_on_noise_without_a_batch_is_warned_of(
     caplog.clear()
     with caplog.at_level(logging.WARNING, "hookscope"):
         hookscope.capture(model, shape=(1, 3, 8, 8))
+        hookscope.capture(nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 4, 3)), shape=(1, 8))
         hookscope.capture(nn.Sequential(nn.Linear(8, 3), nn.Conv1d(3, 3, 1)), shape=(3, 8))
     assert caplog.text == ""
 

@@ -98,7 +98,9 @@ def test_a_file_is_refused_where_strict_loading_refuses_it(
     if fits:
         assert load_file_into(net(), WeightsRequest(str(path))).missing == ()
         return
-    with pytest.raises(WeightsError, match=f"6 of the model's 7 tensors .*missing: {lacks}") as caught:
+    with pytest.raises(
+        WeightsError, match=f"6 of the model's 7 tensors .*missing: {lacks}"
+    ) as caught:
         load_file_into(net(), WeightsRequest(str(path)))
     assert caught.value.exit_code == 2
     assert "--partial" in caught.value.hint
