@@ -47,7 +47,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog, word: str) -> None:
         found = list_files(word)
     names = [Path(file).name for file in found]
     assert [name for name in names if name.endswith(".png")] == ["a0.png", "a1.png"]
-    assert caplog.messages == [f"left out of {word}: {TOLD}"]
+    assert caplog.messages == [f"skipped in {word}: {TOLD}"]
 
 
 def test_folders_that_a_glob_looks_into_are_not_told(tmp_path: Path, caplog) -> None:
@@ -79,8 +79,8 @@ def test_each_way_to_run_says_so_once(run, tmp_path: Path, caplog, command: str)
     words = (command, model, "--input", "photos", "--layer", "fc", "-o", output, "--force")
     done = run(*words)
     assert done.rc == 0, done.stderr
-    assert done.stderr.count(f"left out of photos: {TOLD}") == 1
-    assert "left out" not in run(*words, "-q").stderr
+    assert done.stderr.count(f"skipped in photos: {TOLD}") == 1
+    assert "skipped in" not in run(*words, "-q").stderr
 
 
 # A working folder that was deleted

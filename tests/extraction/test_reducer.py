@@ -204,8 +204,8 @@ def test_complex_values_are_kept_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("maen", "'maen' is no reduction", "Did you mean mean"),
-        ("qqq", "'qqq' is no reduction", "Choose among mean, max, cls"),
+        ("maen", "'maen' is not a valid reduction", "Did you mean mean"),
+        ("qqq", "'qqq' is not a valid reduction", "Choose among mean, max, cls"),
         ("topk", "has no valid number of values", "topk:10"),
         ("topk:0", "has no valid number of values", "topk:10"),
         ("pca:x", "has no valid number of values", "pca:10"),

@@ -325,7 +325,10 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
         ({"hooks": f"{FILE}:Tensor"}, "is a class"),
         ({"hooks": f"{FILE}:clip"}, "cannot be called with module, input, output"),
         ({"hooks": f"{FILE}:mute", "hook_args": {"chanel": 1}}, "No hook has a parameter 'chanel'"),
-        ({"hooks": halve, "hook_kind": "backward"}, "waits for a gradient, and capture makes none"),
+        (
+            {"hooks": halve, "hook_kind": "backward"},
+            "needs a backward pass, which capture does not run",
+        ),
         ({"hooks": halve, "hook_kind": "sideways"}, "'sideways' is not a kind of hook"),
         ({"hooks": halve, "hook_kind": ["forward", "forward"]}, "2 kinds are given for 1 hook"),
         ({"hooks": [3]}, "int is no hook"),
