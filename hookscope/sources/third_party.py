@@ -43,7 +43,7 @@ def load(
             raise ModelError(
                 f"{_describe(entry)} could not load {name!r}: {type(exc).__name__}:"
                 f" {end_sentence(str(exc))}",
-                "HOOKSCOPE_DEBUG=1 shows the traceback.",
+                "HOOKSCOPE_DEBUG=1 shows the whole traceback.",
             ) from exc
     if isinstance(loaded, nn.Module):
         info = WeightsInfo("none" if meta else named_weights)

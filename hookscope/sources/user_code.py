@@ -116,7 +116,7 @@ def _hint(exc: BaseException, path: str) -> str:
         return _relative_import_hint(path) or "Imports work as in: python FILE.py"
     if isinstance(exc, SyntaxError) and exc.text and exc.text.strip():
         return f"Check this line and the one before it: {exc.text.strip()}"
-    return "HOOKSCOPE_DEBUG=1 shows the traceback."
+    return "HOOKSCOPE_DEBUG=1 shows the whole traceback."
 
 
 def _relative_import_hint(path: str) -> str:
