@@ -17,8 +17,8 @@ else:
     import tomli as tomllib
 
 from hookscope.version import __version__
-from tests.conftest import REPO
 
+REPO = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((REPO / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((REPO / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml"))
 # Of GitHub's schema for issue forms: the types of elements, and what each must have.
@@ -126,9 +126,22 @@ def test_the_container_has_a_python_and_a_torch_that_are_supported(project) -> N
     pinned = re.findall(r'"(torch(?:vision)?>=[\d.]+)"', text)
     assert pinned == [d for d in project["dependencies"] if d.startswith("torch")]
     ignored = (REPO / ".dockerignore").read_text("utf-8").splitlines()
-    for name in ("hatch_build.py", "hookscope/**", "LICENSE", "pyproject.toml", "README.md"):
+    for name in ("hatch_build.py", "hookscope", "LICENSE", "pyproject.toml", "README.md"):
         assert f"!{name}" in ignored
-        assert (REPO / name.removesuffix("/**")).exists()
+        assert (REPO / name).exists()
+
+
+def test_the_security_policy_names_what_the_code_checks() -> None:
+    from hookscope.cli import allowed_settings
+    from hookscope.files.pickle_scan import MOST_INSTRUCTIONS
+    from hookscope.sources.torchscript.operators import REFUSED
+
+    policy = (REPO / "SECURITY.md").read_text("utf-8")
+    assert set(re.findall(r"`((?:aten|image)::\w+)`", policy)) == set(REFUSED)
+    assert f"pickles of more than {MOST_INSTRUCTIONS:,} instructions" in policy
+    settings = policy.partition("## Settings files")[2].partition("\n## ")[0]
+    keys = {*allowed_settings._NEVER, *allowed_settings._OUTPUTS, *allowed_settings._NAMES_CODE}
+    assert keys <= set(re.findall(r"`([\w-]+)`", settings))
 
 
 def test_a_package_built_by_a_workflow_links_to_its_repository(monkeypatch) -> None:

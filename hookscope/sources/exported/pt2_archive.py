@@ -186,7 +186,7 @@ def _is_operator(name: str) -> bool:
 def _schema_name(name: str) -> str:
     """The registered name of an operator, such as ``aten::relu``; empty if it is none."""
     operator = _resolved(name)
-    return operator._schema.name if isinstance(operator, torch._ops.OpOverload) else ""
+    return str(operator._schema.name) if isinstance(operator, torch._ops.OpOverload) else ""
 
 
 def _resolved(name: str) -> Any:
