@@ -47,6 +47,20 @@ def open_archive(path: str, device: torch.device) -> ScriptObject:
     return _C.import_ir_module(_C.CompilationUnit(), path, device, {}, False)
 
 
+def read_code(path: str) -> bytes:
+    """Return the source text of all code in an archive, without running any.
+
+    The records are read by the reader that opens archives, because Python's may see others in a
+    crafted file.
+
+    Raises:
+        RuntimeError: PyTorch cannot read it.
+    """
+    reader = _C.PyTorchFileReader(path)
+    names = [name for name in reader.get_all_records() if name.startswith("code/")]
+    return b"\n".join(reader.get_record(name) for name in names)
+
+
 def script_object(module: torch.jit.ScriptModule) -> ScriptObject:
     """Return the ``torch._C`` object of a live scripted or traced module."""
     return module._c

@@ -99,12 +99,9 @@ def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
 def _check_no_file_access(path: str) -> None:
     """Raise ModelError if opening the file may read or write other files.
 
-    PyTorch's reader runs the scripted ``__setstate__`` of a class while it opens the file. The
-    records are read by that reader, because Python's may see others in a crafted archive.
+    PyTorch's reader runs the scripted ``__setstate__`` of a class while it opens the file.
     """
-    reader = torch._C.PyTorchFileReader(path)
-    names = [name for name in reader.get_all_records() if name.startswith("code/")]
-    code = b"\n".join(reader.get_record(name) for name in names)
+    code = private.read_code(path)
     if b"__setstate__" in code and (match := _NAMES_REFUSED.search(code)):
         raise ModelError(
             f"Opening {path!r} would run its __setstate__, and its code names"
