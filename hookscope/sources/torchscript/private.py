@@ -27,15 +27,15 @@ from hookscope.sources.torchscript.graph import (
 )
 
 _C: Any = torch._C  # its stubs are incomplete
+ArchiveReader: Any = _C.PyTorchFileReader  # the reader that opens archives
 ScriptObject = Any  # _C.ScriptModule: hashable, equal if it is the same module
 
 CUSTOM = "__torch__.torch.classes."  # classes written in C++
 
 _SOURCE_LINE = re.compile(r"# (?P<file>\S.*?):(?P<line>\d+):\d+\s*$")
 _ENUM = re.compile(r"\[value=(?P<type>.+)\.(?P<name>\w+)\]")
-_CHANGES_CONTAINER = re.compile(
-    r"(?:[\])]|\bt)\(\w+(?: -> \*)?!|\(\*\)"
-)  # a container, not a tensor
+# of a container, not of a tensor
+_CHANGES_CONTAINER = re.compile(r"(?:[\])]|\bt)\(\w+(?: -> \*)?!|\(\*\)")
 
 
 def open_archive(path: str, device: torch.device) -> ScriptObject:
@@ -45,20 +45,6 @@ def open_archive(path: str, device: torch.device) -> ScriptObject:
         RuntimeError: PyTorch cannot read it.
     """
     return _C.import_ir_module(_C.CompilationUnit(), path, device, {}, False)
-
-
-def read_code(path: str) -> bytes:
-    """Return the source text of all code in an archive, without running any.
-
-    The records are read by the reader that opens archives, because Python's may see others in a
-    crafted file.
-
-    Raises:
-        RuntimeError: PyTorch cannot read it.
-    """
-    reader = _C.PyTorchFileReader(path)
-    names = [name for name in reader.get_all_records() if name.startswith("code/")]
-    return b"\n".join(reader.get_record(name) for name in names)
 
 
 def script_object(module: torch.jit.ScriptModule) -> ScriptObject:

@@ -22,7 +22,7 @@ from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.example_input import find_example
 from hookscope.sources.torchscript.module_builder import ScriptedModule, build_module
 from hookscope.sources.torchscript.operators import REFUSED
-from hookscope.sources.torchscript.script_archive import ScriptArchive
+from hookscope.sources.torchscript.script_archive import ScriptArchive, read_code
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
 from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
@@ -101,7 +101,7 @@ def _check_no_file_access(path: str) -> None:
 
     PyTorch's reader runs the scripted ``__setstate__`` of a class while it opens the file.
     """
-    code = private.read_code(path)
+    code = read_code(path)
     if b"__setstate__" in code and (match := _NAMES_REFUSED.search(code)):
         raise ModelError(
             f"Opening {path!r} would run its __setstate__, and its code names"
