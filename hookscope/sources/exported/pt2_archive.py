@@ -184,9 +184,11 @@ def _is_operator(name: str) -> bool:
 
 
 def _schema_name(name: str) -> str:
-    """The registered name of an operator, such as ``aten::relu``; empty if it is none."""
+    """The name of an operator in its schema, such as ``aten::relu``; of another one its text."""
     operator = _resolved(name)
-    return str(operator._schema.name) if isinstance(operator, torch._ops.OpOverload) else ""
+    if isinstance(operator, torch._ops.OpOverload):
+        return str(operator._schema.name)
+    return "::".join(name.split(".")[2:4])
 
 
 def _resolved(name: str) -> Any:
