@@ -52,8 +52,8 @@ def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> Non
         slow = run_without_hooks(prepared)
     if not first_difference(output, slow):
         log.info(
-            "attention: run without PyTorch's fast path, which hooks and --ops disable. A run without"
-            " hooks is bit-identical if it does not use that path either; if it does, it differs%s",
+            "attention: run without PyTorch's fast path, which hooks and --ops disable. A run"
+            " without hooks and without that path is bit-identical; with the path it differs%s",
             _difference_text(output, without_hooks),
         )
         return

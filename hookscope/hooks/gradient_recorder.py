@@ -2,9 +2,9 @@
 
 They come from hooks on tensors and on nodes of autograd's graph, because module backward hooks fail
 in most models with in-place operations. The model gets its own tensors and builds its own graph, so
-its output and every sum of gradients are bit-identical to those of a run without hooks. The gradient
-at an output is that of the loss with respect to the value as returned. The gradient at an input is
-the share that flows back through this module alone: see ``gradient_shares``.
+its output and every sum of gradients are bit-identical to those of a run without hooks. The
+gradient at an output is that of the loss with respect to the value as returned. The gradient at an
+input is the share that flows back through this module alone: see ``gradient_shares``.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_a_shape_of_noise_does_not_count_as_a_file() -> None:
         (
             nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
             "random:3x8x8",
-            "4 dimensions, and it has 3",
+            "4 dimensions, got 3",
         ),
         (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
         (nn.Linear(4, 2), "random:3x5", "one more: a column of labels"),

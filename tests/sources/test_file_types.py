@@ -115,7 +115,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("torn safetensors", holding(struct.pack("<Q", 9) + HEADER), "damaged or cut-off", "again"),
     ("onnx", holding(ONNX), "an ONNX graph", "does not open such files"),
     ("long onnx", holding(onnx(b"p" * 200)), "an ONNX graph", "FILE.py:NAME"),
-    ("no onnx", holding(b"\x08\x09\xff\xff" + ONNX[4:]), "no kind that hookscope", "FILE.py:NAME"),
+    ("no onnx", holding(b"\x08\x09\xff\xff" + ONNX[4:]), "a file of unknown type", "FILE.py:NAME"),
     ("image", lambda path: Image.new("RGB", (2, 2)).save(path, "PNG"), "an image", "--input"),
     ("bitmap", lambda path: Image.new("RGB", (2, 2)).save(path, "BMP"), "an image", "--input"),
     ("webp", lambda path: Image.new("RGB", (2, 2)).save(path, "WEBP"), "an image", "--input"),
@@ -125,7 +125,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("arrays", zipped("x.npy", "y.npy"), "saved by numpy (.npz)", "--input"),
     ("text", holding(b"BMW and other words"), "a text file", "FILE.py:NAME"),
     ("long text", holding("né à la forêt ".encode() * 90), "a text file", "FILE.py:NAME"),
-    ("bytes", holding(b"\1\2"), "no kind that hookscope knows", "FILE.py:NAME"),
+    ("bytes", holding(b"\1\2"), "a file of unknown type", "FILE.py:NAME"),
     ("zip", zipped("notes.txt"), "no weights in it", "FILE.py:NAME"),
     ("script", zipped("net/data.pkl", "net/code/net.py"), "a TorchScript archive", "as the model"),
     (

@@ -116,8 +116,8 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         count = self.calls.counts.get(call.layer.module, 0)
         if call.recomputed and count > 1:
             raise EditError(
-                f"Activation checkpointing runs {call.layer.name} again, but it is not known which of"
-                f" its {count} calls is repeated.",
+                f"Activation checkpointing runs {call.layer.name} again, and it is not known which"
+                f" of its {count} calls is repeated.",
                 "Turn checkpointing off, or edit a layer that is called once.",
             )
         return count

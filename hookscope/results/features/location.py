@@ -67,7 +67,7 @@ class Location:
         """Bytes of a file; None if there is none.
 
         Raises:
-            ResultsFileError: the name, or a link, leads out of the folder.
+            ResultsFileError: the name, or a link, is outside the folder.
         """
         path = self._checked(self._root / name, name)
         return path.stat().st_size if path.is_file() else None
@@ -76,7 +76,7 @@ class Location:
         """Open a file for reading.
 
         Raises:
-            ResultsFileError: the name, or a link, leads out of the folder.
+            ResultsFileError: the name, or a link, is outside the folder.
         """
         return self._checked(self._root / name, name).open("rb")
 
