@@ -255,7 +255,7 @@ def test_layers_types_and_depth_choose_rows() -> None:
     assert "body/output" not in keys(leaves=True)
     with pytest.raises(LayerError, match="stm"):
         keys(layers="stm")
-    with pytest.raises(RequestError, match="None of the . tensors of A matches"):
+    with pytest.raises(RequestError, match=r"None of the . tensors of A matches"):
         keys(layers="trunk*")
 
 

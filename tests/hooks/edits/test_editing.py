@@ -296,7 +296,7 @@ def test_a_checkpointed_layer_of_several_calls_is_refused() -> None:
         return checkpoint(lambda y: self.part(self.part(y)), self.part(x), use_reentrant=False)
 
     net = Module(run, part=nn.Linear(4, 4))
-    with pytest.raises(EditError, match="checkpointing runs part again.* of its 3 calls"):
+    with pytest.raises(EditError, match=r"checkpointing runs part again.* of its 3 calls"):
         hookscope.grads(net, input=X, loss="sum", edits="part=scale:2")
     assert not hooks_left(net)
 
