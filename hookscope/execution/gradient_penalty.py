@@ -104,7 +104,7 @@ def explain_double_backward() -> Iterator[None]:
         raise ForwardError(
             f"The model cannot be differentiated twice, as the penalty requires: {message}.",
             ROOT,
-            hint="Replace that operator. For fused attention, call the model within"
+            hint="Replace that operator. For fused attention, select the plain kernel with"
             " torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
         ) from error
 

@@ -249,7 +249,7 @@ def check_generation(module: nn.Module, spec: str, steps: int, method: str | Non
     if not callable(getattr(module, "generate", None)):
         raise RequestError(
             f"{spec} has no method generate, so it cannot generate tokens.",
-            "Leave out --generate, or use a language model with its head.",
+            "Leave out --generate, or use a model with a language modeling head.",
         )
     if method not in (None, "forward"):
         raise RequestError(

@@ -96,7 +96,7 @@ def check_not_lazy(model: nn.Module) -> None:
     for layer in layers_of(model) if lazy else ():
         if layer.module is lazy[0]:
             raise RequestError(
-                f"The parameters of {layer.name} ({layer.type}) have no shape yet: it is lazy.",
+                f"{layer.name} ({layer.type}) is lazy and has no shape yet.",
                 "Run the model once on an input before you pass it.",
             )
 

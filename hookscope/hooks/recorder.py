@@ -236,9 +236,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self._count_open(1)
         state = OpenCall()
         try:
-            with (
-                torch._C.DisableTorchFunctionSubclass()
-            ):  # a subclass must see only what the model does
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass must only see the model
                 self._record_input(call, state)
         except BaseException:
             self.abandon_call(call, state)

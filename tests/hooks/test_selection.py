@@ -288,7 +288,7 @@ def test_a_traceback_tells_which_module_ran_and_what_it_held() -> None:
 def test_a_lazy_module_is_refused_by_name() -> None:
     check_not_lazy(net())
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.LazyLinear(3)))
-    with pytest.raises(RequestError, match=r"1\.0 \(LazyLinear\) have no shape yet"):
+    with pytest.raises(RequestError, match=r"1\.0 \(LazyLinear\) is lazy and has no shape yet"):
         check_not_lazy(model)
     with pytest.raises(RequestError, match=r"0 \(LazyBatchNorm1d\)"):
         check_not_lazy(nn.Sequential(nn.LazyBatchNorm1d(affine=False)))

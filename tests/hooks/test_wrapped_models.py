@@ -285,7 +285,7 @@ def test_a_lazy_module_is_refused_by_the_verbs_and_recorded_as_it_gets_its_shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lazy = nn.Sequential(nn.LazyLinear(3))
-    with pytest.raises(RequestError, match=r"0 \(LazyLinear\) have no shape yet"):
+    with pytest.raises(RequestError, match=r"0 \(LazyLinear\) is lazy and has no shape yet"):
         hookscope.capture(lazy, input=torch.ones(2, 5))
     with hookscope.record(lazy) as capture:
         output = lazy(torch.ones(2, 5))
