@@ -39,7 +39,7 @@ class BoundInterventions:
         return bool(self.values or self.gradients or self.hooks)
 
     @property
-    def hands_on_clones(self) -> bool:
+    def passes_clones(self) -> bool:
         """Whether the model gets clones, which may affect it, for an intervention in gradients."""
         return bool(self.gradients or self.hooks_of(GRADIENT_HOOKS))
 

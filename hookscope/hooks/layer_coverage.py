@@ -54,7 +54,7 @@ def _likely_cause(
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if _is_a(module, *CONTAINERS):
-        return "a container is never called itself, its parent calls its children"
+        return "a container: its parent calls its children, never the container itself"
     parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
         return "attention passes its weights to a fused kernel instead of calling it"
@@ -64,7 +64,7 @@ def _likely_cause(
     if _is_a(module, "Sequential") and not list(module.children()):
         return "an empty container"
     if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
-        return "a container whose parent calls its children one by one"
+        return "a container: its parent calls its children one by one"
     if _is_a(parent, "TransformerEncoderLayer") and not model.training:
         return "the encoder layer used its fused fast path"
     if type(module).forward is nn.Module.forward:

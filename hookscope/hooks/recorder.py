@@ -285,7 +285,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.gradients.write_back_clones(call, gradients)
         if call.failed and kinds:
             key = RecordKey(call.layer, call.number, OUTPUT, OUTPUT)
-            self.sink.mark_absent(key, "its call raised an error")
+            self.sink.mark_absent(key, "the call raised an error")
         elif OUTPUT in kinds:
             self._store(call, OUTPUT, call.output)
         if gradients is None:
@@ -322,4 +322,4 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
                 key, f"a {name} object, which hookscope does not search for tensors"
             )
         if what == OUTPUT and not opaque and next(walk(value), None) is None:
-            self.sink.mark_absent(key, "it returned no tensor")
+            self.sink.mark_absent(key, "no tensor was returned")

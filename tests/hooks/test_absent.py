@@ -51,7 +51,7 @@ def test_an_output_without_a_tensor_is_told(value: Any) -> None:
     with hookscope.record(model, layers=["part"]) as capture:
         model(torch.ones(1)), model(torch.ones(1))
     assert capture.absent == tuple(
-        Absent("part", "Module", call, "output", "output", "it returned no tensor")
+        Absent("part", "Module", call, "output", "output", "no tensor was returned")
         for call in (1, 2)
     )
 
@@ -150,7 +150,7 @@ def test_a_module_whose_call_failed_is_told_for_that_call() -> None:
         part(torch.ones(2))
         with pytest.raises(ValueError, match="too much"):
             part(torch.full((2,), 9.0))
-    told = Absent(".", "Module", 2, "output", "output", "its call raised an error")
+    told = Absent(".", "Module", 2, "output", "output", "the call raised an error")
     assert capture.absent == (told,)
     assert list(capture) == ["./output"]
 

@@ -36,7 +36,7 @@ def causes(model: nn.Module, *inputs: Tensor) -> dict[str, str]:
 
 
 X = torch.ones(2, 4)
-CONTAINER = "a container is never called itself, its parent calls its children"
+CONTAINER = "a container: its parent calls its children, never the container itself"
 UNEXPLAINED = "a branch not taken in {} mode, or its parent calls .forward() or uses its weights"
 
 
@@ -63,7 +63,7 @@ def test_a_sequential_whose_parts_were_run_one_by_one_is_told_from_one_that_neve
                            nn.Sequential())  # fmt: skip
     model = Tree(lambda self, x: self.steps[0](x), steps=steps, spare=spare, empty=empty)
     found = causes(model.eval(), X)
-    assert found["steps"] == "a container whose parent calls its children one by one"
+    assert found["steps"] == "a container: its parent calls its children one by one"
     assert found["empty"] == "an empty container"
     assert found["spare"].startswith(UNEXPLAINED.format("eval"))
     assert found["spare.0"] == "it belongs to spare, which never ran"

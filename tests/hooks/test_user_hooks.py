@@ -253,7 +253,7 @@ def test_an_error_names_the_line_and_the_layer_and_keeps_what_was_recorded(word:
     )
     capture = caught.value.capture
     assert list(capture) == ["conv1/output", "relu1/output", "conv2/output"]
-    assert ("relu2", "its call raised an error") in {(a.module, a.reason) for a in capture.absent}
+    assert ("relu2", "the call raised an error") in {(a.module, a.reason) for a in capture.absent}
     assert all(same_bits(capture[key], clean[key]) for key in capture)
     assert {s.reason for s in capture.coverage.not_executed} == {"the run ended before it"}
     assert capture.metadata["failed"] == caught.value.message
