@@ -297,7 +297,7 @@ def test_a_finished_folder_that_lost_its_manifest_can_be_made_again(tmp_path, ki
     extract(out, **kind)
     whole = contents(out)
     (out / "manifest.json").unlink()
-    with pytest.raises(RequestError, match="cut short"):
+    with pytest.raises(RequestError, match="an interrupted run"):
         extract(out, **kind)
     extract(out, **kind, **{word: True})
     assert contents(out) == whole

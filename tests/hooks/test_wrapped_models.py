@@ -376,5 +376,5 @@ def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("given", [{"device": "cpu"}, {"dtype": "float64"}])
 def test_a_dispatched_model_is_not_moved(tmp_path: Path, given: dict[str, str]) -> None:
-    with pytest.raises(RequestError, match="spread over devices by accelerate"):
+    with pytest.raises(RequestError, match="split across devices by accelerate"):
         hookscope.capture(dispatched(tmp_path), input=X, **given)

@@ -113,7 +113,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("safetensors", lambda path: save_file(STATE, path), "a safetensors file of", "--weights"),
     ("cut safetensors", holding(struct.pack("<Q", 900) + HEADER), "cut-off header", "again"),
     ("torn safetensors", holding(struct.pack("<Q", 9) + HEADER), "damaged or cut-off", "again"),
-    ("onnx", holding(ONNX), "an ONNX graph", "does not open such files"),
+    ("onnx", holding(ONNX), "an ONNX graph", "cannot open such files"),
     ("long onnx", holding(onnx(b"p" * 200)), "an ONNX graph", "FILE.py:NAME"),
     ("no onnx", holding(b"\x08\x09\xff\xff" + ONNX[4:]), "a file of unknown type", "FILE.py:NAME"),
     ("image", lambda path: Image.new("RGB", (2, 2)).save(path, "PNG"), "an image", "--input"),

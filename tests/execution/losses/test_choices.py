@@ -42,7 +42,7 @@ def test_probabilities_run_from_zero_to_one_inclusive() -> None:
     torch.testing.assert_close(found.value, F.binary_cross_entropy(inside, target))
     for outside in ([[-0.01, 1.0]], [[0.5, 1.01]], [[0.5, 1.5]], [[-1.0, 0.5]]):
         with pytest.raises(
-            LossError, match=f"runs from {min(outside[0]):.4g} to {max(outside[0]):.4g}"
+            LossError, match=f"ranges from {min(outside[0]):.4g} to {max(outside[0]):.4g}"
         ):
             compute_loss("bce", torch.tensor(outside), torch.zeros(1, 2), raw=True)
 

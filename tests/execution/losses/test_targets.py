@@ -65,7 +65,7 @@ def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> 
 def test_unknown_labels_are_answered_with_near_ones() -> None:
     with pytest.raises(LossError, match="Did you mean tench"):
         resolve_target("tensch", ROWS, LABELS)
-    with pytest.raises(LossError, match="names no classes"):
+    with pytest.raises(LossError, match="has no class labels"):
         resolve_target("tench", ROWS)
 
 
