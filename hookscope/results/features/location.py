@@ -58,8 +58,8 @@ class Location:
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(os.path.realpath(self._root)):
             raise ResultsFileError(
-                f"{name} in {self} is a link to a file outside that folder: {target}.",
-                "If you trust that file, replace the link by a copy of it.",
+                f"{name} in {self} refers to a file outside that folder: {target}.",
+                "If you trust that file, copy it into the folder in place of the link.",
             )
         return path
 
@@ -212,7 +212,7 @@ class RemoteLocation(Location):
 def write_error(what: str, error: OSError) -> StoreError:
     """Return the error for a run that cannot write ``what`` (`to out/`), such as a full disk."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    fix = "Free some space" if full else "Make the folder writable"
+    fix = "Free some space" if full else "Check that the folder is writable"
     return StoreError(
         f"Cannot write {what}: {cause(error)}.",
         f"Finished rows are saved. {fix}, then run the same command with --resume.",
