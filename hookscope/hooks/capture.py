@@ -1,4 +1,4 @@
-"""A recording with its tensors: what functions return, and what is written to a file."""
+"""A recording with its tensors: the result of capture, grads, step and cam, and its file."""
 
 from __future__ import annotations
 

@@ -166,8 +166,7 @@ class CaptureFile(Recording):
         if key not in self._records:
             near = did_you_mean(key, self._records)
             raise RequestError(
-                f"{self.path} has no tensor {key!r}.",
-                near or f"'hookscope show {self.path}' lists them.",
+                f"There is no {key!r} in {self.path}.", near or f"'hookscope show {self.path}'."
             )
         return self._records[key]
 
@@ -248,7 +247,7 @@ class CaptureFile(Recording):
         except IndexError as error:
             shape_text = "x".join(map(str, shape)) or "a single number"
             raise RequestError(
-                f"The slice does not fit {key}, which is {shape_text}: {error}.",
+                f"{key} is {shape_text}, and the slice does not fit: {error}.",
                 "Count from 0, and give at most one entry for each dimension.",
             ) from error
 

@@ -110,7 +110,7 @@ def _entries(tensors: Mapping[str, Tensor]) -> Iterator[ArrayEntry]:
         except (TypeError, RuntimeError) as error:
             raise StoreError(
                 f"{key} is of dtype {_name(plain.dtype)}, which numpy does not have.",
-                f"Use a file name that ends in {SUFFIX}.",
+                f"Let the file end in {SUFFIX}.",
             ) from error
         yield ArrayEntry(key, array.dtype, array.shape, [array])
 

@@ -137,7 +137,7 @@ def test_provenance_comes_with_v(run: Run) -> None:
         (
             ["net.safetensors", "0[9]"],
             2,
-            "The slice does not fit 0/output, which is 2x6x6x6",
+            "2x6x6x6, and the slice does not fit",
             "Count from 0",
         ),
         (["net.safetensors", "0[0,,1]"], 2, "Cannot read the slice", "[0,:,4:8]"),
