@@ -134,12 +134,7 @@ def test_provenance_comes_with_v(run: Run) -> None:
         (["."], 2, "The folder . contains no features", "hookscope extract"),
         (["net.safetensors", "convv"], 2, "'convv' matches nothing", "hookscope show"),
         (["net.safetensors", "0/outptu"], 2, "matches nothing", "Did you mean 0/output"),
-        (
-            ["net.safetensors", "0[9]"],
-            2,
-            "2x6x6x6, and the slice does not fit",
-            "Count from 0",
-        ),
+        (["net.safetensors", "0[9]"], 2, "2x6x6x6, and the slice does not fit", "Count from 0"),
         (["net.safetensors", "0[0,,1]"], 2, "Cannot read the slice", "[0,:,4:8]"),
         (["net.safetensors", "--map"], 2, "--map needs a KEY", "hookscope show"),
         (["net.safetensors", "0", "--map", "--json"], 2, "no pictures", "Leave out"),
