@@ -152,7 +152,7 @@ def check(
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(options))
     parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
-    observation = run_and_observe(prepared, objective, own_loss=has_chosen_loss, margin=margin)
+    observation = run_and_observe(prepared, objective, chosen_loss=has_chosen_loss, margin=margin)
     uncalled = (
         unexecuted_modules(observation)
         if observation.failure is None and not prepared.train

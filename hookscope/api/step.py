@@ -130,7 +130,7 @@ def step(
     ):
         run = again(prepared, max_bytes=max_bytes)
         capture = provenance.capture = run.capture
-        if prepared.interventions.hands_on_clones:
+        if prepared.interventions.passes_clones:
             verify_output_unchanged(
                 prepared, capture.output, excuse_noise=True, recorded=len(capture)
             )

@@ -169,4 +169,4 @@ def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
         return f"metadata.effect.drift has {unknown[0]!r}, which is not recorded"
     top = effect.get("top", {"unedited": [], "edited": []})
     before, after = ([len(image) for image in top[name]] for name in ("unedited", "edited"))
-    return "" if before == after else "metadata.effect.top has classes without partners"
+    return "" if before == after else "metadata.effect.top has different numbers of classes"

@@ -172,7 +172,7 @@ def test_what_cannot_be_differentiated_twice_is_told_in_a_sentence() -> None:
     for net in nets:
         with pytest.raises(ForwardError, match="cannot be differentiated twice") as caught:
             hookscope.grads(net, penalty="gp", input=X)
-        assert "operator in its place" in caught.value.hint
+        assert "Replace that operator" in caught.value.hint
         assert hooks_left(net) == 0
 
 

@@ -96,7 +96,7 @@ def test_what_cannot_be_run_is_refused(run, photos) -> None:
         (("--ops",), "No such option '--ops'"),
         (("--reduce", "men"), "mean"),
         (("--stats-only", "--reduce", "mean"), "--stats-only stores no rows"),
-        (("-o", "features.npy"), "features.npy is named like a file"),
+        (("-o", "features.npy"), "features.npy has the name of a file"),
     ]:
         done = run(*EXTRACT, *words, cwd=photos.parent)
         assert (done.rc, done.stdout) == (2, "")

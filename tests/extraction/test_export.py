@@ -116,14 +116,14 @@ def test_a_damaged_shard_leaves_the_earlier_file(folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "layers", "message"),
     [
-        ("a.npy", ["conv", "bf"], r"holds one array, and there are 2 keys"),
+        ("a.npy", ["conv", "bf"], r"stores one array, but there are 2 keys"),
         (
             "a.txt",
             "conv",
             r"has the suffix of an unsupported format.\nUse .safetensors, .npy, .npz or",
         ),
         ("a.npy", "cnov", "Did you mean conv"),
-        ("a.npy", "conv[0]", "A slice stands behind"),
+        ("a.npy", "conv[0]", "is followed by a slice"),
         ("features/b.npy", "conv", "would be among the files of"),
     ],
 )

@@ -187,7 +187,7 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
     assert told["keys"][0]["reduce"] == "statistics"
     index = json.loads((out / "features.safetensors.index.json").read_text())["weight_map"]
     assert set(index) == set(found)
-    with pytest.raises(RequestError, match="holds statistics of all inputs, and no rows"):
+    with pytest.raises(RequestError, match="contains statistics of all inputs, but no rows"):
         hookscope.load(out)["head"]
 
 
@@ -271,5 +271,5 @@ def test_a_wrong_word_leaves_no_folder(photos, tmp_path) -> None:
 
 def test_another_reduction_cannot_resume(photos, tmp_path) -> None:
     extract(photos, tmp_path / "out", reduce="mean")
-    with pytest.raises(RequestError, match='had another reduce: "mean"'):
+    with pytest.raises(RequestError, match='reduce was "mean"'):
         extract(photos, tmp_path / "out", reduce="max", resume=True)

@@ -171,7 +171,7 @@ def test_a_pass_that_fails_leaves_no_weight_behind(net: str, tmp_path: Path) -> 
 
 
 def test_the_size_of_a_recording_is_known_before_it_is_made(net: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckFailed, match="takes 2,760 bytes, and the limit is 5") as plain:
+    with pytest.raises(CheckFailed, match="takes 2,760 bytes, more than the limit of 5") as plain:
         hookscope.capture(net, max_bytes=5)
     with pytest.raises(CheckFailed) as spread:
         hookscope.capture(on_disk(net, tmp_path), input=torch.randn(2, 3, 8), max_bytes=5)
@@ -190,7 +190,7 @@ def test_what_lies_on_the_disk_goes_with_the_model(
 
 
 def test_a_disk_that_is_too_small_is_told_before_it_is_full() -> None:
-    with pytest.raises(StoreError, match="has no room") as told:
+    with pytest.raises(StoreError, match="bytes free") as told:
         _offload_folder(nn.Linear(1, 1), 1 << 60)
     assert "TMPDIR" in told.value.hint
 

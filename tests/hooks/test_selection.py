@@ -103,10 +103,10 @@ def test_filters_keep_what_passes_all_of_them(more: dict[str, Any], expected: li
 
 
 def test_what_nothing_is_left_of_is_an_error() -> None:
-    with pytest.raises(LayerError, match="No layer is left") as caught:
+    with pytest.raises(LayerError, match="No layer matches all of the filters") as caught:
         chosen("stem", types=["Linear"], word="my.py:net")
     assert caught.value.hint == "'hookscope tree my.py:net' lists them all."
-    with pytest.raises(LayerError, match="No layer is left"):
+    with pytest.raises(LayerError, match="No layer matches all of the filters"):
         chosen("*", "!*")
 
 
@@ -128,7 +128,7 @@ def test_near_names_are_aliases_too() -> None:
 
 
 def test_a_type_that_no_module_has_names_near_ones_or_all() -> None:
-    with pytest.raises(LayerError, match="No module here is of type 'Conv3d'") as caught:
+    with pytest.raises(LayerError, match="No layer of the model is of type 'Conv3d'") as caught:
         chosen(types=["Conv3d"])
     assert "Conv2d" in caught.value.hint and "Conv1d" in caught.value.hint
     with pytest.raises(LayerError) as caught:
@@ -288,7 +288,7 @@ def test_a_traceback_tells_which_module_ran_and_what_it_held() -> None:
 def test_a_lazy_module_is_refused_by_name() -> None:
     check_not_lazy(net())
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.LazyLinear(3)))
-    with pytest.raises(RequestError, match=r"1\.0 \(LazyLinear\) has no shape yet"):
+    with pytest.raises(RequestError, match=r"1\.0 \(LazyLinear\) is lazy and has no shape yet"):
         check_not_lazy(model)
     with pytest.raises(RequestError, match=r"0 \(LazyBatchNorm1d\)"):
         check_not_lazy(nn.Sequential(nn.LazyBatchNorm1d(affine=False)))

@@ -157,7 +157,7 @@ def test_a_convolution_on_noise_without_a_batch_is_warned_of(
         (
             nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
             "random:3x8x8",
-            "4 dimensions, and it has 3",
+            "4 dimensions, got 3",
         ),
         (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
         (nn.Linear(4, 2), "random:3x5", "a column of labels"),

@@ -42,10 +42,10 @@ class Location:
         parents = (self._root, *self._root.absolute().parents)
         existing = next(path for path in parents if os.path.lexists(path))
         if not existing.is_dir():
-            raise RequestError(f"{existing} is a file, and no folder.", "Name another --output.")
+            raise RequestError(f"{existing} is a file, not a folder.", "Choose another --output.")
         if not os.access(existing, os.W_OK | os.X_OK):
             raise RequestError(
-                f"The folder {existing} cannot be written to.", "Name another --output."
+                f"The folder {existing} is not writable.", "Choose another --output."
             )
 
     def names(self) -> list[str]:
@@ -55,13 +55,12 @@ class Location:
         return sorted(path.relative_to(self._root).as_posix() for path in paths)
 
     def _checked(self, path: Path, name: str) -> Path:
-        """Return ``path``; raise ResultsFileError if it leads out of the folder."""
+        """Return ``path``; raise ResultsFileError if it is outside the folder."""
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(os.path.realpath(self._root)):
             raise ResultsFileError(
-                f"{name} in {self} leads out of that folder, to {target}.",
-                "A folder of results holds its own files. If you trust the file, copy it there in"
-                " place of the link.",
+                f"{name} in {self} refers to a file outside that folder: {target}.",
+                "If you trust that file, copy it into the folder in place of the link.",
             )
         return path
 
@@ -69,7 +68,7 @@ class Location:
         """Bytes of a file; None if there is none.
 
         Raises:
-            ResultsFileError: the name, or a link, leads out of the folder.
+            ResultsFileError: the name, or a link, is outside the folder.
         """
         path = self._checked(self._root / name, name)
         return path.stat().st_size if path.is_file() else None
@@ -78,7 +77,7 @@ class Location:
         """Open a file for reading.
 
         Raises:
-            ResultsFileError: the name, or a link, leads out of the folder.
+            ResultsFileError: the name, or a link, is outside the folder.
         """
         return self._checked(self._root / name, name).open("rb")
 
@@ -86,7 +85,7 @@ class Location:
         """Write a file as a whole.
 
         Raises:
-            ResultsFileError: its folder is a link that leads out of this one.
+            ResultsFileError: its folder is a link to a folder outside this one.
             StoreError: it cannot be written.
         """
         path = self._root / name
@@ -136,7 +135,9 @@ class RemoteLocation(Location):
                 f"{address} needs a package that is not installed: {error}", "Install it with pip."
             ) from error
         except ValueError as error:
-            raise RequestError(f"{address} is no address: {error}.", "Name a folder.") from error
+            raise RequestError(
+                f"{address} is not a valid address: {error}.", "Give a folder."
+            ) from error
         self._files: Any = filesystem
         self._remote_root = root.rstrip("/")
         self._local = Path(tempfile.mkdtemp(prefix="hookscope-"))
@@ -153,7 +154,8 @@ class RemoteLocation(Location):
             self._files.makedirs(self._remote_root, exist_ok=True)
         except Exception as error:  # each store raises its own
             raise RequestError(
-                f"{self} cannot be written to: {cause(error)}.", "Check the address and the rights."
+                f"{self} cannot be written to: {cause(error)}.",
+                "Check the address and your permissions.",
             ) from error
 
     def names(self) -> list[str]:
@@ -197,8 +199,8 @@ class RemoteLocation(Location):
             self._files.put_file(str(scratch), self._at(name))
         except Exception as error:
             raise StoreError(
-                f"Cannot send {name} to {self}: {cause(error)}.",
-                "What is finished is kept: run the same command with --resume.",
+                f"Cannot upload {name} to {self}: {cause(error)}.",
+                "Finished rows are saved. Run the same command with --resume.",
             ) from error
         scratch.unlink()
 
@@ -212,10 +214,10 @@ def write_error(what: str, error: OSError) -> StoreError:
     """Return the error for a run that cannot write ``what`` (`to out/`), such as a full disk."""
     quota = getattr(errno, "EDQUOT", errno.ENOSPC)  # not every system has it
     full = error.errno in (errno.ENOSPC, quota, errno.EFBIG)
-    fix = "make room" if full else "see that the folder can be written to"
+    fix = "Free some space" if full else "Check that the folder is writable"
     return StoreError(
         f"Cannot write {what}: {cause(error)}.",
-        f"What is finished is kept: {fix}, then run the same command with --resume.",
+        f"Finished rows are saved. {fix}, then run the same command with --resume.",
     )
 
 

@@ -260,7 +260,7 @@ FAILURES: dict[str, Any] = {
     "several layers": ({"layer": "*"}, "matches 4 layers"),
     "no such layer": ({"layer": "cnv"}, "matches 'cnv'"),
     "no such class": ({"target": 9}, "no class 9"),
-    "a target that is no class": ({"target": "uniform"}, "takes a class"),
+    "a target that is no class": ({"target": "uniform"}, "needs a class"),
     "no such method": ({"by": "grandcam"}, "no method called 'grandcam'"),
     "a layer for the image": ({"by": "saliency", "layer": "conv"}, "takes no layer"),
     "upsampling of pixels": (

@@ -289,7 +289,7 @@ def test_an_output_without_a_gradient_is_no_error_unless_a_loss_was_chosen() -> 
     model = faulty.Function(lambda x: x > 0)
     health = hookscope.check(model, input=torch.ones(2, 3))
     assert health.ok
-    assert "no floating tensor" in health.unmade["unused"]
+    assert "no floating-point tensor" in health.unmade["unused"]
     with pytest.raises(LossError):
         hookscope.check(model, input=torch.ones(2, 3), loss="sum")
     empty = hookscope.check(faulty.Function(lambda x: x[:0]), input=torch.ones(2, 3))

@@ -78,7 +78,7 @@ def test_every_command_that_runs_a_model_shows_the_calls_on_standard_output(comm
         assert answer.stdout.replace(dtype, "float32") == ROWS, line
         assert answer.line("Fix").endswith(
             "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)."
-            " Checked: the model then runs to its end."
+            " Checked: the model then runs."
         )
         assert answer.line("Or").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
 
@@ -215,7 +215,7 @@ def test_scripted_traced_and_exported_models_have_all_but_a_line(
         assert [row.split()[0] for row in answer.stdout.splitlines()[1:]] == [
             *("conv1", "pool", "conv2", "pool:2", "fc1", "4")
         ]
-        wanted = "100 features in the last dimension (in_features=100), and it has 144."
+        wanted = "100 features in the last dimension (in_features=100), got 144."
         assert answer.line("Expected") == wanted
         assert answer.line("Fix").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
         assert answer.line("Line") == answer.line("Or") == ""
