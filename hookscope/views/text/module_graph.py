@@ -21,9 +21,9 @@ MERMAID_CHARACTERS = 50_000
 # Printed as they are in a label of Mermaid, as are letters and digits. Others may begin an entity,
 # a tag or a directive, so they become numeric entities.
 _PLAIN = frozenset(" .,_-=/+()[]")
-# Mermaid searches labels once more after it has replaced entities: for line breaks (a backslash and
-# n), formulas ($$), icons (fa:fa-car) and what it marks entities with. A character of no width after
-# the first of them makes it find none.
+# Mermaid searches labels again after it has replaced entities: for line breaks (a backslash and n),
+# formulas ($$), icons (fa:fa-car) and its own marks of entities. A character of no width after
+# these makes it find none.
 _SEARCHED = frozenset("\\$:ﬂ¶")
 _NO_WIDTH = "#8288;"
 
