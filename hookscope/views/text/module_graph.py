@@ -67,15 +67,18 @@ def mermaid_text(tree: ModuleTree, ascii: bool = False) -> str:
     """
     graph = _graph_of(tree)
 
-    def label(module: int) -> str:
+    def label(module: int, separator: str = "<br/>") -> str:
         lines = (visible(line, ascii) for line in graph.labels[module])
-        return "<br/>".join("".join(map(_mermaid_character, line)) for line in lines)
-
-    def begin_box(module: int) -> str:
-        return f'subgraph b{module}["{label(module)}"]'
+        return separator.join("".join(map(_mermaid_character, line)) for line in lines)
 
     lines = [f"flowchart {'TB' if graph.inner else 'LR'}"]
-    lines += _nested_lines(graph, begin_box, lambda module: f'm{module}["{label(module)}"]', "end")
+    lines += _nested_lines(
+        graph,
+        # Mermaid has room for one line above a box, and turns a box without arrows to the outside.
+        lambda module: [f'subgraph b{module}["{label(module, ", ")}"]', "  direction TB"],
+        lambda module: f'm{module}["{label(module)}"]',
+        "end",
+    )
     lines += [f"  m{start} --> m{end}" for start, end in graph.arrows]
     if graph.unused:
         names = ",".join(f"{'m' if n in graph.nodes else 'b'}{n}" for n in graph.unused)
@@ -97,6 +100,7 @@ def dot_text(tree: ModuleTree, ascii: bool = False) -> str:
         digraph "tiny" {
           rankdir=LR
           node [shape=box]
+          graph [labeljust=l]
           m0 [label="tiny\nSequential"]
           m1 [label="0\nLinear(4, 2)"]
           m0 -> m1
@@ -116,10 +120,11 @@ def dot_text(tree: ModuleTree, ascii: bool = False) -> str:
         f"digraph {quoted(tree.model)} {{",
         f"  rankdir={'TB' if graph.inner else 'LR'}",
         "  node [shape=box]",
+        "  graph [labeljust=l]",  # arrows lead into a box in its middle
     ]
     lines += _nested_lines(
         graph,
-        lambda module: f"subgraph cluster_{module} {{ graph [{attributes(module)}]",
+        lambda module: [f"subgraph cluster_{module} {{", f"  graph [{attributes(module)}]"],
         lambda module: f"m{module} [{attributes(module)}]",
         "}",
     )
@@ -128,7 +133,7 @@ def dot_text(tree: ModuleTree, ascii: bool = False) -> str:
 
 
 def _nested_lines(
-    graph: _Graph, begin_box: Callable[[int], str], node: Callable[[int], str], end_box: str
+    graph: _Graph, begin_box: Callable[[int], list[str]], node: Callable[[int], str], end_box: str
 ) -> Iterator[str]:
     """The nodes and boxes, each box around what is in it, indented."""
     waiting: list[tuple[int, int | None]] = [(1, module) for module in reversed(graph.outer)]
@@ -141,7 +146,7 @@ def _nested_lines(
         if module not in graph.inner:
             yield indent + node(module)
             continue
-        yield indent + begin_box(module)
+        yield from (indent + line for line in begin_box(module))
         if module in graph.nodes:
             yield f"{indent}  {node(module)}"
         waiting.append((depth, None))

@@ -30,7 +30,7 @@ HOSTILE = (
 
 @dataclass
 class Drawn:
-    """A graph as read from text: labels of nodes and boxes, the box of each, arrows, what is dashed."""
+    """A graph as read from text: labels of nodes and boxes, the box of each, arrows, and dashes."""
 
     labels: dict[str, list[str]] = field(default_factory=dict)
     box_of: dict[str, str] = field(default_factory=dict)
@@ -64,11 +64,13 @@ def read_mermaid(text: str) -> Drawn:
         if made := re.fullmatch(rf" *(subgraph )?([bm]\d+){label}", line):
             drawn.labels[made[2]] = [
                 html.unescape(re.sub(r"#(\d+);", r"&#\1;", part)).replace(NO_WIDTH, "")
-                for part in made[3].split("<br/>")
+                for part in re.split("<br/>|, " if made[1] else "<br/>", made[3])
             ]
             if boxes:
                 drawn.box_of[made[2]] = boxes[-1]
             boxes += [made[2]] if made[1] else []
+        elif line.strip() == "direction TB":
+            assert boxes
         elif line.strip() == "end":
             boxes.pop()
         elif arrow := re.fullmatch(r"  (m\d+) --> (m\d+)", line):
@@ -107,7 +109,7 @@ def read_dot(text: str) -> Drawn:
             end = tokens.index("]", at)
             attributes = dict(zip(tokens[at + 2 : end : 3], tokens[at + 4 : end : 3], strict=True))
             name = boxes[-1] if tokens[at] == "graph" else tokens[at]
-            if name != "node":
+            if name not in ("node", ""):
                 label = attributes["label"][1:-1].replace(r"\\", "\0").replace(r"\"", '"')
                 parts = label.split(r"\n")
                 drawn.labels[name] = [html.unescape(p).replace("\0", "\\") for p in parts]
