@@ -153,7 +153,7 @@ def has_random_weights(metadata: Mapping[str, Any]) -> bool:
         >>> has_random_weights({"model": {"word": "resnet18", "weights": "random"}})
         True
     """
-    return bool(metadata.get("model", {}).get("weights") == "random")
+    return (metadata.get("model") or {}).get("weights") == "random"
 
 
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:

@@ -124,7 +124,7 @@ def page_nodes(
             if record.key in notes_by_key:
                 word = notes_by_key[record.key].partition(" ")[0].rstrip(",:")
                 marks.setdefault(record.module, {})[word] = None
-    ran = set(next(filter(None, map(_executed_modules, captures)), ()))
+    ran: set[str] = set(next(filter(None, map(_executed_modules, captures)), ()))
     ran |= ancestors_of(ran)
     shapes = _output_shapes(captures)
     unfolded: set[str] = set()
