@@ -153,7 +153,8 @@ def has_random_weights(metadata: Mapping[str, Any]) -> bool:
         >>> has_random_weights({"model": {"word": "resnet18", "weights": "random"}})
         True
     """
-    return (metadata.get("model") or {}).get("weights") == "random"
+    model = metadata.get("model") or {}
+    return bool(model.get("weights") == "random")
 
 
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:

@@ -124,7 +124,8 @@ def page_nodes(
             if record.key in notes_by_key:
                 word = notes_by_key[record.key].partition(" ")[0].rstrip(",:")
                 marks.setdefault(record.module, {})[word] = None
-    ran: set[str] = set(next(filter(None, map(_executed_modules, captures)), ()))
+    # The order of the modules is that of the first file, where it is known.
+    ran = {executed.module for executed in captures[0].coverage.executed}
     ran |= ancestors_of(ran)
     shapes = _output_shapes(captures)
     unfolded: set[str] = set()
@@ -152,10 +153,6 @@ def page_nodes(
             follows,
             name in unfolded,
         )
-
-
-def _executed_modules(capture: Recording) -> list[str]:
-    return [executed.module for executed in capture.coverage.executed]
 
 
 def _output_shapes(captures: Iterable[Recording]) -> dict[str, str]:
