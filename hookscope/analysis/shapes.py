@@ -147,7 +147,8 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
         for x in layers
     }
     nodes = tuple(replace(node, run=runs[node.name]) for node in tree.nodes)
-    known = ModuleTree(tree.model, nodes, nodes[0])
+    execution = tuple(executed.module for executed in capture.coverage.executed)
+    known = ModuleTree(tree.model, nodes, nodes[0], execution)
     if failure is not None:
         raise _Stopped(failure, known) from failure
     return known

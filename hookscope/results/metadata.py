@@ -5,7 +5,7 @@ Every key may be missing, because a file may come from ``hookscope.record`` or a
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any, TypedDict
 
 from hookscope.files.strict_json import Number, type_error
@@ -144,6 +144,17 @@ class Metadata(TypedDict, total=False):
     loss: LossMetadata
     penalty: PenaltyMetadata
     optimizer: OptimizerMetadata
+
+
+def has_random_weights(metadata: Mapping[str, Any]) -> bool:
+    """Whether a run used random weights, so that the model was not trained.
+
+    Example:
+        >>> has_random_weights({"model": {"word": "resnet18", "weights": "random"}})
+        True
+    """
+    model = metadata.get("model") or {}
+    return bool(model.get("weights") == "random")
 
 
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:

@@ -16,7 +16,7 @@ from hookscope.specs.input_spec import InputSpec
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
 # A second form of the result, and how fine it is.
-PRESENTATION |= {"chrome", "dpi"}
+PRESENTATION |= {"chrome", "dpi", "mermaid", "dot"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 # What only Python can give.
@@ -116,6 +116,8 @@ SAMPLES = {
     "ceiling": ("100", 100.0),
     "check output": ("out.sarif", "out.sarif"),
     "chrome": ("t.json", "t.json"),
+    "mermaid": ("1", True),
+    "dot": ("1", True),
     "map": ("1", True),
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
     "diff atol": ("0.1", 0.1),
