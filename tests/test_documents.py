@@ -1,6 +1,7 @@
 """Every block of the README and the docs is run as it stands; every link leads somewhere.
 
-The shell blocks of docs/ start about a hundred processes, so they are among the exhaustive tests.
+The shell blocks of docs/ start about two hundred processes, and the pages in its folders have some
+thirty blocks of Python, so they are among the exhaustive tests.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
-DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+DOCS = REPO / "docs"
+DOCUMENTS = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
 SHELL = {"|", ">", ">>", "<", "&&", "||", ";", "&"}
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+QUICK = {"sh": {REPO}, "python": {REPO, DOCS}}  # the folders whose blocks run by default
 
 
 def blocks(kind: str) -> list[object]:
     return [
         pytest.param(
             text,
-            id=f"{path.name}-{number}",
-            marks=pytest.mark.exhaustive if kind == "sh" and path.name != "README.md" else (),
+            id=f"{path.relative_to(REPO).as_posix()}-{number}",
+            marks=() if path.parent in QUICK[kind] else pytest.mark.exhaustive,
         )
         for path in DOCUMENTS
         if path.name != "cli.md"  # its examples are those of the commands, run elsewhere
@@ -98,7 +103,62 @@ def test_python_block_runs(text: str, folder: Path, clean_environment: dict[str,
     assert done.returncode == 0, done.stderr
 
 
+def shown_commands() -> list[object]:
+    """Each command of the README's blocks, with the output that the README shows for it."""
+    found, commands = [], []
+    for kind, text in BLOCK.findall((REPO / "README.md").read_text()):
+        if kind == "sh":
+            commands = commands_of(text) or []
+        elif kind == "text":
+            command = commands.pop(0)
+            found.append(pytest.param(command, text, id=" ".join(command)))
+    return found
+
+
+def numbers_in(text: str) -> tuple[set[str], list[float]]:
+    """The words of a text, and its numbers; a percentage is a share."""
+    words, numbers = set(), []
+    for word in re.sub(r"[│├└─;]", " ", text).replace(",", "").split():
+        try:
+            numbers.append(float(word.rstrip("%")) / (100 if word.endswith("%") else 1))
+        except ValueError:
+            words.add(word)
+    return words, numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "text"), shown_commands())
+def test_output_in_the_readme_is_that_of_the_command(command, text, folder: Path, run) -> None:
+    done = run(*command, cwd=folder)
+    words, numbers = numbers_in(done.stdout)
+    for line in text.splitlines():
+        shown, values = numbers_in(line)
+        assert shown - {"..."} <= words, line
+        for value in values:  # a terminal rounds to three digits
+            assert any(abs(value - exact) <= 0.006 * abs(value) for exact in numbers), (line, value)
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = HEADING.findall(re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M))
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
 @pytest.mark.parametrize("path", [*DOCUMENTS, *REPO.glob("*.md"), *REPO.glob("*/README.md")])
 def test_links_between_documents_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in LINK.findall(path.read_text()):
+        linked = path.parent / target if target else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors_of(linked), f"{target}#{anchor}"
+
+
+def test_every_page_is_reached_from_the_start_of_the_site() -> None:
+    reached, open_pages = set(), {DOCS / "index.md"}
+    while open_pages:
+        page = open_pages.pop()
+        reached.add(page)
+        links = {(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text())}
+        open_pages |= {
+            link for link in links if link.suffix == ".md" and DOCS in link.parents
+        } - reached
+    assert reached == set(DOCS.rglob("*.md"))
