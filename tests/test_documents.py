@@ -196,3 +196,13 @@ def test_every_page_is_reached_from_the_start_of_the_site() -> None:
             link for link in links if link.suffix == ".md" and DOCS in link.parents
         } - reached
     assert reached == set(DOCS.rglob("*.md"))
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    words = ["-m", "sphinx", "--fail-on-warning", "--quiet", "--builder", "html", DOCS, tmp_path]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "questions" / "loss-is-nan.html").exists()
+    assert "gradcam" in (tmp_path / "searchindex.js").read_text()
