@@ -32,20 +32,20 @@ from hookscope.tensors.nested import as_call, map_tensors, walk
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "torchscript-models.md"
 PREFACE = """\
-# Scripted and traced torchvision models compared with the originals
+# Scripted and traced torchvision models, compared
 
 Written by `python -m tools.scripted_models --write`; not edited by hand. {models} were
 scripted and traced, saved, opened by hookscope, and compared with the model they were made from,
-both on one input: outputs of all modules, gradients at those outputs, gradients at the
-inputs through each module, gradients of the parameters ({versions}, CPU).
+both on one input: outputs of all modules, gradients at those outputs, shares at the inputs,
+gradients of the parameters ({versions}, CPU).
 
-- *output bit-equal*: files whose output is bit-identical to that of `torch.jit.load` and its call.
-- *modules*: modules of the originals that ran; *absent*: those that do not run in the file. Tracing
-  omits modules that do nothing, such as StochasticDepth.
-- *tensors equal*, *different*: compared bit for bit.
-- *otherwise*: tensors that cannot be paired by name and shape, since the module takes or returns
-  another structure in the file. A traced module takes and returns only what the rest of the trace
-  uses: attention returns one tensor instead of a pair. A scripted detector also returns losses.
+- *output bit-equal*: files whose output equals, bit for bit, that of PyTorch's own call of them.
+- *modules*: those of the originals that ran; *absent*: those that do not run in the file. Tracing
+  leaves out what does nothing, such as StochasticDepth.
+- *tensors equal*, *different*: bit for bit.
+- *otherwise*: tensors without a partner of their name and shape, since the module takes or gives
+  another structure in the file. A traced module takes and gives what the rest of the trace uses:
+  attention one tensor instead of a pair. A scripted detector returns losses beside detections.
 """
 WAYS = {"script": "scripted", "trace": "traced"}
 LARGE = 150_000_000  # parameters, of which several copies are held at once
