@@ -52,7 +52,7 @@ _CONTENTS = {
     filekinds.VIDEO: VIDEO,
 }
 _PLACE = re.compile(r"(?P<place>[^\W\d]\w*|\d{1,3})=(?P<rest>.*)", re.DOTALL)
-_PREFIX = re.compile(r"(?P<prefix>\w+):(?P<rest>.*)", re.DOTALL)
+_PREFIX = re.compile(r"(?P<prefix>\w{2,}):(?P<rest>.*)", re.DOTALL)  # longer than a drive letter
 _KEYED = re.compile(
     r"(?P<path>.+?\.(npz|safetensors|pt|pth|csv|tsv)):(?P<key>.+)", re.DOTALL | re.IGNORECASE
 )

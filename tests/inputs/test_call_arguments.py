@@ -119,6 +119,12 @@ def test_a_word_without_meaning_is_refused(folder: Path, word: str, message: str
     assert caught.value.hint
 
 
+def test_a_drive_letter_is_no_kind_of_input(folder: Path) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_inputs([r"C:\gone.png"])
+    assert "random:SHAPE" not in caught.value.hint
+
+
 def test_json_holds_arguments_with_tensors_by_file(folder: Path) -> None:
     Path("sub").mkdir()
     np.save("sub/c.npy", np.full(2, 7))

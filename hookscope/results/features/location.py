@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -209,7 +210,8 @@ class RemoteLocation(Location):
 
 def write_error(what: str, error: OSError) -> StoreError:
     """Return the error for a run that cannot write ``what`` (`to out/`), such as a full disk."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    quota = getattr(errno, "EDQUOT", errno.ENOSPC)  # not every system has it
+    full = error.errno in (errno.ENOSPC, quota, errno.EFBIG)
     fix = "make room" if full else "see that the folder can be written to"
     return StoreError(
         f"Cannot write {what}: {cause(error)}.",
@@ -224,5 +226,19 @@ def parse_location(address: str | os.PathLike[str]) -> Location:
         EnvironmentFault: a package that the address needs is not installed.
         RequestError: the address is invalid.
     """
-    text = os.fspath(address).removeprefix("file://")
+    text = os.fspath(address)
+    if text.startswith("file://"):
+        text = path_of_file_address(text)
     return RemoteLocation(text) if ADDRESS in text else Location(text)
+
+
+def path_of_file_address(address: str, windows: bool = os.name == "nt") -> str:
+    """Return the path in an address that begins with ``file://``.
+
+    >>> path_of_file_address("file:///srv/features", windows=False)
+    '/srv/features'
+    >>> path_of_file_address("file:///C:/features", windows=True)
+    'C:/features'
+    """
+    path = address.removeprefix("file://")
+    return re.sub(r"^/(?=[A-Za-z]:)", "", path) if windows else path

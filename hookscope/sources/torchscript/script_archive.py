@@ -21,6 +21,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from hookscope.sources.torchscript.private import ArchiveReader
+
 
 @dataclass
 class Record:
@@ -137,6 +139,20 @@ class ScriptArchive:
             return reader.load()
         except Exception as error:  # the reader raises nearly any type for a damaged pickle
             raise pickle.UnpicklingError(f"{name} in it is no sound pickle") from error
+
+
+def read_code(path: str) -> bytes:
+    """Return the text of all code in an archive.
+
+    The records are read by the reader that opens archives, because Python's may see others in a
+    crafted file.
+
+    Raises:
+        RuntimeError: PyTorch cannot read it.
+    """
+    reader = ArchiveReader(path)
+    names = [name for name in reader.get_all_records() if name.startswith("code/")]
+    return b"\n".join(reader.get_record(name) for name in names)
 
 
 def _enums(text: str, module: str) -> dict[str, type[Enum]]:

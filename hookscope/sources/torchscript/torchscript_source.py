@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.example_input import find_example
 from hookscope.sources.torchscript.module_builder import ScriptedModule, build_module
-from hookscope.sources.torchscript.script_archive import ScriptArchive
+from hookscope.sources.torchscript.operators import REFUSED
+from hookscope.sources.torchscript.script_archive import ScriptArchive, read_code
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
 from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
@@ -29,6 +31,11 @@ log = logging.getLogger("hookscope")
 
 CPU = torch.device("cpu")
 _AGAIN = "Save it again with torch.jit.save, from the release of torch that made it."
+# How code may name an operator of REFUSED: as a word, or in a string with escapes for getattr.
+_NAMES_REFUSED = re.compile(
+    rb"\b(%s)\b|getattr(?=.*\\)" % "|".join(name.partition("::")[2] for name in REFUSED).encode(),
+    re.DOTALL,
+)
 
 
 def load(
@@ -74,6 +81,7 @@ def load(
 
 
 def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
+    _check_no_file_access(path)
     archive = ScriptArchive(path)
     if archive.mentions("ConstantMKLDNNTensor"):
         raise ModelError(
@@ -86,6 +94,20 @@ def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
     with signal_safe(warnings.catch_warnings()), _higher_recursion_limit():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         return archive, build_module(private.open_archive(path, CPU), archive=archive)
+
+
+def _check_no_file_access(path: str) -> None:
+    """Raise ModelError if opening the file may read or write other files.
+
+    PyTorch's reader runs the scripted ``__setstate__`` of a class while it opens the file.
+    """
+    code = read_code(path)
+    if b"__setstate__" in code and (match := _NAMES_REFUSED.search(code)):
+        raise ModelError(
+            f"Opening {path!r} would run its __setstate__, and its code names"
+            f" {match[0].decode()!r}, which can read or write files.",
+            "Save the model without that class's __setstate__, or give its source: FILE.py:NAME.",
+        )
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import linecache
 import os
-import pty
 import random
 import re
 import sys
@@ -116,7 +115,7 @@ def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> Non
 
 def on_a_terminal(arguments: list[str], folder: Path, width: int) -> tuple[int, str]:
     """Run the command with a terminal of some width for its output."""
-    process, terminal = pty.fork()
+    process, terminal = pytest.importorskip("pty").fork()
     if not process:  # pragma: no cover
         os.chdir(folder)
         os.environ.update(COLUMNS=str(width), NO_COLOR="1", PYTHONPATH=str(MODELS.parents[2]))
