@@ -121,7 +121,9 @@ class Thresholds:
             if not value >= 0 or (name not in SHARES and value == 0):
                 raise RequestError(f"{name} cannot be {value:g}.", "Give a number above 0.")
             if name in SHARES and value > 1:
-                raise RequestError(f"{name} cannot be {value:g}: it is a share.", "Give 0 to 1.")
+                raise RequestError(
+                    f"{name} cannot be {value:g}: it is a share.", "Give a number from 0 to 1."
+                )
 
     def to_json(self) -> dict[str, float]:
         """Return them as a plain dict."""
@@ -155,7 +157,7 @@ def select_checks(
         if word not in CHECKS:
             raise RequestError(
                 f"There is no check called {word!r}.",
-                f"{did_you_mean(word, CHECKS)} They are {', '.join(CHECKS)}.".strip(),
+                f"{did_you_mean(word, CHECKS)} The checks are {', '.join(CHECKS)}.".strip(),
             )
     chosen = [n for n in CHECKS if (only is None or n in wanted) and n not in unwanted]
     if not chosen:

@@ -393,8 +393,8 @@ def test_the_model_is_left_as_it_was() -> None:
     ("options", "error", "told"),
     [
         ({"layers": "conv9"}, LayerError, "matches 'conv9'"),
-        ({"by": "magic"}, RequestError, "'magic' is no value of by"),
-        ({"rank": "size"}, RequestError, "'size' is no value of rank"),
+        ({"by": "magic"}, RequestError, "'magic' is not a valid value for by"),
+        ({"rank": "size"}, RequestError, "'size' is not a valid value for rank"),
         ({"target": 12}, LossError, "no class 12"),
         ({"target": "uniform", "rank": "score"}, LossError, "The score is the logit of a class"),
     ],

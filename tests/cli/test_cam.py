@@ -106,7 +106,7 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["--layer", "conv1", "-l", "conv2"], "--layer is there 2 times: conv1, conv2"),
         (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
         (["--target", "12"], "There is no class 12"),
-        (["--steps", "3"], "is for integrated gradients"),
+        (["--steps", "3"], "is only for --by integrated"),
     ],
 )
 def test_a_wrong_request_is_one_sentence(

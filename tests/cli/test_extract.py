@@ -95,7 +95,7 @@ def test_what_cannot_be_run_is_refused(run, photos) -> None:
     for words, said in [
         (("--ops",), "No such option '--ops'"),
         (("--reduce", "men"), "mean"),
-        (("--stats-only", "--reduce", "mean"), "--stats-only keeps no rows"),
+        (("--stats-only", "--reduce", "mean"), "--stats-only stores no rows"),
         (("-o", "features.npy"), "features.npy is named like a file"),
     ]:
         done = run(*EXTRACT, *words, cwd=photos.parent)

@@ -254,7 +254,7 @@ def test_two_different_models_are_refused(parse) -> None:
         (["--size", "0"], "'0' is no size"),
         (["--size", "1x2x3"], "'1x2x3' is no size"),
         (["--mean", "0.5,red"], "'0.5,red' is no list of numbers"),
-        (["--shape", "3x"], "'3x' is no shape"),
+        (["--shape", "3x"], "'3x' is not a valid shape"),
         (["--what", "output,weights"], "'weights' is none of output, input"),
         (["--what", ""], "'' is none of output, input"),
         (["--depth", "-1"], "-1 is not in the range"),

@@ -173,11 +173,11 @@ def test_links_that_lead_nowhere_are_refused(run, tmp_path: Path) -> None:
     (work / "device.npz").symlink_to("/dev/null")
     before = {name: os.readlink(work / name) for name in os.listdir(work)}
     for name, message in [
-        ("loop.npz", "is a link that leads back to itself"),
-        ("self.npz", "is a link that leads back to itself"),
+        ("loop.npz", "is a symbolic link that points back to itself"),
+        ("self.npz", "is a symbolic link that points back to itself"),
         ("far.npz", "The output folder"),
         ("folder.npz", "is a folder"),
-        ("device.npz", "is no plain file"),
+        ("device.npz", "is not a regular file"),
     ]:
         with pytest.raises(RequestError, match=message):
             outputs.check_output(work / name, force=True, suffix=".npz")

@@ -63,7 +63,7 @@ def test_a_word_is_a_glob_and_a_function(file: str) -> None:
 
 @pytest.mark.parametrize(
     ("glob", "sentence"),
-    [("", "empty layer pattern"), ("!", "empty layer pattern"), ("!0", "where its hook does not")],
+    [("", "empty layer pattern"), ("!", "empty layer pattern"), ("!0", "only excludes layers")],
 )
 def test_a_glob_says_where_a_hook_goes(file: str, glob: str, sentence: str) -> None:
     with pytest.raises(RequestError, match=sentence) as caught:
@@ -96,10 +96,10 @@ def test_a_verb_runs_the_hooks_that_it_has_a_pass_for(verb: str) -> None:
         if kind in HOOK_KINDS_OF[verb]:
             assert resolve_hook_kinds([kind], 1, verb=verb) == [kind]
             continue
-        what = "an optimizer's step" if kind.startswith("step") else "a gradient"
+        what = "an optimizer's step" if kind.startswith("step") else "a backward pass"
         with pytest.raises(RequestError) as caught:
             resolve_hook_kinds([kind], 1, verb=verb)
-        assert f"of kind {kind!r} waits for {what}, and {verb} makes none" in str(caught.value)
+        assert f"of kind {kind!r} needs {what}, which {verb} does not run" in str(caught.value)
         others = [name for name in HOOK_KINDS_OF if kind in HOOK_KINDS_OF[name]]
         assert caught.value.hint.startswith(f"Use {' or '.join(others)}, or a hook of kind ")
 
@@ -107,8 +107,8 @@ def test_a_verb_runs_the_hooks_that_it_has_a_pass_for(verb: str) -> None:
 @pytest.mark.parametrize(
     ("kinds", "count", "sentence"),
     [
-        (["forwrd"], 1, "'forwrd' is no kind of hook.\nDid you mean forward"),
-        (["tensor"], 0, "A kind of hook is given and no hook"),
+        (["forwrd"], 1, "'forwrd' is not a kind of hook.\nDid you mean forward"),
+        (["tensor"], 0, "--hook-kind is given without a hook"),
         (["tensor", "tensor"], 3, "2 kinds are given for 3 hooks"),
         (["tensor", "tensor"], 1, "2 kinds are given for 1 hook."),
     ],

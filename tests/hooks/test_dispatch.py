@@ -241,10 +241,13 @@ def live(net: str) -> nn.Module:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"device_map": "auto", "device": "cpu"}, "--device cpu puts the model on one device"),
-        ({"max_memory": {"cpu": 5}}, "--max-memory is for a model that is spread"),
-        ({"device_map": "all"}, "'all' is no value of --device-map"),
-        ({"device_map": "auto", "max_memory": {"gpu": 5}}, "'gpu' is no device of --max-memory"),
+        ({"device_map": "auto", "device": "cpu"}, "--device cpu uses one device"),
+        ({"max_memory": {"cpu": 5}}, "--max-memory needs --device-map"),
+        ({"device_map": "all"}, "'all' is not a valid value for --device-map"),
+        (
+            {"device_map": "auto", "max_memory": {"gpu": 5}},
+            "'gpu' is not a valid device for --max-memory",
+        ),
     ],
 )
 def test_words_that_do_not_fit_are_refused(net: str, given: dict[str, object], why: str) -> None:
@@ -255,7 +258,7 @@ def test_words_that_do_not_fit_are_refused(net: str, given: dict[str, object], w
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (live, "this one is a live module"),
+        (live, "only for a model given by name, not for a module"),
         (lambda net: "sample_models/digits_scripted.pt", "A scripted model is bound"),
     ],
 )

@@ -114,7 +114,7 @@ def test_npy_takes_one_tensor_alone(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("name", ["a.txt", "a.pt", "a.npy.gz", "a.safetensor", "resnet18.layer3"])
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="names no format"):
+    with pytest.raises(RequestError, match="unsupported format"):
         kept(a=torch.ones(1)).save(tmp_path / name)
     assert os.listdir(tmp_path) == []
 
@@ -200,7 +200,7 @@ def test_export_copies_some_tensors_of_a_capture_to_a_capture(tmp_path: Path) ->
         ("b.npy", (), "holds one array, and there are"),
         ("b.parquet", "0", "is for the rows of a folder of features"),
         ("b.safetensors", "0/output[0]", "is a part of a tensor"),
-        ("b.txt", (), "names no format"),
+        ("b.txt", (), "unsupported format"),
         ("b.npz", "nothing", "matches nothing"),
         ("a.safetensors", (), "is read by this command"),
     ],

@@ -59,9 +59,9 @@ def check_no_code(file: IO[bytes], path: str) -> None:
     findings = list(dict.fromkeys(x for layout in _layouts(file) for x in _code_in(layout)))
     if findings:
         raise ModelError(
-            f"Opening {path!r} would run code that it carries: {'; '.join(findings[:3])}.",
-            "Give --trust if you trust whoever made it. A program of plain tensors saved by"
-            " torch.export.save needs no trust.",
+            f"Opening {path!r} would run code in it: {'; '.join(findings[:3])}.",
+            "Add --trust if you trust its author. A program of plain tensors saved by"
+            " torch.export.save does not need it.",
         )
 
 
@@ -74,7 +74,7 @@ def check_operators(file: IO[bytes], path: str) -> None:
                 name = "::".join(target.split(".")[2:4])
                 raise ModelError(
                     f"The program in {path!r} calls the operator {name}, which is not registered.",
-                    "Importing the package that brings it registers it, so call hookscope from"
+                    "Importing the package that defines it registers it, so call hookscope from"
                     " Python after that import.",
                 )
 

@@ -94,7 +94,7 @@ class ScriptArchive:
             return None
         inputs = self._unpickle("traced_inputs.pkl")
         if not isinstance(inputs, dict):
-            raise pickle.UnpicklingError("traced_inputs.pkl holds no inputs by name")
+            raise pickle.UnpicklingError("traced_inputs.pkl contains no named inputs")
         return None if inputs.get(method) is None else tuple(inputs[method])
 
     def attribute(self, path: tuple[str, ...], name: str) -> Any:
@@ -138,7 +138,7 @@ class ScriptArchive:
         try:
             return reader.load()
         except Exception as error:  # the reader raises nearly any type for a damaged pickle
-            raise pickle.UnpicklingError(f"{name} in it is no sound pickle") from error
+            raise pickle.UnpicklingError(f"its record {name} is not a valid pickle") from error
 
 
 def read_code(path: str) -> bytes:

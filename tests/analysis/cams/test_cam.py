@@ -267,7 +267,7 @@ FAILURES: dict[str, Any] = {
         {"by": "guided", "upsample": "nearest"},
         "nothing to upsample",
     ),
-    "steps without an integral": ({"steps": 5}, "for integrated gradients"),
+    "steps without an integral": ({"steps": 5}, "only for --by integrated"),
     "black of noise": (
         {"by": "integrated", "baseline": "black"},
         "not known",

@@ -67,7 +67,7 @@ CASES = [
     ),
     Case(
         *("Channels", "--shape 1x1x16x16", "stem", "return self.stem(x)"),
-        "3 channels are needed in dimension 1, and it has 1.",
+        "3 channels are needed in dimension 1, got 1.",
         "nn.Conv2d(1, 8, 3)",
         "1x3x16x16",
     ),
@@ -104,7 +104,7 @@ CASES = [
     ),
     Case(
         *("Words", "--input ints:1x5:19-20", "embed", "return self.out(self.embed(ids + 0))"),
-        "The embedding has 10 rows, and the input holds 19. Give numbers from 0 to 9.",
+        "The embedding has 10 rows, but the input contains 19. Give numbers from 0 to 9.",
         "nn.Embedding(20, 4)",
     ),
     Case(
@@ -129,7 +129,7 @@ CASES = [
     ),
     Case(
         *("Upward", "--shape 1x4x6x6", "up", "return self.up(x)"),
-        "8 channels are needed in dimension 1, and it has 4.",
+        "8 channels are needed in dimension 1, got 4.",
         "nn.ConvTranspose2d(4, 4, 2)",
     ),
     Case(

@@ -150,7 +150,7 @@ def test_a_distribution_adds_up_to_one(total: float) -> None:
 def test_a_function_is_neither_reduced_nor_raw(raw: bool, reduction: Any) -> None:
     check_custom_loss_options("mine", None, False)
     option = "--raw" if raw else "--reduction"
-    with pytest.raises(LossError, match=f"{option} is for the losses with a name, and mine is"):
+    with pytest.raises(LossError, match=f"{option} is only for the built-in losses, and mine is"):
         check_custom_loss_options("mine", reduction, raw)
 
 

@@ -248,7 +248,7 @@ def test_a_comparison_of_gradients_covers_an_edited_layer_that_was_not_chosen() 
     assert drift["a/output.grad"] == pytest.approx(2, rel=1e-6)
     assert drift["./input.0.grad"] == pytest.approx(2, rel=1e-6)
     assert "output" not in found.metadata["effect"]
-    with pytest.raises(EditError, match="and there are none"):
+    with pytest.raises(EditError, match="but this run has none"):
         hookscope.grads(small(), input=X, compare=True)
 
 
