@@ -47,14 +47,21 @@ class _Signals:
         if threading.get_ident() != threading.main_thread().ident:
             return False
         if not self._open:
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                # A handler that is not a Python function (the default, or one in C) does not raise.
-                if callable(handler) and handler != self._handle:
-                    self._handlers[number] = handler
-                    signal.signal(number, self._handle)
+            try:
+                self._replace_handlers()
+            except BaseException:  # raised by a handler that was not replaced yet
+                self._restore()
+                raise
         self._open += 1  # not earlier: an interrupt may come until the first one is set
         return True
+
+    def _replace_handlers(self) -> None:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            # A handler that is not a Python function (the default, or one in C) does not raise.
+            if callable(handler) and handler != self._handle:
+                self._handlers[number] = handler
+                signal.signal(number, self._handle)
 
     def end(self, caller: FrameType) -> None:
         """Handle pending signals, unless ``caller`` must not be interrupted either.
