@@ -7,19 +7,20 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values, input_options, options
-from hookscope.cli.commands import Example, command
+from hookscope.cli.commands import command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.help_layout import Example
 from hookscope.cli.run_context import running
 
 EXAMPLES = (
-    Example("hookscope tree resnet18", "Every module, as --layer would take its name."),
+    Example("hookscope tree resnet18", "All layers, by the names that --layer takes."),
     Example(
-        "hookscope tree resnet18 --type Conv2d --shapes", "The convolutions and their outputs."
+        "hookscope tree resnet18 --type Conv2d --shapes", "Convolutions and their output shapes."
     ),
-    Example("hookscope tree vit_h_14 --depth 2", "A large model; no memory is taken for weights."),
+    Example("hookscope tree vit_h_14 --depth 2", "A large model, without memory for its weights."),
     Example("hookscope tree sample_models/digits.py:trained", "A model from a Python file."),
-    Example("hookscope tree sample_models/digits_scripted.pt -v", "A file whose Python is lost."),
+    Example("hookscope tree sample_models/digits_scripted.pt -v", "A scripted file."),
 )
 
 
@@ -32,12 +33,15 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="layer type depth leaves shapes shape",
+    topics="model-specs layers",
 )
 def tree(ctx: click.Context, **values: Any) -> None:
-    """Show the named modules of a model.
+    """Show the layers of a model.
 
-    Each line has the name that --layer takes, the type with its arguments, its own and total
-    parameters, and whether they are trainable. A shared module stands once, with its other names.
+    Each line shows the name that --layer takes, the type with its arguments, the number of own and
+    total parameters, and whether they are trainable. A shared module is listed once, with its other
+    names. --shapes uses a pass without values (on the meta device) where possible.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request
