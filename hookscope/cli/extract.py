@@ -249,7 +249,8 @@ def _say(console: Console, folder: str, done: Any) -> None:
         console.note(f"resumed: {plural(done.resumed, 'row')} existed already")
     if done.state.skipped:
         console.warning(
-            f"{plural(done.state.skipped, 'input')} skipped: rows are NaN, listed in inputs.jsonl."
+            f"{plural(done.state.skipped, 'input')} could not be used: their rows are NaN, marked"
+            " in inputs.jsonl."
         )
     if pace := _pace(done.state) if done.group.world == 1 else _pace_of_all(done):
         console.note(pace)
