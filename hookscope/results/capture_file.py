@@ -120,7 +120,7 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
             f"Cannot read {path}: it is a folder of features, and a file is wanted.",
             f"Make a file of it: hookscope export {shlex.quote(os.fspath(path))}",
         )
-    kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else ""
+    kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
     if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
         option = "--input " if kind == IMAGE else ""
         return ResultsFileError(

@@ -112,6 +112,4 @@ def _literal(text: str) -> Any:
 
 
 def _conversion_error(key: str, text: str, expected: str) -> RequestError:
-    return RequestError(
-        f"{text!r} is not a valid value for the argument {key}: it takes {expected}."
-    )
+    return RequestError(f"{text!r} does not do for {key}: it takes {expected}.")

@@ -62,8 +62,7 @@ def run_user_code(path: str, call: Callable[[], T]) -> T:
             return call()
         except (Exception, SystemExit) as exc:
             where = _where(exc, Path(path).resolve())
-            said = exc.msg if isinstance(exc, SyntaxError) else exc
-            error = f"{type(exc).__name__}: {said}".rstrip(": ")
+            error = f"{type(exc).__name__}: {exc}".rstrip(": ")
             raise ModelError(f"{path}{where} raised {error}", _hint(exc)) from exc
 
 
@@ -113,8 +112,6 @@ def _hint(exc: BaseException) -> str:
         return f"Install {exc.name!r}, or run from where it is installed."
     if isinstance(exc, ImportError):
         return "Imports work as for: python FILE.py"
-    if isinstance(exc, SyntaxError) and exc.text:
-        return f"Correct the syntax of this line: {exc.text.strip()}"
     return "HOOKSCOPE_DEBUG=1 shows the whole traceback."
 
 

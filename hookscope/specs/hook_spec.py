@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import (
-    FORWARD,
-    HOOK_KIND_ALIASES,
-    HOOK_KINDS,
-    HOOK_KINDS_OF,
-    STEP_HOOKS,
-)
+from hookscope.specs.choices import FORWARD, HOOK_KINDS, HOOK_KINDS_OF, STEP_HOOKS
 from hookscope.specs.model_spec import FunctionSpec, end_sentence, parse_function
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.suggestions import did_you_mean
@@ -80,7 +74,7 @@ def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[s
     """
     for kind in kinds:
         if kind not in HOOK_KINDS:
-            near = did_you_mean(kind, HOOK_KINDS, HOOK_KIND_ALIASES)
+            near = did_you_mean(kind, HOOK_KINDS)
             raise RequestError(
                 f"{kind!r} is no kind of hook.", f"{near} There are {', '.join(HOOK_KINDS)}."
             )

@@ -7,16 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.specs.choices import (
-    DEVICE_ALIASES,
-    DEVICE_MAPS,
-    DEVICES,
-    DTYPE_ALIASES,
-    DTYPES,
-    check_choice,
-)
+from hookscope.specs.choices import DEVICE_MAPS, DTYPES, check_choice
 from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT
-from hookscope.specs.suggestions import did_you_mean
 
 _DEVICE = re.compile(r"auto|(cpu|cuda|mps)(:\d{1,2})?")
 _DEVICE_WITH_MEMORY = re.compile(r"cpu|mps|cuda:\d+")
@@ -52,16 +44,13 @@ class RunOptions:
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise RequestError(f"{seed!r} is no seed.", "Give a whole number from 0 to 2**63 - 1.")
         if self.dtype is not None and self.dtype not in DTYPES:
-            near = did_you_mean(str(self.dtype), DTYPES, DTYPE_ALIASES)
             raise RequestError(
-                f"{self.dtype!r} is not a valid dtype.", f"{near} Use {', '.join(DTYPES)}.".strip()
+                f"{self.dtype!r} is no dtype to run a model in.", f"Use {', '.join(DTYPES)}."
             )
         # In Python it may be a torch.device, whose text is its name.
         if self.device is not None and not _DEVICE.fullmatch(str(self.device)):
-            near = did_you_mean(str(self.device), DEVICES, DEVICE_ALIASES)
             raise RequestError(
-                f"{str(self.device)!r} is not a valid device.",
-                f"{near} Use cpu, cuda, mps or auto.".strip(),
+                f"{str(self.device)!r} is no device to run on.", "Use cpu, cuda, mps or auto."
             )
 
 

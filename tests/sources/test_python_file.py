@@ -71,7 +71,7 @@ def test_wrong_arguments_are_answered_with_the_signature(write) -> None:
     assert "build(width: int, deep=False)" in caught.value.hint
     with pytest.raises(ModelError, match="unexpected keyword argument 'depth'"):
         load(f"{path}:build", model_args={"width": 1, "depth": 2})
-    with pytest.raises(RequestError, match="'wide' is not a valid value for the argument width"):
+    with pytest.raises(RequestError, match="'wide' does not do for width"):
         load(f"{path}:build", model_args={"width": CommandLineText("wide")})
     with pytest.raises(ModelError, match="is built already"):
         load(f"{path}:model", model_args={"width": 1})

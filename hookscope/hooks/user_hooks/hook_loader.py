@@ -73,7 +73,7 @@ def load_user_hooks(
         RequestError, ModelError, LayerError: a word, file, function, argument or glob is wrong.
     """
     parsed = [_parsed(glob, hook) for glob, hook in _pairs(hooks)]
-    chosen = bool(kinds)
+    has_kinds = bool(kinds)
     kinds = resolve_hook_kinds(kinds, len(parsed), verb=verb)
     if arguments and not parsed:
         raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
@@ -85,7 +85,7 @@ def load_user_hooks(
             )
     loaded = iter(load_functions([spec for _, spec in parsed if isinstance(spec, FunctionSpec)]))
     functions = [next(loaded) if isinstance(x, FunctionSpec) else x for _, x in parsed]
-    if not chosen:
+    if not has_kinds:
         for function in functions:
             _check_is_forward_hook(function, arguments, verb)
     bound = bind_arguments(functions, arguments, [_CALLED_WITH[kind] for kind in kinds])
