@@ -91,7 +91,7 @@ how = combine(
         section="Map",
         default="argmax",
         type=FileName("target"),
-        help="Class index, label, argmax, or tensor file. 3,7 for a batch.",
+        help="Class index, label, argmax, or tensor file. Write 3,7 for a batch.",
     ),
     option(
         "--upsample",

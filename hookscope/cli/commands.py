@@ -98,6 +98,8 @@ class Option(click.Option):
         """Return what the help adds in brackets: the default, and no range of values."""
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default  # Click puts it into parentheses
         return extra
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

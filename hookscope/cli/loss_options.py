@@ -27,7 +27,7 @@ _how = combine(
         section="Loss",
         default="argmax",
         type=FileName("target"),
-        help="Class index, label, argmax, uniform, or tensor file. 3,7 for a batch.",
+        help="Class index, label, argmax, uniform, or tensor file. Write 3,7 for a batch.",
     ),
     option(
         "--reduction",

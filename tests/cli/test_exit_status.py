@@ -63,7 +63,7 @@ def test_a_wrong_request_is_told_in_a_sentence_with_status_2(run, arguments, sen
         (
             OSError(28, "No space left on device"),
             "not be written: No space left",
-            "another place",
+            "another folder",
             1,
         ),
         (

@@ -85,7 +85,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_envir
     process.send_signal(signal.SIGINT)
     _, words_said = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "what is finished is in features/" in words_said
+    assert "finished rows are in features/" in words_said
     assert "--resume" in words_said
     assert "Traceback" not in words_said
     assert len(list(Path("features").glob("rows-*"))) >= 2
