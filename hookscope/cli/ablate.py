@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values, input_options, loss_options, options
-from hookscope.cli.commands import combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.next_command import edit_command
 from hookscope.cli.param_types import Choice, FileName
 from hookscope.cli.recording_command import note_written_file, resolve_output_path, writes_file

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, intervention_options, options
-from hookscope.cli.commands import command, option
+from hookscope.cli.commands import Example, command, option
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.recording_command import run_recording
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, loss_options, options
-from hookscope.cli.commands import combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import CommaList, FileName
 from hookscope.cli.run_context import running
 from hookscope.specs.health_checks import CHECKS, DEFAULT_THRESHOLDS

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hookscope.cli.commands import Command, explain_unknown_option
-from hookscope.cli.help_layout import Context, Example, short_help, short_help_option
+from hookscope.cli.commands import Command, Example, explain_unknown_option
+from hookscope.cli.help_layout import Context, short_help, short_help_option
 
 
 class Commands(Mapping[str, Command]):

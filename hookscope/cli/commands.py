@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,7 +19,6 @@ from hookscope.cli.console import Console
 from hookscope.cli.extra_arguments import check_arguments
 from hookscope.cli.help_layout import (
     Context,
-    Example,
     Formatter,
     Rows,
     first_sentence,
@@ -37,6 +36,13 @@ GLOBAL = "Global options"
 USAGE = 2  # the exit status of a wrong request
 
 _WRITTEN = f"{__name__}.written"
+
+
+class Example(NamedTuple):
+    """A command line and what it shows; used by the help, the reference page and a test."""
+
+    line: str
+    shows: str
 
 
 class Option(click.Option):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli.commands import command
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import Choice
 
 SHELLS = ("bash", "zsh", "fish", "powershell")

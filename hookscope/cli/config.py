@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli.commands import command
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.settings import EffectiveSetting, effective_settings, settings_of, user_folder
 from hookscope.cli.settings_files import FILE_NAME
 from hookscope.errors import RequestError

@@ -9,10 +9,9 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values, input_options, options
-from hookscope.cli.commands import combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import Choice, CommaList, FileName
 from hookscope.cli.run_context import running
 from hookscope.specs.choices import DEVICE_ALIASES, DEVICES, DTYPE_ALIASES, DTYPES

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from hookscope.cli.commands import combine, command, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.options import force as force_option
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import input_options, options
-from hookscope.cli.commands import combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, read_byte_count
 from hookscope.cli.run_context import running
 from hookscope.errors import RequestError

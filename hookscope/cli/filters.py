@@ -8,10 +8,9 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import completion_values, options, picture_options
-from hookscope.cli.commands import command
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
 

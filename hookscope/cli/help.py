@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from hookscope.cli import completion_values
-from hookscope.cli.commands import command
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.help_topics import TOPICS, topic_text
 from hookscope.specs.suggestions import did_you_mean
 

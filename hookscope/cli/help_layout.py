@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -16,13 +16,6 @@ MAX_WIDTH = 100
 SHORT_EXAMPLES, SHORT_WIDTH = 3, 78  # how many examples ``-h`` shows, and their widest line
 
 Rows = list[tuple[str, str]]
-
-
-class Example(NamedTuple):
-    """A command line and what it shows; used by the help, the reference page and a test."""
-
-    line: str
-    shows: str
 
 
 class Formatter(click.HelpFormatter):
@@ -50,7 +43,7 @@ class Formatter(click.HelpFormatter):
         else:
             self._write_lines(f"{heading}:", "", self.indent_increment)
 
-    def write_examples(self, examples: Iterable[Example]) -> None:
+    def write_examples(self, examples: Iterable[tuple[str, str]]) -> None:
         """Write a section of command lines and what they show."""
         with self.section("Examples"):
             for line, shows in examples:
@@ -97,12 +90,14 @@ def short_help_option(text: Callable[[click.Context], str]) -> click.Option:
     )
 
 
-def short_help(ctx: click.Context, examples: Iterable[Example], rows: Rows, more: str) -> str:
+def short_help(
+    ctx: click.Context, examples: Iterable[tuple[str, str]], rows: Rows, more: str
+) -> str:
     """Return the help of one screen.
 
     Args:
         ctx: the context of the command.
-        examples: the command's examples, of which the first few short ones are shown.
+        examples: command lines and what they show, of which the first few short ones are shown.
         rows: arguments and the main options, each with its meaning.
         more: the last paragraph, on where to find the rest.
     """
@@ -112,7 +107,7 @@ def short_help(ctx: click.Context, examples: Iterable[Example], rows: Rows, more
     formatter.write_paragraph()
     with formatter.indentation():
         formatter.write_text((ctx.command.help or "").partition("\n\n")[0].replace("\n", " "))
-    fitting = [example for example in examples if len(example.line) <= SHORT_WIDTH]
+    fitting = [example for example in examples if len(example[0]) <= SHORT_WIDTH]
     formatter.write_examples(fitting[:SHORT_EXAMPLES])
     with formatter.section("Commands" if isinstance(ctx.command, click.Group) else "Main options"):
         formatter.write_dl(rows)

@@ -16,10 +16,10 @@ import click
 
 from hookscope.cli import completion, error_report
 from hookscope.cli.command_group import Commands, Group
-from hookscope.cli.commands import Option
+from hookscope.cli.commands import Example, Option
 from hookscope.cli.console import Console, columns, discard_output, finish, prepare_streams
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import MAX_WIDTH, Example
+from hookscope.cli.help_layout import MAX_WIDTH
 from hookscope.cli.help_topics import TOPICS
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from hookscope.cli import picture_options
-from hookscope.cli.commands import command, option
+from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import Choice
 from hookscope.specs.choices import PLOT_KINDS
 

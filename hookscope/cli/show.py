@@ -9,10 +9,9 @@ import click
 from click.core import ParameterSource
 
 from hookscope.cli import picture_options
-from hookscope.cli.commands import Command, combine, command, flag
+from hookscope.cli.commands import Command, Example, combine, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder
 

@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from hookscope.cli import input_options, intervention_options, loss_options, options
-from hookscope.cli.commands import combine, command, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import run_recording
 from hookscope.specs.choices import OPTIMIZERS

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values, input_options, loss_options, options
-from hookscope.cli.commands import command, flag, option
+from hookscope.cli.commands import Example, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
 from hookscope.errors import RequestError

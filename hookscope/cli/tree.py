@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from hookscope.cli import completion_values, input_options, options
-from hookscope.cli.commands import command
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 from hookscope.cli.run_context import running
 
 EXAMPLES = (

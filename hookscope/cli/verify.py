@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hookscope.cli.commands import command
+from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.export import features
 from hookscope.cli.global_options import global_options
-from hookscope.cli.help_layout import Example
 
 DAMAGED = 1
 
