@@ -8,7 +8,7 @@ JOBS ?= 2
 PY := "$(BIN)/python"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check docs bench mutate clean venv ready ready-dev ready-mutate
+.PHONY: help demo test test-all check docs site bench mutate clean venv ready ready-dev ready-docs ready-mutate
 
 help:
 	@echo 'make demo      install, then run the three commands on img.png'
@@ -16,6 +16,7 @@ help:
 	@echo 'make test-all  the tests and the exhaustive suites: every model of the registry'
 	@echo 'make check     format, lint, types, generated files fresh'
 	@echo 'make docs      write the generated files anew'
+	@echo 'make site      build the documentation site in build/site'
 	@echo 'make bench     time and memory, each as a ratio with its limit'
 	@echo 'make mutate    mutation tests, a table by package (PACKAGES="losses storing", EVERY=4)'
 	@echo 'make clean     remove caches and what the demo wrote'
@@ -48,6 +49,10 @@ docs: ready-dev
 	$(PY) -m tools.pictures
 	$(PY) -m tools.terminal_picture
 
+site: ready-docs
+	$(PY) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
+	@echo 'wrote build/site/index.html'
+
 bench: ready
 	@$(PY) -m bench
 
@@ -69,10 +74,13 @@ comma := ,
 STAMP := $(VENV)/.hookscope-installed
 
 ready: venv
-	@$(call install,.,plain dev mutate)
+	@$(call install,.,plain dev docs mutate)
 
 ready-dev: venv
 	@$(call install,.[dev],dev mutate)
+
+ready-docs: venv
+	@$(call install,.[docs],docs)
 
 ready-mutate: venv
 	@$(call install,.[dev$(comma)mutate],mutate)

@@ -1,4 +1,4 @@
-"""See and change what happens inside a PyTorch model: activations and gradients at any layer.
+"""Record and edit activations and gradients at any layer of a PyTorch model.
 
 Each command of the command line is one function here. Names are imported when they are first used,
 so that ``import hookscope`` alone does not import torch.

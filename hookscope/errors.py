@@ -39,7 +39,7 @@ class RequestError(HookscopeError):
 
 
 class ModelError(RequestError):
-    """The spec of a model names nothing, or the model cannot be built."""
+    """There is no such model, or it cannot be built."""
 
 
 class WeightsError(HookscopeError):
@@ -89,17 +89,17 @@ class SettingsError(RequestError):
 
 
 class StoreError(HookscopeError):
-    """A file of results cannot be read or written."""
+    """A result file cannot be read or written."""
 
 
 class ResultsFileError(StoreError):
-    """A file of results is missing, damaged, of another type, or not hookscope's."""
+    """A result file is missing, damaged, of another type, or was not written by hookscope."""
 
     exit_code = 2
 
 
 class EnvironmentFault(HookscopeError):
-    """The environment is at fault: torchvision does not match torch, or there is no such device."""
+    """A package is missing or does not match torch, or there is no such device."""
 
 
 class ForwardError(HookscopeError):
@@ -159,7 +159,7 @@ class HookError(HookscopeError):
 
 
 class CheckFailed(HookscopeError):
-    """A check of the user (``strict``, ``verify``, ``max_bytes``) failed."""
+    """A requested check (``strict``, ``verify``, ``max_bytes``) failed."""
 
 
 def cause(error: Exception) -> str:

@@ -1,31 +1,40 @@
 """Every block of the README and the docs is run as it stands; every link leads somewhere.
 
-The shell blocks of docs/ start about a hundred processes, so they are among the exhaustive tests.
+The shell blocks of docs/ start about two hundred processes, and the pages in its folders have some
+thirty blocks of Python, so they are among the exhaustive tests.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
-DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+DOCS = REPO / "docs"
+DOCUMENTS = [REPO / "README.md", *sorted(DOCS.rglob("*.md"))]
 SHELL = {"|", ">", ">>", "<", "&&", "||", ";", "&"}
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+QUICK = {"sh": {REPO}, "python": {REPO, DOCS}}  # the folders whose blocks run by default
 
 
 def blocks(kind: str) -> list[object]:
     return [
         pytest.param(
             text,
-            id=f"{path.name}-{number}",
-            marks=pytest.mark.exhaustive if kind == "sh" and path.name != "README.md" else (),
+            id=f"{path.relative_to(REPO).as_posix()}-{number}",
+            marks=() if path.parent in QUICK[kind] else pytest.mark.exhaustive,
         )
         for path in DOCUMENTS
         if path.name != "cli.md"  # its examples are those of the commands, run elsewhere
@@ -98,7 +107,102 @@ def test_python_block_runs(text: str, folder: Path, clean_environment: dict[str,
     assert done.returncode == 0, done.stderr
 
 
+def shown_commands() -> list[object]:
+    """Each command of the README's blocks, with the output that the README shows for it."""
+    found, commands = [], []
+    for kind, text in BLOCK.findall((REPO / "README.md").read_text()):
+        if kind == "sh":
+            commands = commands_of(text) or []
+        elif kind == "text":
+            command = commands.pop(0)
+            found.append(pytest.param(command, text, id=" ".join(command)))
+    return found
+
+
+def lines_on_a_terminal(command: list[str], folder: Path, environment: dict[str, str]) -> list[str]:
+    """The lines that a command writes to a standard output that is a terminal of 80 columns."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hookscope", *command],
+        cwd=folder,
+        env=environment | {"COLUMNS": "80", "NO_COLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    written = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side was closed
+        while more := os.read(ours, 4096):
+            written += more
+    os.close(ours)
+    assert process.wait() == 0
+    return [line for line in written.decode().splitlines() if line.strip()]
+
+
+def agree(shown: str, printed: str) -> bool:
+    """Whether two lines have the same words, and numbers that are equal to 1%."""
+    pairs = list(zip_longest(shown.split(), printed.split(), fillvalue=""))
+    return all(a == b or is_near(a, b) for a, b in pairs)
+
+
+def is_near(a: str, b: str) -> bool:
+    try:
+        return math.isclose(float(a.rstrip("%;")), float(b.rstrip("%;")), rel_tol=0.01)
+    except ValueError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
+@pytest.mark.parametrize(("command", "text"), shown_commands())
+def test_output_in_the_readme_is_that_of_the_command(
+    command: list[str], text: str, folder: Path, clean_environment: dict[str, str]
+) -> None:
+    printed = lines_on_a_terminal(command, folder, clean_environment)
+    start, may_skip = 0, False
+    for line in filter(None, text.splitlines()):
+        if line == "...":
+            may_skip = True
+            continue
+        ends = len(printed) if may_skip else min(start + 1, len(printed))
+        found = [at for at in range(start, ends) if agree(line, printed[at])]
+        assert found, (line, printed)
+        start, may_skip = found[0] + 1, False
+    assert may_skip or start == len(printed)
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = HEADING.findall(re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M))
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
 @pytest.mark.parametrize("path", [*DOCUMENTS, *REPO.glob("*.md"), *REPO.glob("*/README.md")])
 def test_links_between_documents_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target, anchor in LINK.findall(path.read_text()):
+        linked = path.parent / target if target else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors_of(linked), f"{target}#{anchor}"
+
+
+def test_every_page_is_reached_from_the_start_of_the_site() -> None:
+    reached, open_pages = set(), {DOCS / "index.md"}
+    while open_pages:
+        page = open_pages.pop()
+        reached.add(page)
+        links = {(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text())}
+        open_pages |= {
+            link for link in links if link.suffix == ".md" and DOCS in link.parents
+        } - reached
+    assert reached == set(DOCS.rglob("*.md"))
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="the extra docs is not installed")
+    words = ["-m", "sphinx", "--fail-on-warning", "--quiet", "--builder", "html", DOCS, tmp_path]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "questions" / "loss-is-nan.html").exists()
+    assert "gradcam" in (tmp_path / "searchindex.js").read_text()

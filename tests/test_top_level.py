@@ -43,7 +43,7 @@ def checkout(repo: Path, tmp_path: Path) -> Path:
 def test_make_alone_lists_its_targets(checkout: Path) -> None:
     done = make(checkout, "help")
     assert done.returncode == 0
-    for target in ("demo", "test", "test-all", "check", "docs", "bench", "clean"):
+    for target in ("demo", "test", "test-all", "check", "docs", "site", "bench", "clean"):
         assert f"make {target} " in done.stdout
 
 

@@ -35,7 +35,7 @@ def main() -> int:
         page = browser.new_page(viewport={"width": 1100, "height": 900})
         page.goto(file.as_uri())
         page.click(".tree [data-name=conv2]")
-        page.locator(".find").evaluate("e => e.scrollIntoView()")
+        page.locator(".graph").evaluate("e => e.scrollIntoView()")
         page.screenshot(path=PICTURE)
         browser.close()
     return 0

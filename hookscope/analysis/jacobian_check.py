@@ -42,8 +42,8 @@ def compare_jacobians(
     inputs = dict(_floating_tensors(as_call(prepared.value)))
     if not any(tensor.numel() for tensor in inputs.values()):
         raise RequestError(
-            f"{prepared.loaded.word} takes no tensor of a floating-point type that holds a number.",
-            "Give --shape, once for each input.",
+            f"The input of {prepared.loaded.word} contains no floating-point values.",
+            "Set the shapes with --shape, once for each input.",
         )
     parameters = {} if describe_fixed_parameters(prepared) else _parameters(prepared)
     analytical, outputs = _analytical_jacobians(prepared, inputs, parameters)
@@ -65,7 +65,7 @@ def compare_jacobians(
 def describe_fixed_parameters(prepared: Prepared) -> str:
     """Return a phrase for the parameters, if they are too many to be varied; else empty."""
     count = sum(parameter.numel() for parameter in _parameters(prepared).values())
-    return f"the parameters, which are {count:,} numbers" if count > PARAMETERS else ""
+    return f"the parameters ({count:,} numbers)" if count > PARAMETERS else ""
 
 
 def _parameters(prepared: Prepared) -> Inputs:
@@ -85,17 +85,17 @@ def _analytical_jacobians(
         results = _evaluate(prepared, {path: x.clone() for path, x in leaves.items()})
     if not results:
         raise LossError(
-            f"{prepared.loaded.word} returns no tensor of a floating-point type.",
-            "Nothing in it has a gradient.",
+            f"{prepared.loaded.word} returns no floating-point tensor, so there is no gradient.",
+            "Choose a model that returns one.",
         )
     leaves |= parameters
     numel_in = sum(x.numel() for x in leaves.values())
     numel_out = sum(result.numel() for _, result in results)
     if numel_in * numel_out > LARGEST:
         raise RequestError(
-            f"{numel_in:,} numbers are varied and {numel_out:,} come out, which makes"
-            f" {numel_in * numel_out:,} derivatives; at most {LARGEST:,} are checked.",
-            "Give a smaller --shape, or check the layer that you doubt by itself.",
+            f"{numel_in:,} inputs and parameters and {numel_out:,} outputs make"
+            f" {numel_in * numel_out:,} derivatives; the limit is {LARGEST:,}.",
+            "Use a smaller --shape, or check one layer on its own.",
         )
     jacobians: dict[TensorPath, list[Tensor | None]] = {path: [] for path in leaves}
     for _, result in results:
@@ -176,8 +176,8 @@ def _floating_tensors(value: Any) -> Iterator[tuple[TensorPath, Tensor]]:
         if tensor.is_floating_point():
             if tensor.layout is not torch.strided:
                 raise RequestError(
-                    "A sparse tensor goes in or comes out, and none can be checked.",
-                    "Make it dense inside the module that is checked.",
+                    "The model takes or returns a sparse tensor, which gradcheck does not support.",
+                    "Convert it to a dense tensor inside the module that is checked.",
                 )
             yield path, tensor
 
@@ -193,7 +193,7 @@ def _comparison(
     note = ""
     if analytical is None:
         analytical = torch.zeros_like(numerical)
-        note = "no gradient came back" if bool(numerical.any()) else "the output is independent"
+        note = "no gradient" if bool(numerical.any()) else "the output does not depend on it"
     difference = (analytical - numerical).abs()
     close = torch.isclose(analytical, numerical, rtol=tolerances[1], atol=tolerances[0])
     wrong = int((~close).sum())

@@ -21,6 +21,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.hooks.layers import Layer, describe_model, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
+from hookscope.inputs.input_checks import check_noise_shape
 from hookscope.results.module_tree import ROOT, LayerRun, ModuleTree
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
@@ -50,9 +51,11 @@ def add_shapes(
         reload: loads the model again, with values, if ``loaded`` is on the meta device.
 
     Raises:
-        InputError: the model's input is not known.
+        InputError: the model's input is not known, or the shape does not fit.
         ForwardError: the pass with values failed too; names the layer.
     """
+    if shape is not None:
+        check_noise_shape(loaded, tuple(shape))
     value = loaded.example(0) if shape is None else loaded.layout.noise(tuple(shape), 0)
     module = loaded.module
     on_meta = any(parameter.is_meta for parameter in module.parameters())
@@ -77,7 +80,7 @@ def add_shapes(
             failed = forward_error(module, value, stopped.reason)
             failed.tree = stopped.tree
             raise failed from meta_error
-    log.info("shapes: from a true run, since %s cannot run without values", loaded.word)
+    log.info("shapes: from a real run (%s cannot run on the meta device)", loaded.word)
     return run
 
 
@@ -144,7 +147,8 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
         for x in layers
     }
     nodes = tuple(replace(node, run=runs[node.name]) for node in tree.nodes)
-    known = ModuleTree(tree.model, nodes, nodes[0])
+    execution = tuple(executed.module for executed in capture.coverage.executed)
+    known = ModuleTree(tree.model, nodes, nodes[0], execution)
     if failure is not None:
         raise _Stopped(failure, known) from failure
     return known

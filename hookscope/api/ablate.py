@@ -67,30 +67,31 @@ def ablate(
     file: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Ablation:
-    """Ablate every selected layer in turn, and rank them by the change of the output.
+    """Ablate each selected layer in turn, and rank the layers by the change of the output.
 
-    A knock-out is an edit of a layer's output, in all of its calls; the model is run anew for each,
-    from the same seed. Keywords that ``grads`` has too mean the same here.
+    An ablation is an edit of a layer's output, in all of its calls. The model runs once for each,
+    from the same seed. Keywords that ``grads`` also has mean the same here.
 
     Args:
         by: ``zero``; ``mean``, each channel's mean over the batch and all positions; or ``noise``,
             standard normal noise times the output's standard deviation, added to it.
-        channels: knock out every channel of every layer on its own.
-        rank: what to sort by, the largest change first: ``score``, the mean over the batch of the
-            target's logit; ``loss``; or ``output``, the norm of the difference of the outputs over
-            that of the clean one. None: ``score`` where there is one, else ``output``.
-        loss: as for ``grads``; None for ``ce`` where the output is one of class scores.
-        target: as for ``grads``; ``argmax`` is settled by the run with nothing knocked out.
-        layers: layer patterns. None given, and no types or depth: all modules without children.
-        file: a JSON file that the result goes to every few seconds and at the end. One that holds
-            a part of the very same ablation is gone on from.
-        progress: called with the number of knock-outs made and that of all.
+        channels: ablate every channel of every layer separately.
+        rank: what to sort by, the largest change first: ``score``, the target's mean logit over the
+            batch; ``loss``; or ``output``, the norm of the difference from the clean output over
+            the norm of the clean output. None: ``score`` if there is one, else ``output``.
+        loss: as for ``grads``. None: ``ce`` if the output has class scores, else no loss.
+        target: as for ``grads``. ``argmax`` is the class predicted by the run without ablation.
+        layers: layer patterns. By default, without types or depth: all leaf modules.
+        file: a JSON file that the result is written to every few seconds and at the end. If it has
+            a part of the same ablation, the run resumes from it.
+        progress: called with the number of ablations done and the total.
 
     Raises:
-        RequestError: ``by`` or ``rank`` is no word of these.
-        LossError: the loss or its target does not fit the output, or the figure to rank by is not
+        RequestError: ``by`` or ``rank`` is not one of these values, or no layer can be ablated.
+        LossError: the loss or its target does not fit the output, or the metric to rank by is not
             defined for it.
-        ForwardError: the model raised with nothing knocked out.
+        ForwardError: the model raised without ablation.
+        CheckFailed: every ablation failed.
         StoreError: the file cannot be written.
 
     Example:

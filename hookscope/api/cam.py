@@ -51,41 +51,40 @@ def cam(
     train: bool = False,
     progress: Progress | None = None,
 ) -> Capture:
-    """Explain the score of a class: return a map over each image, telling where it comes from.
+    """Explain the score of a class by a heat map over each image.
 
-    The score is the target's logit, without softmax; of a segmentation, its sum over the positions
-    at which the target is that class. Keywords that ``capture`` has too mean the same here.
+    The score is the target's logit, without softmax; for a segmentation, its sum over the positions
+    at which the target is that class. Keywords that ``capture`` also has mean the same here.
 
     Args:
         by: from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or
-            ``layercam``; from its values: ``eigencam`` (which knows no target) or ``scorecam`` (one
-            run for each channel); from the gradient at the image: ``guided``, ``saliency`` or
+            ``layercam``; from its values: ``eigencam`` (independent of the target) or ``scorecam``
+            (one run for each channel); from the gradient at the image: ``guided``, ``saliency`` or
             ``integrated``. ``hookscope.specs.cam_methods.METHODS`` has the formulas and the papers.
-        layer: the name or a glob of the one layer, for the first two kinds. None: the last whose
-            output lies on a grid and has a gradient of the score there. Maps (N, C, H, W) and
-            (N, H, W, C) and tokens (N, L, C) are told apart by their shapes, and so is the number
-            of tokens before those of the grid. Of several calls the last counts.
+        layer: the name or a glob of one layer, for methods that use a layer. None: the last layer
+            that has a spatial output with a gradient of the score. Maps (N, C, H, W) and
+            (N, H, W, C) and tokens (N, L, C) are recognized by their shapes, and so is the number
+            of class or register tokens. Of several calls of the layer the last is used.
         target: a class index, several for a batch, a label, ``argmax`` or a tensor of indices.
         upsample: ``bilinear`` or ``nearest``, from the layer's grid to the image.
-        steps: of ``integrated``, points of the Gauss-Legendre quadrature; None for 50.
-        baseline: of ``integrated``: ``zero``, ``black`` or ``white`` (of an image file), or a
-            tensor that broadcasts to the images as the model gets them. None for ``zero``.
-        input: image files, or what the model is called with; its first floating tensor of four
-            dimensions (N, C, H, W) are the images.
-        progress: called with the number of runs made and that of all, by ``scorecam`` and
+        steps: for ``integrated``: points of the Gauss-Legendre quadrature; None for 50.
+        baseline: for ``integrated``: ``zero``, ``black`` or ``white`` (for image files), or a
+            tensor that broadcasts to the preprocessed images. None for ``zero``.
+        input: image files, or the arguments of the model; the first floating-point tensor of four
+            dimensions (N, C, H, W) is taken as the images.
+        progress: called with the number of runs done and the total, by ``scorecam`` and
             ``integrated``.
 
     Returns:
         A capture with ``<layer>/cam``, float32 or wider, (N, h, w), the map on the layer's grid;
-        ``./cam``, (N, H, W), at the images' size; ``./image``, uint8 (N, 3, H, W), what the model
-        saw. Methods at the image have ``./input.0.attribution``, signed, (N, C, H, W), in place of
-        the first.
-        Maps are 0 or larger. ``metadata["cam"]`` tells the layer, the grid, and for every image the
-        class, its score and probability, and where the map peaks.
+        ``./cam``, (N, H, W), at the images' size; and ``./image``, uint8 (N, 3, H, W), the images.
+        Methods at the image return ``./input.0.attribution``, signed, (N, C, H, W), instead of
+        ``<layer>/cam``. Maps are never negative. ``metadata["cam"]`` has the layer, the grid, and
+        for every image the class, its score and probability, and the peak of the map.
 
     Raises:
-        RequestError: the model has no such layer, no images or no class scores; or a choice has no
-            meaning for the method.
+        RequestError: the model has no such layer, no images or no class scores; or an option does
+            not apply to the method.
         LossError: the target does not fit the output.
         ForwardError: the model raised, forward or backward.
 
@@ -110,7 +109,7 @@ def cam(
         names = ", ".join(matched.name for matched in prepared.layers[:4])
         raise RequestError(
             f"{layer!r} matches {len(prepared.layers)} layers: {names}, ...",
-            "A map explains one layer: name it in full.",
+            "cam explains one layer: give its full name.",
         )
     score = ClassScore(target)
     inputs = CamInput(prepared, score, layer_given=layer is not None, progress=progress)

@@ -79,21 +79,21 @@ def capture(
         depth: the maximum number of parts of a name.
         leaves: leaf modules only.
         what: ``output``, ``input`` or both.
-        ops: record too what functions return that the chosen layers call between modules, as
+        ops: also record the results of functions that the selected layers call between modules, as
             ``<module>[:call]/add`` (see docs/ops.md).
-        attention: record the weights of attention too, as ``<module>[:call]/attention`` of shape
-            (..., L, S), L queries by S keys. Those that a fused kernel hides are recomputed from
-            its inputs, and kept only if they give the kernel's output; ``metadata["attention"]``
-            tells how far off that was. With this or ``ops`` the model is run once more without
-            hooks, and must return the same bits.
-        input: a word or a list of words: files of images and of other kinds, ``random:1x3x64x64``,
-            ``NAME=FILE`` for one argument (see docs/inputs.md); or what the model is called with: a
+        attention: also record attention weights, as ``<module>[:call]/attention`` of shape
+            (..., L, S), L queries by S keys. Weights hidden by a fused kernel are recomputed from
+            its inputs and recorded only if they reproduce its output; ``metadata["attention"]`` has
+            the error. With this or ``ops`` the model runs once more without hooks, and the output
+            must be bit-identical.
+        input: a spec or a list of specs: files of images and of other kinds, ``random:1x3x64x64``,
+            ``NAME=FILE`` for one argument (see docs/inputs.md); or the arguments of the model: a
             tensor, a tuple of positional arguments, a dict of keyword arguments, or a pair of both.
-            None: what the model's file offers, or standard normal noise.
-        shape: shape of that noise.
+            None: the example input of the model's file, or standard normal noise.
+        shape: shape of the noise.
         preprocess: ``imagenet`` or ``none``; None for the preset of the weights.
         size: height and width that an image is resized to, in pixels.
-        mean: subtracted from each channel of an image whose values lie from 0 to 1.
+        mean: subtracted from each channel of an image with values from 0 to 1.
         std: each channel is then divided by it.
         weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
             its index or its folder).
@@ -106,30 +106,31 @@ def capture(
         seed: of random weights, noise and dropout.
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
-        device_map: in place of ``device``, for a model larger than one: ``auto``, ``balanced``,
-            ``balanced_low_0`` or ``sequential``, which accelerate spreads it by.
-        max_memory: bytes of weights that a device gets then at most, as in ``{"cuda:0": 10**10}``;
-            others get what is free.
+        device_map: instead of ``device``, how accelerate splits a model that is too large for one:
+            ``auto``, ``balanced``, ``balanced_low_0`` or ``sequential``.
+        max_memory: maximum bytes of weights per device, for ``device_map``, such as
+            ``{"cuda:0": 10**10}``; other devices get up to their free memory.
         train: run in train mode; buffers are restored afterwards.
-        generate: let a language model add so many tokens to its input by its own ``generate``, the
-            likeliest each time. Every step has a call number of its own: ``lm_head:2/output``.
-        edits: changes to activations on their way, each ``GLOB=OP:ARG`` (see docs/edits.md), in the
-            order given. The value before goes to ``<module>/output.unedited``, and the model runs
-            once more without edits: ``metadata["effect"]`` tells what they did to its output.
+        generate: greedily generate so many tokens with a language model's own ``generate``. Every
+            step has its own call number: ``lm_head:2/output``.
+        edits: edits of activations during the run, each ``GLOB=OP:ARG`` (see docs/edits.md), in
+            order. The value before an edit is recorded as ``<module>/output.unedited``. The model
+            runs once more without edits: ``metadata["effect"]`` has the change of its output.
         compare: record that run too, and report the change at every later layer.
         verify: run again with the edits but no recording hooks, and require a bit-identical output.
         strict: require that every matched layer ran.
-        max_bytes: the maximum of bytes to record.
-        hooks: hooks of your own: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
-            functions, or a dict from globs to either. One without a glob goes to the chosen layers.
-        hook_args: further arguments, for every hook that has a parameter of the name.
-        hook_kind: ``forward`` or ``forward_pre``; one for all hooks or one for each. None given
-            means ``forward``: ``hook(module, input, output)``, and what it returns, unless None,
-            replaces the output.
+        max_bytes: maximum number of bytes to record.
+        hooks: custom hooks: ``[GLOB=]FILE.py:FUNCTION`` or ``[GLOB=]package.module:FUNCTION``,
+            functions, or a dict from globs to either. Without a glob, a hook is registered on the
+            selected layers.
+        hook_args: further arguments, passed to every hook that has a parameter of that name.
+        hook_kind: ``forward`` or ``forward_pre``; one for all hooks or one for each. The default is
+            ``forward``: ``hook(module, input, output)``, whose result replaces the output unless it
+            is None.
 
     Raises:
-        HookError: a hook raised; its ``capture`` holds what had been recorded before.
-        ModelError, LayerError, InputError: a word, a pattern or a file is wrong.
+        HookError: a hook raised; its ``capture`` has what was recorded before.
+        ModelError, LayerError, InputError: a spec, a pattern or a file is wrong.
         ForwardError: the model itself raised; names the layer.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         CheckFailed: ``verify``, ``strict`` or ``max_bytes`` was not met.

@@ -88,28 +88,31 @@ def check(
 ) -> Health:
     """Run a model forward and a loss backward once, and diagnose it.
 
-    Everything is judged as it passes; no activation and no gradient is kept. Keywords that
-    ``grads`` has too mean the same here.
+    Tensors are measured during the run; no activation or gradient is stored. Keywords that
+    ``grads`` also has mean the same here.
 
     Args:
-        only: names of the checks to make, in a list or with commas between; None for all.
-        skip: names of checks to leave out.
-        dead: from which share of units on that are zero everywhere a ReLU-like layer is told of.
-        saturated: from which share of entries at a bound on.
-        margin: how near a bound is at it, as a share of the width between the bounds.
-        vanishing: under which share of the gradient's norm nearest to the loss; for parameters
-            under 1/100 of it.
-        exploding: the same upwards; for parameters 100 times it.
-        floor: under which norm a gradient has vanished whatever the others are.
-        ceiling: over which entry a gradient has exploded.
+        only: names of the checks to run, as a list or separated by commas; None for all.
+        skip: names of checks to skip.
+        dead: share of dead units (always zero) from which a ReLU-like layer is reported. The
+            default, half, is that of the rule ``DeadRelu`` of Amazon SageMaker Debugger, see
+            ``hookscope.specs.health_checks.Thresholds``. ``units`` of a finding has their indices.
+        saturated: share of entries at a bound from which an activation is reported.
+        margin: distance from a bound that counts as at it, as a share of the width between bounds.
+        vanishing: a gradient vanishes if its norm is below this share of the norm nearest to the
+            loss; for parameters, 1/100 of this.
+        exploding: a gradient explodes if its norm is above this multiple of the norm nearest to the
+            loss; for parameters, 100 times this.
+        floor: norm below which a gradient vanishes in any case.
+        ceiling: entry above which a gradient explodes in any case.
         forward_only: run no backward pass.
-        loss: as for ``grads``. None, if no target is given either: the output along a random
-            direction, which any model has.
+        loss: as for ``grads``. None, without a target: the output along a random direction, which
+            is defined for any model.
 
     Raises:
         LossError: the loss or its target does not fit the output.
         RequestError: there is no such check, or a threshold is out of range.
-        CheckFailed: hooks change what the model returns.
+        CheckFailed: hooks change the output of the model.
 
     Example:
         >>> import torch, hookscope
@@ -149,7 +152,7 @@ def check(
     prepared = prepare(request)
     metadata = describe_run("check", prepared, request.chosen(options))
     parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
-    observation = run_and_observe(prepared, objective, own_loss=has_chosen_loss, margin=margin)
+    observation = run_and_observe(prepared, objective, chosen_loss=has_chosen_loss, margin=margin)
     uncalled = (
         unexecuted_modules(observation)
         if observation.failure is None and not prepared.train

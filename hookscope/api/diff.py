@@ -51,34 +51,34 @@ def diff(
 ) -> Diff:
     """Compare two captures, or two models on one input, tensor by tensor.
 
-    Two files are read without torch, a block of each tensor at a time. Two models run once each on
-    their own and then in step, each in its own thread and one of the two at a time, so that memory
-    holds about one tensor of each. The input is built once, as A takes it. Tensors are matched by
-    their keys, then by ``map``, then by order, module type and shape. A is the reference.
+    Two files are read without torch, one block of each tensor at a time. Two models first run once
+    each, then in lockstep, so that memory needs to hold only about one tensor of each. The input is
+    built once, for A. Tensors are matched by their keys, then by ``map``, then by order, module
+    type and shape. A is the reference.
 
     Args:
         a: the file of a capture, the spec of a model, or a module.
-        b: what to compare it with, of the same kind.
-        layers: layer patterns, of names in A or in B; none means all.
+        b: the capture or model to compare with A.
+        layers: layer patterns, matched against names in A and in B; none means all.
         types: class names, or globs of them.
         depth: the maximum number of parts of a name.
-        leaves: of models, modules without children only.
-        what: ``output``, ``input`` or both. None: outputs of models, all that files hold.
-        map: prefixes of names in A and what stands for them in B.
-        atol: differences up to ``atol + rtol * |a|`` are none. Each of the two that is None is the
-            default of ``torch.testing.assert_close`` for the looser of both dtypes.
-        rtol: the relative part of it.
-        equal_nan: NaN in both is equal.
-        strict: a tensor without a partner is a difference.
+        leaves: leaf modules only, for models.
+        what: ``output``, ``input`` or both. None: outputs of models, all records of files.
+        map: prefixes of names in A, each with its replacement in B.
+        atol: tensors match if ``|a - b| <= atol + rtol * |a|`` everywhere. The default of each is
+            that of ``torch.testing.assert_close`` for the less precise of the two dtypes.
+        rtol: the relative part of the tolerance.
+        equal_nan: count NaN in both as equal.
+        strict: count an unmatched tensor as a difference.
         input: as for ``capture``.
         shape: as for ``capture``; so are preprocess, size, mean, std, partial, trust and train.
-        weights: as for ``capture``, for both models, or a pair of them for A and B. So are rename,
+        weights: as for ``capture``, for both models, or a pair for A and B. So are rename,
             model_args, method, attn, dtype and device.
         seed: of random weights, noise and dropout, in both models.
 
     Raises:
-        RequestError: one is a file and the other a model, nothing of A has a partner in B, or a
-            word, a pattern or a file is wrong.
+        RequestError: one is a file and the other a model, no tensor in A matches one in B, or a
+            spec, a pattern or a file is wrong.
         ResultsFileError: a file cannot be read.
         ForwardError: a model raised; says which, and the layer.
 

@@ -28,12 +28,12 @@ WRITERS: dict[str, Callable[..., None]] = {
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """The result of an export.
 
     Attributes:
         path: the file.
         bytes: its size.
-        rows: what is in it, by key.
+        rows: its contents, one entry for each key.
     """
 
     path: Path
@@ -53,34 +53,34 @@ def export(
     layers: str | Iterable[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Exported:
-    """Write the features of a dataset, or tensors of a capture, to one file, whole or not at all.
+    """Write the features of a dataset, or tensors of a capture, to one file.
 
-    Memory does not grow with the number of rows. Each shard is read as a whole first, and held
-    against its CRC-32, whichever layers are chosen. int8 with a scale for each row is multiplied
-    out.
+    The file is written completely or not at all. Memory does not grow with the number of rows. Each
+    shard is read completely first, and its CRC-32 is verified, whichever layers are selected. int8
+    values are multiplied by the scale of their row.
 
     Args:
-        features: the folder, or its address; or a file that a recording was saved to.
-        output: the file. Its ending tells the format: ``.safetensors``, which ``hookscope.load``
-            and ``hookscope show`` open too; ``.npy``, one array of one layer, for
-            ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, of a
-            folder, ``.parquet``, a table with the columns ``row`` and ``path`` and a list of one
-            length for each layer. In numpy's files bfloat16 and the float8s become float32, and
+        features: the folder, or its address; or the file of a capture.
+        output: the file. Its ending selects the format: ``.safetensors``, which ``hookscope.load``
+            and ``hookscope show`` also open; ``.npy``, one array of one layer, for
+            ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, for a
+            folder, ``.parquet``, a table with the columns ``row`` and ``path`` and a fixed-length
+            list for each layer. In files of numpy, bfloat16 and the float8 types become float32 and
             complex32 becomes complex64, with the same values.
-        layers: layers, keys or globs of either; none means all that is there. Of a file a slice may
-            stand behind one, unless a safetensors file is written.
-        progress: called with the number of rows that are done, and of all of them, each layer's
-            counted by itself; of a file with that of tensors.
+        layers: layers, keys or globs of either; none means all. For a capture, each may be followed
+            by a slice, unless a safetensors file is written.
+        progress: called with the number of rows done and the total, both summed over the layers;
+            for a capture, with numbers of tensors.
 
     Returns:
-        The file, its size, and what is in it.
+        The file, its size, and its contents.
 
     Raises:
-        RequestError: there are no such features, a layer names nothing, the format does not take
-            what was chosen, or the file would lie in the folder itself.
+        RequestError: there are no such features, a layer matches nothing, the format does not
+            support the selection, or the file would be inside the folder.
         ResultsFileError: a shard is missing or damaged.
-        StoreError: the file cannot be written. An earlier one is then as it was.
-        EnvironmentFault: Parquet needs pyarrow, and it is not installed.
+        StoreError: the file cannot be written. An existing file is then unchanged.
+        EnvironmentFault: pyarrow, which Parquet needs, is not installed.
 
     Example:
         >>> import hookscope, numpy, tempfile
@@ -98,8 +98,8 @@ def export(
     opened_features = Features(features, sums=True)
     if path.parent.resolve() == Path(opened_features.folder).resolve():
         raise RequestError(
-            f"The output {path} lies among the files of {opened_features.folder}.",
-            "Name a file in another folder with --output.",
+            f"The output {path} would be among the files of {opened_features.folder}.",
+            "Set --output to a file in another folder.",
         )
     rows_of_keys = tuple(opened_features[key] for key in opened_features.choose(selectors))
     done, total = 0, len(opened_features) * len(rows_of_keys)
@@ -110,7 +110,7 @@ def export(
         if progress:
             progress(done, total)
 
-    with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write(opened_features, rows_of_keys, scratch, advance)
         size = scratch.stat().st_size
     return Exported(path, size, rows_of_keys)
@@ -126,12 +126,12 @@ def _export_recording(
     ending = table_ending(path)
     if path.exists() and path.samefile(file):
         raise RequestError(
-            f"{path} is read by this command, and would be replaced by what it writes.",
-            "Name another file with --output.",
+            f"{path} is read by this command, and the output would replace it.",
+            "Set --output to another file.",
         )
     capture = open_capture(file)
     parts = choose_slices(capture, selectors, ending)
-    with replacement_file(path, "Choose another place, or fewer layers.") as scratch:
+    with replacement_file(path, "Choose another location, or fewer layers.") as scratch:
         write_slices(capture, parts, scratch, ending, progress or (lambda done, total: None))
         size = scratch.stat().st_size
     return Exported(path, size, parts)

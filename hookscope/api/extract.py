@@ -62,44 +62,45 @@ def extract(
     """Run a model over many inputs and write the outputs of its layers to a folder of shards.
 
     Memory does not grow with the number of inputs. Rows come in the order of the inputs. The bytes
-    written depend on the inputs, the model and the options alone: not on whether the run was
-    interrupted. Keywords that ``capture`` has too mean the same here.
+    written depend only on the inputs, the model and the options, not on whether the run was
+    interrupted. Keywords that ``capture`` also has mean the same here.
 
     Args:
-        folder: where the results go; see docs/datasets.md for what is in it.
+        folder: the folder for the results (see docs/datasets.md).
         input: folders, globs, ``@list.txt``, tar files of images; a Dataset with a length, a
-            DataLoader that does not shuffle, or the word of one: ``data.py:photos``.
-        batch: the batch size; None for as many as ``memory`` allows, 64 at most, and on a CPU no
-            more than 5 MB of them.
-        memory: bytes that the run may take beside the model, by an estimate.
-        workers: processes that read and preprocess; None for one fewer than there are cores.
-        shard_size: the approximate size of one file in bytes; None for 512 MB at most, and 16
-            files if there are rows for so many batches.
-        every: use every N-th input, from the first.
-        reduce: keep less of each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``,
-            ``pca:K`` or ``histogram``, and behind it ``:space``, ``:tokens`` or ``:all``.
-        store_dtype: ``float16``, ``bfloat16`` or ``int8`` for the floating-point values on the
-            disk; ``dtype`` is what the model computes in.
-        stats_only: keep statistics of each channel over all inputs, and no row.
-        decode: ``exact``, the pixels that ``capture`` gives; or ``fast``: a JPEG is scaled down
-            while it is decoded, to no less than twice the side of what the model is given.
-        stop: end each pass after the last layer that is wanted, where a pass without values has
-            shown that the order of layers does not depend on data.
-        skip_bad: skip files that cannot be used. Their rows are NaN and marked in the table.
+            DataLoader that does not shuffle, or the spec of one: ``data.py:photos``.
+        batch: the batch size. None: as large as ``memory`` allows, up to 64, and on a CPU up to
+            5 MB of inputs.
+        memory: memory budget in bytes, excluding the model (estimated).
+        workers: processes that read and preprocess inputs; None for the number of cores minus one.
+        shard_size: approximate size of one file in bytes. None: up to 512 MB, and at least 16 files
+            if there are enough batches.
+        every: use every N-th input, starting with the first.
+        reduce: reduce each row: ``mean``, ``max``, ``cls``, ``flatten``, ``topk:K``, ``pca:K`` or
+            ``histogram``, optionally followed by ``:space``, ``:tokens`` or ``:all``.
+        store_dtype: dtype of the stored floating-point values: ``float16``, ``bfloat16`` or
+            ``int8``. The model computes in ``dtype``.
+        stats_only: store statistics of each channel over all inputs instead of rows.
+        decode: ``exact`` for the same pixels as ``capture``; ``fast`` to scale a JPEG down while it
+            is decoded, to at least twice the model's input size.
+        stop: stop each forward pass after the last selected layer, if a pass on the meta device
+            shows that the order of layers does not depend on the data.
+        skip_bad: skip inputs that cannot be used. Their rows are NaN and marked in the table.
         resume: resume an interrupted run with the same options, and rewrite damaged shards.
         force: replace the results of another run.
-        channels_last: use that memory format for images and weights.
+        channels_last: use this memory format for images and weights.
         autocast: ``bfloat16`` or ``float16``, for ``torch.autocast``.
         progress: called with the state of the run after each batch.
 
     Returns:
-        The manifest of the folder, and what the run did.
+        The manifest of the folder, and a summary of the run.
 
     Raises:
-        ModelError, LayerError, InputError, RequestError: a word, a pattern or a file is wrong,
-            ``reduce`` does not fit a layer, or ``folder`` holds something else.
+        ModelError, LayerError, InputError, RequestError: a spec, a pattern or a file is wrong,
+            ``reduce`` cannot be applied to a layer, or ``folder`` contains something else.
         ForwardError: the model itself raised; names the layer.
-        StoreError: the disk is full, say. What is finished is kept.
+        StoreError: the results cannot be written, for example because the disk is full. Finished
+            shards stay.
 
     Example:
         >>> import hookscope, tempfile

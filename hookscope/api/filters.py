@@ -45,18 +45,18 @@ def filters(
 ) -> Drawing:
     """Draw the weights of one layer: a convolution, a linear layer or an embedding.
 
-    Kernels that take three input channels are drawn in colour: a weight of zero is middle grey. Of
-    more input channels the first 16 are drawn, one panel each. Matrices are drawn whole.
+    Kernels with three input channels are drawn in colour: a weight of zero is middle grey. If there
+    are more, the first 16 are drawn, one panel each. Matrices are drawn completely.
 
     Args:
         model: the spec of a model, or a module.
         layer: name of the layer, or of one of its parameters.
         channels: output channels of a convolution to draw.
-        by: which, if ``channels`` names none: the first (``index``), those of the largest mean
-            absolute weight (``strength``), or some at random.
-        count: how many at most.
-        scale: one scale of colours for the ``grid``, or ``each`` its own.
-        dark: light on dark paper.
+        by: which channels, if ``channels`` is not given: the first (``index``), those with the
+            largest mean absolute weight (``strength``), or ``random`` ones.
+        count: the maximum number of channels.
+        scale: one colour scale for the whole ``grid``, or one for ``each`` channel.
+        dark: use a dark background.
         weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
             its index or its folder).
         rename: prefixes of names in the file, each with its replacement in the model.
@@ -68,11 +68,11 @@ def filters(
         seed: of random weights, and of randomly selected channels.
 
     Returns:
-        The picture; ``save(path)`` writes it, and ``figure`` is matplotlib's own.
+        The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
 
     Raises:
         ModelError, LayerError: no such model or layer.
-        RequestError: the layer has no weights that can be drawn, or a word is wrong.
+        RequestError: the layer has no weights that can be drawn, or an option is wrong.
         EnvironmentFault: matplotlib is not installed.
 
     Example:
@@ -114,7 +114,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
         matches = select(module, [selector], word=model)
         if len(matches) > 1:
             raise RequestError(
-                f"{selector!r} matches {len(matches)} layers, and the weights of one are drawn.",
+                f"{selector!r} matches {len(matches)} layers, and filters draws only one.",
                 f"Name one, such as {matches[0].name}.",
             )
         [owner] = matches
@@ -122,7 +122,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
         if not matrices:
             raise RequestError(
                 f"{owner.name} ({owner.type}) has no weights of two dimensions or more.",
-                f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists layers that do.",
+                f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists suitable layers.",
             )
         if len(matrices) > 1 and "weight" not in matrices:
             raise RequestError(
@@ -133,7 +133,7 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
     values = owner.module.get_parameter(name)
     if values.ndim < 2 or not values.numel():
         raise RequestError(
-            f"{selector} ({shape_label(values.shape)}) has no two dimensions to be drawn.",
+            f"{selector} ({shape_label(values.shape)}) is empty or has fewer than two dimensions.",
             "Name a layer whose weights have two dimensions or more.",
         )
     full = name if owner.name == "." else f"{owner.name}.{name}"

@@ -1,4 +1,4 @@
-"""Compare a backward with numerical gradients."""
+"""Compare the gradients of a backward pass with numerical gradients."""
 
 from __future__ import annotations
 
@@ -44,27 +44,28 @@ def gradcheck(
     atol: float = 1e-5,
     rtol: float = 1e-3,
 ) -> GradCheck:
-    """Compare a backward with numerical gradients, and report where they differ.
+    """Compare the gradients of a backward pass with numerical gradients.
 
-    The model, or a copy of a live one, runs in float64 and eval mode. Every entry of every floating
-    input is moved by ``eps`` to either side; each derivative of each output that the central
-    difference gives is held against the one of a backward pass. Inputs at a kink (0 for a ReLU)
-    have no derivative to agree on. Parameters that require grad are varied too, unless they are
-    more than 10,000 numbers together: ``unvaried`` tells.
+    The model, or a copy of a live one, runs in float64 and eval mode. Every entry of every
+    floating-point input is varied by ``eps`` in both directions, and each central difference is
+    compared with the derivative of the backward pass. At a kink (0 for a ReLU) the two need not
+    agree. Parameters that require grad are varied too, unless they have more than 10,000 entries in
+    total; ``unvaried`` then says so.
 
     Args:
         model: as for ``capture``, or a class derived from ``torch.autograd.Function``, itself or as
             ``FILE.py:NAME``.
         input: as for ``capture``.
-        shape: of the one input, or a list of a shape for each; they are filled with seeded noise.
+        shape: shape of the input, or a list with a shape for each; filled with seeded noise.
         eps: half the width of the central difference.
-        atol: differences up to ``atol + rtol * |numerical|`` are none, as for
-            ``torch.autograd.gradcheck``, whose defaults these are.
-        rtol: the relative part of it.
+        atol: derivatives match if they differ by at most ``atol + rtol * |numerical|``. This rule
+            and the defaults are those of ``torch.autograd.gradcheck``.
+        rtol: the relative part of the tolerance.
 
     Raises:
-        ModelError, InputError, RequestError: a word, a shape or a tolerance is wrong, or there is
+        ModelError, InputError, RequestError: a spec, a shape or a tolerance is wrong, or there is
             nothing to check.
+        LossError: the model returns no floating-point tensor.
         ForwardError: the model raised, forward or backward.
 
     Example:

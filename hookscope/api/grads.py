@@ -76,43 +76,42 @@ def grads(
     strict: bool = False,
     max_bytes: int | None = None,
 ) -> Capture:
-    """Run a model forward and a loss backward; return the gradients at the chosen layers.
+    """Run a model forward and a loss backward; return the gradients at the selected layers.
 
-    The gradient at the model's own input is always among them. The model is run once more without
-    hooks, and must return the same bits; one that is not deterministic gets a warning, or with
-    ``verify`` an error. Keywords that ``capture``
-    has too mean the same here.
+    The gradient at the model's own input is always recorded. The model runs once more without
+    hooks, and its output must be bit-identical; a non-deterministic model gets a warning, or with
+    ``verify`` an error. Keywords that ``capture`` also has mean the same here.
 
     Args:
         model: the spec of a model, or a module.
         loss: ``kl``, ``ce``, ``nll``, ``mse``, ``l1``, ``smooth_l1``, ``bce``, ``logit``, ``sum``
-            or ``norm``; or a function of your own, as ``FILE.py:FUNCTION`` or the function itself,
-            that takes the output, the output and the target, or parameters named ``output``,
-            ``target`` and ``input``, and returns a tensor of one number. None: ``ce``, and ``sum``
-            with ``penalty``.
+            or ``norm``; or a custom function, as ``FILE.py:FUNCTION`` or the function itself, that
+            takes the output, the output and the target, or parameters named ``output``, ``target``
+            and ``input``, and returns a tensor with one number. None: ``ce``, and ``sum`` with
+            ``penalty``.
         target: a class index, several for a batch, a label, ``argmax`` (the class that the model
-            itself prefers), ``uniform``, or a tensor file.
+            predicts), ``uniform``, or a tensor file.
         reduction: ``mean``, ``sum`` or ``batchmean``; None for the default of the loss.
         raw: apply the loss to the model's output without softmax or sigmoid.
-        penalty: ``gp`` for the gradients of the gradient penalty (Gulrajani et al., 2017) in place
-            of those of the loss: the mean over the batch of (norm - 1)^2, where norm is that of the
-            gradient at one sample's input of the score, which is the loss summed over the batch.
-            That first gradient is in the capture too, as ``./input.0.score.grad``.
-        what: of ``output`` (gradient at each module's output), ``input`` (the share that flows back
-            through that module to its input) and ``param``.
-        ops: record too the gradients at what functions return that the chosen layers call between
-            modules, as ``<module>[:call]/add.grad``.
-        grad_edits: changes to the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also
-            reach all that lies further back. ``<module>/output.grad`` is the edited one, and
-            ``<module>/output.grad.unedited`` what had arrived.
-        compare: run once more without edits and tell how far every recorded gradient moved.
+        penalty: ``gp`` for the gradients of the gradient penalty (Gulrajani et al., 2017) instead
+            of those of the loss. The penalty is the mean over the batch of (norm - 1)^2, where norm
+            is that of the gradient of the score at one sample's input, and the score is the loss
+            summed over the batch. That first gradient is recorded as ``./input.0.score.grad``.
+        what: any of ``output`` (gradient at each module's output), ``input`` (the part that flows
+            back through that module to its input) and ``param``.
+        ops: also record the gradients at the results of functions that the selected layers call
+            between modules, as ``<module>[:call]/add.grad``.
+        grad_edits: edits of the gradient at modules' outputs, each ``GLOB=OP:ARG``, which also
+            change all gradients further back. ``<module>/output.grad`` is the edited gradient,
+            ``<module>/output.grad.unedited`` the one before.
+        compare: run once more without edits, and report the change of every recorded gradient.
         hook_kind: besides ``forward`` and ``forward_pre``: ``backward``, called with
             ``(module, grad_input, grad_output)``, whose result replaces the gradient at the
             module's inputs; ``backward_pre``, ``(module, grad_output)``, the one at its outputs;
             ``tensor``, ``(grad)``, the same for one output tensor at a time.
 
     Raises:
-        HookError: a hook raised; its ``capture`` holds what had been recorded before.
+        HookError: a hook raised; its ``capture`` has what was recorded before.
         LossError: the loss or its target does not fit the output.
         EditError: an edit cannot be read, does not fit its layer, or changed nothing.
         ForwardError: the model raised, forward or backward.

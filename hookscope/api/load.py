@@ -1,4 +1,4 @@
-"""Load what hookscope wrote: a capture from a file, features from a folder."""
+"""Load results of hookscope: a capture from a file, features from a folder."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hookscope.specs.output_path import names_folder
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Load what hookscope wrote to a file or a folder.
+    """Load a capture from a file, or features from a folder.
 
     Args:
         path: a file that ``capture``, ``grads``, ``step``, ``cam`` or ``Capture.save`` wrote; or
             the folder that ``extract`` wrote, or its address.
 
     Returns:
-        A ``hookscope.Capture`` for a file: a mapping from key to tensor, read as a whole. A
-        ``hookscope.Features`` for a folder, without torch: only the manifest is read.
-        ``features["layer4"]`` is an array on disk that is indexed like one of numpy, and its
-        ``.torch()`` gives tensors; ``features.inputs`` tells where each row came from;
+        For a file, a ``hookscope.Capture``: a mapping from key to tensor, read completely. For a
+        folder, a ``hookscope.Features``, without torch: only the manifest is read.
+        ``features["layer4"]`` is an array on disk that is indexed like a numpy array, and its
+        ``.torch()`` returns tensors; ``features.inputs`` has the input of each row;
         ``features.dataset("layer4")`` is a ``torch.utils.data.Dataset``.
 
     Raises:
-        ResultsFileError: there is no such file, it is damaged, or not hookscope's; or the manifest
-            of the folder is damaged.
-        RequestError: the folder holds no features; or a path that ends in ``/`` does not exist.
+        ResultsFileError: there is no such file, it is damaged, or hookscope did not write it; or
+            the manifest of the folder is damaged.
+        RequestError: the folder has no features; or a path that ends in ``/`` does not exist.
         StoreError: the run that writes the folder is not finished.
 
     Example:

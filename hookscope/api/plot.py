@@ -35,26 +35,26 @@ def plot(
     """Plot the contents of a file.
 
     Args:
-        file: what a recording was saved to.
-        keys: tensors, layers or globs of either, each with a slice behind it if a part is meant;
-            none means all that is in the file.
-        kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; None for what fits the keys
-            (see docs/pictures.md).
-        channels: channels (of attention, heads) to draw.
-        by: which, if ``channels`` names none: the first (``index``), those of the largest mean
-            absolute value (``strength``), or some at random.
-        count: how many at most. ``heat`` draws them all.
+        file: the file of a capture.
+        keys: tensors, layers or globs of either, optionally followed by a slice; none means all
+            tensors in the file.
+        kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``. None: chosen by the keys (see
+            docs/pictures.md).
+        channels: channels to draw; for attention, heads.
+        by: which channels, if ``channels`` is not given: the first (``index``), those with the
+            largest mean absolute value (``strength``), or ``random`` ones.
+        count: the maximum number of channels. ``heat`` draws all.
         seed: of randomly selected channels.
         dim: the channel dimension, if it is detected wrongly (see docs/show.md).
-        scale: one scale of colours for the ``grid``, or ``each`` its own.
-        dark: light on dark paper.
+        scale: one colour scale for the whole ``grid``, or one for ``each`` channel.
+        dark: use a dark background.
 
     Returns:
-        The picture; ``save(path)`` writes it, and ``figure`` is matplotlib's own.
+        The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
 
     Raises:
         ResultsFileError: the file cannot be read.
-        RequestError: a key matches nothing, a word is wrong, or the kind does not fit.
+        RequestError: a key matches nothing, an option is wrong, or the kind does not fit the keys.
         EnvironmentFault: matplotlib is not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""Record what a module runs in a ``with`` block."""
+"""Record the layers of a module that runs in a ``with`` block."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def record(
     grads: bool = False,
     ops: bool = False,
 ) -> Iterator[Capture]:
-    """Record inside your own loop: whatever ``module`` runs within the ``with`` block.
+    """Record the layers of ``module`` whenever it runs in the ``with`` block.
 
-    Every call of every chosen module is kept, as copies on the module's device; no hook stays on
-    the module afterwards. With ``grads=True`` a backward pass inside the block adds the gradients:
-    at each value named in ``what``, and at the parameters of the chosen layers. A parameter's
-    gradient is that of one backward pass; the second pass is its call 2. The model sees its own
-    tensors; the gradients are those of a run without recording, bit for bit.
+    Every call of every selected layer is recorded, as copies on the module's device. All hooks are
+    removed at the end of the block. With ``grads=True`` a backward pass in the block adds the
+    gradients: at each value named in ``what``, and at the parameters of the selected layers. A
+    parameter's gradient is that of one backward pass; the second pass is call 2. The model works on
+    its own tensors, and its gradients are bit-identical to those without recording.
 
     Args:
-        module: the model, in whatever mode and on whatever device it is; a scripted or traced one
-            too, or an exported program, which is run through what its ``module()`` returns.
+        module: the model, in any mode and on any device; also a scripted or traced model, or an
+            exported program, which is run through the result of its ``module()``.
         layers: layer patterns; none means all.
         what: ``output``, ``input`` or both.
-        grads: record gradients too.
-        ops: record too what functions return that the chosen layers call between modules.
+        grads: also record gradients.
+        ops: also record the results of functions that the selected layers call between modules.
 
     Raises:
         LayerError: a pattern matches nothing.
@@ -71,8 +71,8 @@ def record(
             yield capture
     for name in recorder.modified_inputs:
         log.warning(
-            "%s: an input was changed in place that shares memory with another input. While"
-            " the gradients at the model's inputs are recorded the other does not change with it."
-            " Record what='output' alone, or pass inputs that require grad.",
+            "%s: an input that shares memory with another input was changed in place. While"
+            " the gradients at the model's inputs are recorded, the other does not change with it."
+            " Record only what='output', or pass inputs that require grad.",
             name,
         )

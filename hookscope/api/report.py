@@ -17,13 +17,13 @@ from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
 
 @dataclass(frozen=True)
 class Report:
-    """One page, and what is on it.
+    """A page and a summary of its contents.
 
     Attributes:
-        html: the page, without a last line end.
-        tensors: how many tensors have a row and a panel; what is missing is not among them.
-        layers: how many modules are in the tree.
-        warnings: what stands out, a sentence each; with two files behind its letter.
+        html: the page, without a final newline.
+        tensors: number of tensors with a row and a panel; missing ones are not counted.
+        layers: number of modules in the tree.
+        warnings: one sentence each, preceded by the letter of the file if there are two.
         chosen: what the page shows of the files, and what it leaves out.
         failed: figures that could not be drawn, each with the reason.
     """
@@ -39,26 +39,26 @@ class Report:
         """Write the page to a file; return its size in bytes.
 
         Raises:
-            RequestError: the name ends neither in ``.html`` nor in nothing.
-            StoreError: the file cannot be written. An earlier one is then as it was.
+            RequestError: the name has an ending other than ``.html``.
+            StoreError: the file cannot be written. An existing file is then unchanged.
         """
         check_ending(Path(path), PAGE)
         return write_text(path, self.html)
 
 
 def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = None) -> Report:
-    """Return what a file of results holds as one page that opens from a disk, without torch.
+    """Return the contents of a file of results as one self-contained HTML page, without torch.
 
-    The page stays under 20 MB: of many or large tensors it shows less, and says so.
+    The page stays under 20 MB: it shows less of many or large tensors, and says so.
 
     Args:
         file: a file that ``capture``, ``grads``, ``step`` or ``Capture.save`` wrote.
-        other: a second one, to be shown beside it: values of the same key next to each other, with
+        other: a second file to show beside it: values of the same key next to each other, with
             their differences.
 
     Raises:
-        ResultsFileError: a file is missing, damaged, or not hookscope's.
-        CheckFailed: what the file tells of itself alone is too long for a page.
+        ResultsFileError: a file is missing or damaged, or hookscope did not write it.
+        CheckFailed: the metadata alone is too large for a page.
 
     Example:
         >>> import torch, hookscope
@@ -78,8 +78,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
             break
     else:
         raise CheckFailed(
-            f"{file} tells so much of itself that no page under"
-            f" {MAX_PAGE_BYTES // 10**6} MB holds it.",
+            f"The report for {file} would exceed {MAX_PAGE_BYTES // 10**6} MB.",
             "Record fewer layers.",
         )
     figures = [

@@ -76,22 +76,22 @@ def step(
 ) -> Capture:
     """Make one step of an optimizer; return each parameter's gradient and its update.
 
-    Forward, the loss backward, and ``torch.optim``'s own step, from a fresh state: no momentum has
-    been gathered before. Every parameter that requires grad is stepped; recorded are those of the
-    chosen layers, ``fc/weight.grad`` and ``fc/weight.update``, the value after the step minus the
-    one before. A live model is put back as it was, parameters, buffers and gradients. Keywords that
-    ``grads`` has too mean the same here.
+    Runs the model forward, the loss backward, and a step of the ``torch.optim`` optimizer from its
+    initial state, without momentum. Every parameter that requires grad is updated. Recorded are
+    those of the selected layers: ``fc/weight.grad``, and ``fc/weight.update``, the value after the
+    step minus the one before. The parameters, buffers and gradients of a live model are restored.
+    Keywords that ``grads`` also has mean the same here.
 
     Args:
         optimizer: ``sgd``, ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, ``adadelta``, ``adamax``,
             ``adafactor``, ``asgd``, ``nadam``, ``radam`` or ``rprop``.
         lr: the learning rate; None for the optimizer's default.
         opt_args: further arguments of its class in ``torch.optim``, such as ``momentum``.
-        compare: make the step once more without edits and hooks, and tell how far every recorded
-            gradient and update moved.
+        compare: make the step once more without edits and hooks, and report the change of every
+            recorded gradient and update.
         hook_kind: besides those of ``grads``: ``step_pre`` and ``step_post``, called with
-            ``(optimizer, args, kwargs)`` before and after the step. What they do to gradients and
-            parameters counts: the update is the value after all of it minus that before.
+            ``(optimizer, args, kwargs)`` before and after the step. The update includes their
+            changes to gradients and parameters.
 
     Raises:
         RequestError: there is no such optimizer or argument, or no parameter requires grad.
@@ -130,7 +130,7 @@ def step(
     ):
         run = again(prepared, max_bytes=max_bytes)
         capture = provenance.capture = run.capture
-        if prepared.interventions.hands_on_clones:
+        if prepared.interventions.passes_clones:
             verify_output_unchanged(
                 prepared, capture.output, excuse_noise=True, recorded=len(capture)
             )

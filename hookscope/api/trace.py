@@ -64,11 +64,11 @@ def trace(
 ) -> Trace:
     """Run a model forward and a loss backward; return the calls of all layers, in order.
 
-    Times are those of one run, by the wall clock, with what hookscope's own hooks took out of them;
-    of a GPU, after waiting for it at every hook. Keywords of ``grads`` mean the same here.
+    Times are wall-clock times of one run, without the time spent in the hooks of hookscope. On a
+    GPU every hook first waits for the device. Keywords that ``grads`` also has mean the same here.
 
     Args:
-        forward_only: run no backward pass, and nothing of autograd.
+        forward_only: run no backward pass, and without autograd.
 
     Raises:
         LossError: the loss or its target does not fit the output.

@@ -42,10 +42,10 @@ def tree(
         model: the spec of a model, or a module.
         layers: layer patterns; none means all. A leading ``!`` excludes.
         types: class names or globs of them, such as ``Conv2d``.
-        depth: names of at most so many parts; 0 is the model itself.
+        depth: the maximum number of parts of a name; 0 is the model itself.
         leaves: leaf modules only.
-        shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a true
-            one where the model cannot run there.
+        shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a real
+            run if the model cannot run there.
         shape: shape of the input for that pass.
         model_args: keyword arguments for a class or factory.
         method: the method to run instead of ``forward``, of a model given by its spec.
@@ -56,7 +56,7 @@ def tree(
         ModelError: no such model.
         RequestError: a live model is given with an option for models given by name.
         LayerError: a pattern matches nothing.
-        ForwardError: of ``shapes``, the pass failed; its ``tree`` has what ran before.
+        ForwardError: the pass for ``shapes`` failed; its ``tree`` has the modules that ran before.
 
     Example:
         >>> import hookscope

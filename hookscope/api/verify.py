@@ -14,22 +14,21 @@ from hookscope.results.features.manifest import read_manifest
 def verify(
     features: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
 ) -> Verification:
-    """Read every file of a folder of features and say which are damaged or missing.
+    """Read every file of a folder of features, and return which are damaged or missing.
 
-    Each shard is held against the length and the CRC-32 that it was written with, the index
-    against what the shards hold, the table of inputs against its CRC-32, and each JSON file against
-    the checksum of itself.
+    Each shard is compared with its recorded length and CRC-32, the index with the contents of the
+    shards, the table of inputs with its CRC-32, and each JSON file with its own checksum.
 
     Args:
         features: the folder, or its address.
-        progress: called with the number of shards that are done, and of all of them.
+        progress: called with the number of shards done and the total.
 
     Returns:
-        What is wrong, file by file; ``ok`` if nothing is.
+        The damage, file by file; ``ok`` is True if there is none.
 
     Raises:
-        RequestError: there is no such folder, or no features in it.
-        StoreError: the run that makes it is not finished, or the manifest is damaged.
+        RequestError: there is no such folder, or it has no features.
+        StoreError: the run that writes it is not finished, or the manifest is damaged.
 
     Example:
         >>> import hookscope

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from hookscope.cli.windows_console import enable_escape_sequences
 from hookscope.files.escapes import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -338,7 +339,11 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="hookscope")
+            # Not \r\n on Windows: bash would read the \r of a completion script as a command.
+            newline = {} if _is_terminal(stream) else {"newline": "\n"}
+            reconfigure(errors="hookscope", **newline)
+    if not enable_escape_sequences():
+        os.environ.setdefault("TERM", "dumb")
 
 
 def finish() -> None:

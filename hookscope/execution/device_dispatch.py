@@ -85,8 +85,8 @@ def dispatch(
             _align_split_modules(model, placement, main)
         except (ValueError, RuntimeError, OSError, KeyError) as error:
             raise ModelError(
-                f"accelerate cannot spread the model ({device_map}): {cause(error).rstrip('.')}.",
-                "Let devices take less: --max-memory cuda:0=10GB, or use --device.",
+                f"accelerate cannot split the model ({device_map}): {cause(error).rstrip('.')}.",
+                "Limit the memory of devices, as in --max-memory cuda:0=10GB, or use --device.",
             ) from error
     sizes = (f"{_device_name(device)} {size / 1e6:,.1f} MB" for device, size in weights.items())
     log.info("device map: %s", ", ".join(sizes))
@@ -143,7 +143,7 @@ def _capacities(model: nn.Module, limits: Mapping[str, int]) -> dict[Device, int
     names = {_device_name(device): device for device in capacities}
     for name in limits.keys() - names.keys():
         raise EnvironmentFault(
-            f"There is no {name} here.", f"--max-memory takes {', '.join(names)}."
+            f"This machine has no device {name}.", f"--max-memory accepts {', '.join(names)}."
         )
     for device in capacities:
         if device == "cpu":
@@ -188,8 +188,8 @@ def _offload_folder(model: nn.Module, size: int) -> str:
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < size:
         raise StoreError(
-            f"{size:,} bytes of weights fit on no device, and {tempfile.gettempdir()} has no room"
-            f" for them ({free:,} bytes).",
+            f"{size:,} bytes of weights do not fit on any device, and {tempfile.gettempdir()} has"
+            f" only {free:,} bytes free.",
             "Set TMPDIR to a folder on a larger disk.",
         )
     folder = tempfile.mkdtemp(prefix="hookscope-weights-")

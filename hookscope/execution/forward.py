@@ -27,8 +27,8 @@ def forward(
     """Call the model once, with the arguments in ``call`` or, by default, with fresh ones.
 
     Raises:
-        ForwardError: the model raised; names the module that was running and how far the recording
-            in ``capture`` had come.
+        ForwardError: the model raised; names the module that was running and the last
+            tensor that was recorded in ``capture``.
     """
     args, kwargs = call or prepared.fresh_call()
     try:
@@ -72,10 +72,11 @@ def forward_error(
     layer = module_running(module, error.__traceback__)
     running = submodule(module, layer) or module
     kind = type(running).__name__
-    done = "Nothing had been recorded before it."
+    done = "Nothing was recorded before it."
     if capture:
         last = next(reversed(capture.records)).key
-        done = f"Recorded before it, {len(capture)} in all, the last: {last}."
+        count = f"{len(capture)} tensor{'s were' if len(capture) > 1 else ' was'}"
+        done = f"{count} recorded before it, last {last}."
     cause = f"{type(error).__name__}: {error}".strip().rstrip(".!:")
     tensors = [tensor for _, tensor in walk(as_call(value))]
     shapes = ", ".join("x".join(map(str, t.shape)) for t in tensors)
@@ -90,7 +91,7 @@ def forward_error(
         f"The {during} pass failed in {where} ({kind}): {cause}.",
         layer,
         len(capture or ()),
-        f"{done} The input was {shapes or 'no tensor'}; --shape or --input sets it.",
+        f"{done} The input was {shapes or 'no tensor'}. Set it with --shape or --input.",
     )
     failed.exception, failed.with_grad = error, torch.is_grad_enabled()
     if during == "forward":

@@ -46,7 +46,7 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]])
             tensor with one dimension or none is a single sample.
 
     Raises:
-        LossError: the score does not depend on the inputs, or the inputs do not agree on the batch.
+        LossError: the score does not depend on the inputs, or their batch sizes differ.
         ForwardError: an operator of the model cannot be differentiated twice.
 
     Example:
@@ -57,7 +57,7 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]])
     if not inputs or not score.requires_grad:
         raise LossError(
             "The score does not depend on the model's input, so there is no gradient to penalise.",
-            "A model whose input is of a floating-point type and reaches its output is needed.",
+            "Use a model with a floating-point input on which its output depends.",
         )
     with explain_double_backward():
         # The incoming gradient requires grad too. Otherwise a function with once_differentiable
@@ -70,7 +70,7 @@ def gradient_penalty(score: Tensor, inputs: Sequence[tuple[TensorPath, Tensor]])
     if len({len(rows) for rows in rows_by_input}) > 1:
         sizes = " and ".join(str(len(rows)) for rows in rows_by_input)
         raise LossError(
-            f"The inputs do not agree on the batch: {sizes}.",
+            f"The inputs have different batch sizes: {sizes}.",
             "Give every input the batch as its first dimension.",
         )
     rows = torch.cat(rows_by_input, dim=1)
@@ -102,9 +102,9 @@ def explain_double_backward() -> Iterator[None]:
         if not any(sign in message for sign in _REFUSALS):
             raise
         raise ForwardError(
-            f"The model cannot be differentiated twice, which the penalty needs: {message}.",
+            f"The model cannot be differentiated twice, as the penalty requires: {message}.",
             ROOT,
-            hint="Put another operator in its place. For fused attention, the plain one runs within"
+            hint="Replace that operator. For fused attention, select the plain kernel with"
             " torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
         ) from error
 

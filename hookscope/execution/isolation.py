@@ -73,7 +73,7 @@ class BufferSnapshot:
             if buffer.shape != value.shape:
                 buffer.data = value
             elif buffer.layout is not torch.strided or not torch.equal(buffer, value):
-                buffer.copy_(value)  # the version cannot tell: batch normalisation keeps it
+                buffer.copy_(value)  # always: batch normalisation does not change the version
 
 
 @signal_safe_contextmanager

@@ -39,15 +39,15 @@ class OptimizerSpec:
         """Return the optimizer of ``parameters``.
 
         Raises:
-            RequestError: torch refuses an argument.
+            RequestError: torch rejects an argument.
         """
         try:
             return self.kind(parameters, **self.arguments)
         except (TypeError, ValueError, RuntimeError) as error:
             shown = arguments.format_arguments(self.arguments)
             raise RequestError(
-                f"{self.kind.__name__} refuses {shown}: {end_sentence(str(error))}",
-                "Give another --lr or --opt-arg.",
+                f"{self.kind.__name__} does not accept {shown}: {end_sentence(str(error))}",
+                "Change --lr or --opt-arg.",
             ) from error
 
 
@@ -87,13 +87,13 @@ def take_step(
 
     Raises:
         LossError, ForwardError: as for gradients.
-        RequestError: no parameter requires grad, or torch refuses an argument.
+        RequestError: no parameter requires grad, or torch rejects an argument.
     """
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:
         raise RequestError(
             f"{prepared.loaded.word} has no parameter that requires grad, so there is nothing to"
-            " step.",
+            " update.",
             "hookscope grads shows the gradient at its input.",
         )
     optimizer = spec.build(parameters)
@@ -142,10 +142,10 @@ def _step(optimizer: torch.optim.Optimizer, spec: OptimizerSpec) -> None:
         raise
     except Exception as error:
         shown = arguments.format_arguments(spec.arguments)
-        said = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         raise RequestError(
-            f"{spec.kind.__name__} with {shown} cannot step this model: {end_sentence(said)}",
-            "Give another --optimizer or --opt-arg.",
+            f"{spec.kind.__name__} with {shown} failed on this model: {end_sentence(reason)}",
+            "Change --optimizer or --opt-arg.",
         ) from error
 
 
@@ -172,8 +172,8 @@ def _check_size(recorder: Recorder) -> None:
     limit = recorder.max_bytes
     if limit is not None and recorder.capture.nbytes > limit:
         raise CheckFailed(
-            f"The gradients and updates take {recorder.capture.nbytes:,} bytes, and the limit is"
-            f" {limit:,}.",
+            f"The gradients and updates take {recorder.capture.nbytes:,} bytes, more than the limit"
+            f" of {limit:,}.",
             "Choose fewer layers with --layer, or raise --max-bytes.",
         )
 

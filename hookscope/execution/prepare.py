@@ -187,8 +187,8 @@ def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.
     if device := dispatch_device(module.modules()):
         if name is not None:
             raise RequestError(
-                "The model is spread over devices by accelerate, and cannot be moved.",
-                "Leave out --device, or dispatch the model otherwise.",
+                "The model is split across devices by accelerate and cannot be moved.",
+                "Leave out --device, or dispatch the model to other devices.",
             )
         return device
     if name is None and live:
@@ -205,9 +205,7 @@ def _choose_device(name: str | None, module: nn.Module, *, live: bool) -> torch.
             "Use --device cpu, or install a torch built for it.",
         )
     if device.type == "cpu" and accelerator:
-        log.info(
-            "device: cpu; a %s device stands idle (--device %s uses it)", accelerator, accelerator
-        )
+        log.info("device: cpu; a %s device is available (--device %s)", accelerator, accelerator)
     return device
 
 
@@ -218,7 +216,7 @@ def _move_model(
     if dispatch_device(module.modules()):
         if dtype is not None:
             raise RequestError(
-                "The model is spread over devices by accelerate, and its dtype cannot be changed.",
+                "The model is split across devices by accelerate, and its dtype cannot be changed.",
                 "Leave out --dtype, or load the model in that dtype.",
             )
         return module
@@ -230,7 +228,7 @@ def _move_model(
     if in_place:
         return module
     if live:
-        repair = "Move it yourself before you hand it over: model.to(...)."
+        repair = "Move it before you pass it: model.to(...)."
         module = copy_model(module, "to be moved", repair)
     return module.to(device=device, dtype=dtype)
 
@@ -247,15 +245,15 @@ def check_generation(module: nn.Module, spec: str, steps: int, method: str | Non
             is chosen.
     """
     if steps < 1:
-        raise RequestError(f"{steps!r} is no number of tokens.", "Generate 1 or more.")
+        raise RequestError(f"{steps!r} is not a valid number of tokens.", "Use 1 or more.")
     if not callable(getattr(module, "generate", None)):
         raise RequestError(
-            f"{spec} has no generate, so it cannot be run token by token.",
-            "Leave out --generate, or name a model with a language model's head.",
+            f"{spec} has no method generate, so it cannot generate tokens.",
+            "Leave out --generate, or use a model with a language modeling head.",
         )
     if method not in (None, "forward"):
         raise RequestError(
-            "--generate and --method both say which method of the model runs.", "Leave out one."
+            "--generate and --method cannot be used together.", "Leave out one of them."
         )
 
 

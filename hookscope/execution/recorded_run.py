@@ -26,7 +26,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
 from hookscope.tensors.interrupts import signal_safe
 
-_SWITCHED = "had switched it between train and eval mode"
+_SWITCHED = "switched it between train and eval mode"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def run_step(
     """Run the model, a loss backward and one step of an optimizer; restore the parameters.
 
     Raises:
-        RequestError: no parameter requires grad, or torch refuses an argument.
+        RequestError: no parameter requires grad, or torch rejects an argument.
         LossError, ForwardError, HookError, CheckFailed, EditError: as for ``run_backward``.
     """
     recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, max_bytes=max_bytes)

@@ -48,7 +48,7 @@ def estimate_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
 
 
 def check_recording_size(prepared: Prepared, kinds: Iterable[str], max_bytes: int | None) -> None:
-    """Log the size of a large recording before it is made, and refuse one over ``max_bytes``.
+    """Log the size of a large recording before it is made, and reject one over ``max_bytes``.
 
     The code of a live module runs an extra time only if there is a limit.
 
@@ -62,7 +62,7 @@ def check_recording_size(prepared: Prepared, kinds: Iterable[str], max_bytes: in
         return
     if max_bytes is not None and expected > max_bytes:
         raise CheckFailed(
-            f"Recording this takes {expected:,} bytes, and the limit is {max_bytes:,}.",
+            f"Recording this takes {expected:,} bytes, more than the limit of {max_bytes:,}.",
             "Choose fewer layers with --layer, or raise --max-bytes.",
         )
     if expected >= LARGE:

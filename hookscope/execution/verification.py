@@ -52,21 +52,21 @@ def _compare_outputs(prepared: Prepared, output: Any, excuse_noise: bool) -> Non
         slow = run_without_hooks(prepared)
     if not first_difference(output, slow):
         log.info(
-            "attention: run without PyTorch's fast path, which hooks and --ops turn off. A run"
-            " without hooks and without it gives the same bits, one with it differs%s",
+            "attention: run without PyTorch's fast path, which hooks and --ops disable. A run"
+            " without hooks and without that path is bit-identical; with the path it differs%s",
             _difference_text(output, without_hooks),
         )
         return
     if excuse_noise and first_difference(without_hooks, run_without_hooks(prepared)):
         log.warning(
-            "two runs of the model without hooks differ, so it cannot be told whether hooks change"
-            " its output"
+            "two runs of the model without hooks differ, so it is unknown whether hooks change its"
+            " output"
         )
         return
     raise CheckFailed(
-        f"A second run without hooks gave another result: {different} differs.",
-        "Either the model is not deterministic, or it counts on a tensor being the very one it"
-        " has elsewhere. Nothing was kept. Try fewer layers, or another --device.",
+        f"A second run without hooks gave a different result: {different} differs.",
+        "The model is not deterministic, or it depends on tensor identity (such as an in-place"
+        " change through an alias). Nothing was saved. Try fewer layers, or another --device.",
     )
 
 
@@ -80,15 +80,15 @@ def second_run(recorded: int) -> Iterator[None]:
     try:
         yield
     except ForwardError as error:
-        kept = f" and recorded {recorded} tensor{'s' * (recorded != 1)}" if recorded else ""
+        count = f" and recorded {recorded} tensor{'s' * (recorded != 1)}" if recorded else ""
         raise ForwardError(
-            f"The first run succeeded{kept}. The second run, with which it is compared, failed:"
+            f"The first run succeeded{count}. The second run, with which it is compared, failed:"
             f" {error.message}",
             error.layer,
             recorded,
-            "Nothing was kept. The model does not do the same in every call: it may count its"
-            " calls, or keep a value from one to the next. hookscope.record() in Python records a"
-            " single run of your own.",
+            "Nothing was saved. The model does not behave the same in every call: it may count its"
+            " calls, or store a value for the next one. In Python, hookscope.record() records a"
+            " single run.",
         ) from error
 
 
@@ -131,10 +131,10 @@ def check_single_thread(recorder: Recorder, why: str) -> None:
     """
     if why and recorder.called_elsewhere:
         raise HookscopeError(
-            f"Another thread called the model during the run, which {why}: what that call returned"
-            " is not what the model as it was returns.",
-            "Let no other thread call it meanwhile, or copy the model first (copy.deepcopy)."
-            " hookscope.record() changes nothing in the model.",
+            f"Another thread called the model during the run, which {why}. The result of that call"
+            " may be wrong.",
+            "Do not call the model from other threads during the run, or copy it first"
+            " (copy.deepcopy). hookscope.record() does not change the model.",
         )
 
 

@@ -168,8 +168,8 @@ class BatchRunner:
         if batch.bad and not self.skip_bad:
             raise InputError(
                 batch.entries[batch.bad[0]]["skipped"],
-                "Mend it and run the same command with --resume, or with --resume --skip-bad to go"
-                " on without such inputs.",
+                "Fix the input and run the same command with --resume, or skip such inputs with"
+                " --resume --skip-bad.",
             )
 
     def _record(self, batch: RowBatch, early_stop: EarlyStop | None) -> Capture:
@@ -202,8 +202,8 @@ class BatchRunner:
         if list(capture) != list(self.columns):
             odd = next(iter(set(capture) ^ set(self.columns)), "the order of keys")
             raise CheckFailed(
-                f"{names} gave other tensors than the rows before: {odd}.",
-                "What the model runs depends on its input. Choose layers that always run.",
+                f"{names} returned other tensors than the rows before: {odd}.",
+                "The layers that run depend on the input. Select layers that always run.",
             )
         rows: dict[str, Tensor] = {}
         for key, column in self.columns.items():
@@ -211,16 +211,15 @@ class BatchRunner:
             expected = (len(batch.rows), *column.shape)
             if tensor.shape != expected:
                 raise CheckFailed(
-                    f"{names} gave {key} of shape {tuple(tensor.shape)}, not {expected}.",
-                    "The shape depends on the input, or on how many inputs run at once: bring"
-                    " inputs to one --size, or choose a --batch that divides the number of inputs,"
-                    " as 1 does.",
+                    f"{names} returned {key} with shape {tuple(tensor.shape)}, not {expected}.",
+                    "The shape depends on the input or on the batch size: give all inputs one"
+                    " --size, or use a --batch that divides the number of inputs, such as 1.",
                 )
             if tensor.dtype != column.dtype:
                 raise CheckFailed(
-                    f"{names} gave {key} of dtype {str(tensor.dtype)[6:]}, not"
+                    f"{names} returned {key} with dtype {str(tensor.dtype)[6:]}, not"
                     f" {str(column.dtype)[6:]}.",
-                    "What the model computes depends on its input. Leave the layer out.",
+                    "The dtype depends on the input. Leave the layer out.",
                 )
             rows[key] = tensor
         return rows

@@ -71,14 +71,14 @@ def check_devices(request: Request, options: ExtractOptions, group: ProcessGroup
     """
     if request.run.device_map is not None and group.local_world > 1:
         raise RequestError(
-            f"{group.local_world} processes of one machine would each spread the model over all its"
-            " devices.",
+            f"--device-map spreads the model over all devices of a machine, and {group.local_world}"
+            " processes run on this one.",
             "Start one process on each machine, or leave out --device-map.",
         )
     if request.run.device_map is not None and options.channels_last:
         raise RequestError(
-            "Weights that come and go keep no memory format: --channels-last does not go with"
-            " --device-map.",
+            "--channels-last cannot be combined with --device-map: offloaded weights lose their"
+            " memory format.",
             "Leave out one of them.",
         )
 
@@ -175,7 +175,7 @@ def _sink(
     columns: Sequence[RecordColumn], storage: StorageOptions, image: tuple[int, int] | None
 ) -> BatchSink:
     if not columns:
-        raise LayerError("The chosen layers give no tensor.", "Choose others with --layer.")
+        raise LayerError("The selected layers return no tensor.", "Select others with --layer.")
     if storage.stats_only:
         return ChannelStatisticsSink(columns, image)
     return RowSink(columns, storage, image)

@@ -32,7 +32,7 @@ from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.specs.input_spec import names_function
 from hookscope.tensors.seeding import seeded_throughout
 
-_ORDER = "A run that is resumed, or done by several processes, needs the same item in each row"
+_ORDER = "To resume a run, or to share it between processes, each row must always be the same item"
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def find_items(input: Any, every: int, seed: int) -> DatasetItems | None:
         return None
     if len(specs) > 1 or not objects:
         raise InputError(
-            "A Dataset is the only input of a run, or files are.",
-            "torch.utils.data.ConcatDataset makes one Dataset of several.",
+            "A Dataset must be the only input, and not be in a list.",
+            "To combine several, use torch.utils.data.ConcatDataset.",
         )
     with seeded_throughout(seed):
         dataset, run = find_object(objects[0])
@@ -92,8 +92,8 @@ def _items(dataset: Any, name: str, run: Run, every: int) -> DatasetItems:
         kind = type(dataset).__name__
         what = name if name == kind else f"{name}, a {kind},"
         raise InputError(
-            f"{what} is neither files nor a Dataset nor a DataLoader.",
-            "torch.utils.data.TensorDataset(tensor) makes a Dataset of a tensor.",
+            f"{what} is not a file, a Dataset or a DataLoader.",
+            "Wrap a tensor in torch.utils.data.TensorDataset(tensor).",
         )
     collate, batch = None, None
     if isinstance(dataset, DataLoader):
@@ -103,12 +103,12 @@ def _items(dataset: Any, name: str, run: Run, every: int) -> DatasetItems:
         collate = None if loader.collate_fn is default_collate else loader.collate_fn
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise InputError(
-            f"{name} is a stream: its items have no numbers and no count. {_ORDER}.",
-            "Name a Dataset with __getitem__ and __len__.",
+            f"{name} has no indices or no length. {_ORDER}.",
+            "Use a Dataset with __getitem__ and __len__.",
         )
     numbers = range(0, run(lambda: len(dataset)), every)
     if not numbers:
-        raise InputError(f"{name} is empty.", "Name a Dataset that holds something.")
+        raise InputError(f"{name} is empty.", "Use a Dataset with at least one item.")
     return DatasetItems(dataset, name, run, collate, batch, numbers)
 
 
@@ -118,14 +118,14 @@ def _check_order(loader: DataLoader[Any], name: str) -> None:
         return
     if type(loader.batch_sampler) is not BatchSampler:
         raise InputError(
-            f"{name} puts batches together in a way of its own. {_ORDER}.",
-            "Give the DataLoader a batch_size, and no batch_sampler; or name its Dataset.",
+            f"{name} has a batch sampler of its own, or no batch_size. {_ORDER}.",
+            "Make the DataLoader with a batch_size and no batch_sampler, or use its Dataset.",
         )
     if not isinstance(loader.sampler, SequentialSampler):
         raise InputError(
-            f"{name} draws its items by a {type(loader.sampler).__name__}. {_ORDER}.",
-            "Make the DataLoader with shuffle=False and no sampler, or name its Dataset;"
-            " torch.utils.data.Subset takes items out of one.",
+            f"{name} orders its items with a {type(loader.sampler).__name__}. {_ORDER}.",
+            "Make the DataLoader with shuffle=False and no sampler, or use its Dataset. To select"
+            " items, use torch.utils.data.Subset.",
         )
 
 
@@ -192,7 +192,7 @@ class ItemRows(Dataset[Row]):
             if row.value is not None:
                 return row.value
             if not skip_bad:
-                raise InputError(row.entry["skipped"], "--skip-bad goes on without such items.")
+                raise InputError(row.entry["skipped"], "Skip such items with --skip-bad.")
         raise InputError(f"None of the {len(self)} items can be used.", row.entry["skipped"])
 
     def arrange(self, values: Sequence[Any]) -> Any:
@@ -207,8 +207,8 @@ class ItemRows(Dataset[Row]):
         except Exception as error:
             reason = error.message if isinstance(error, HookscopeError) else cause(error)
             raise InputError(
-                f"{len(values)} items of {items.name} do not go together: {reason}",
-                "Bring them to one shape, give --batch 1, or name a DataLoader with a collate_fn.",
+                f"{len(values)} items of {items.name} cannot be collated: {reason}",
+                "Give all items one shape, use --batch 1, or use a DataLoader with a collate_fn.",
             ) from error
         if items.collate and has_label(batch, self._one_argument):
             self.labelled = True

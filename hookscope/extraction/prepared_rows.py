@@ -82,13 +82,15 @@ def _prepare_items(
     request: Request, options: ExtractOptions, items: DatasetItems
 ) -> tuple[Prepared, PreparedRows]:
     if options.decode != DECODINGS[0]:
-        raise RequestError(f"{items.name} decodes its images itself.", "Leave out --decode.")
+        raise RequestError(
+            f"--decode is for image files, and {items.name} is not one.", "Leave out --decode."
+        )
     loaded = find_model(request.model, request.run.seed)
     recipe = cache(partial(_recipe, loaded, request.input))
     rows = ItemRows(items, loaded, recipe, request.run.seed)
     first = rows.first(options.skip_bad)
     if not recipe.cache_info().currsize:
-        reject_image_options(vars(request.input), f"{items.name} gives none")
+        reject_image_options(vars(request.input), f"{items.name} returns none")
     value = rows.arrange([first])
     check_input(loaded, value)
     if rows.labelled:
@@ -112,8 +114,8 @@ def _prepare_model(
     if options.channels_last:
         if prepared.loaded.source == LIVE:
             raise RequestError(
-                "channels_last would change the module that was given.",
-                "Change it yourself first: model.to(memory_format=torch.channels_last)",
+                "channels_last would change the given module in place.",
+                "Convert it first: model.to(memory_format=torch.channels_last)",
             )
         prepared.module.to(memory_format=torch.channels_last)
     return prepared
@@ -166,11 +168,11 @@ def batch_size(value: Any, row_bytes: int, memory: int, rows: int, device: str) 
         size *= 2
     if needed > memory:
         raise RequestError(
-            f"One input's results take {row_bytes:,} bytes, and a run holds {held} times that:"
+            f"The results of one input take {row_bytes:,} bytes, and a run needs {held} times that:"
             f" more than --memory ({memory:,}).",
-            "Choose fewer layers, or raise --memory.",
+            "Select fewer layers, or increase --memory.",
         )
-    log.info("batch: %d, as none is given", size)
+    log.info("batch: %d (default)", size)
     return size
 
 

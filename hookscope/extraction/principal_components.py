@@ -91,11 +91,11 @@ def fit_layers(
         count = reducer.reduction.count
         if len(vectors) <= count:
             raise LayerError(
-                f"--reduce {reducer.reduction.word} has {len(vectors)} observations of {key} to"
-                f" find {count} components in, and needs more than that.",
-                "Ask for fewer components, or give more inputs"
+                f"--reduce {reducer.reduction.word} needs more than {count} observations of {key},"
+                f" and there are {len(vectors)}.",
+                "Use fewer components or more inputs"
                 + (
-                    ", or take the channels of each position for observations: --reduce"
+                    ", or make the channels at each position an observation: --reduce"
                     f" pca:{count}:{reducer.axes.kind}"
                     if reducer.axes.kind and reducer.whole
                     else "."

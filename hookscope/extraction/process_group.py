@@ -87,7 +87,7 @@ def _report_dead_process() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise HookscopeError(
-            "Another process of the run has ended.", "Its own message says why."
+            "Another process of the run has exited.", "See the error message of that process."
         ) from error
 
 

@@ -84,7 +84,7 @@ def make_reducer(
     def error(reason: str) -> LayerError:
         shape_text = "x".join(map(str, shape)) or "one number"
         return LayerError(
-            f"--reduce {reduction.word} does not fit {key}, a row of which is {shape_text}:"
+            f"--reduce {reduction.word} cannot be applied to {key} (shape of a row: {shape_text}):"
             f" {reason}.",
             "Leave the layer out, or choose another reduction.",
         )
@@ -97,16 +97,15 @@ def make_reducer(
     if name == CLS and axes.kind != TOKENS:
         raise error("it has no tokens")
     if name == CLS and axes.prefix == 0:
-        raise error("its tokens are those of the image's parts, and none stands before them")
+        raise error("its tokens are image patches, with no class token before them")
     if over not in (None, ALL) and over != axes.kind:
-        has = f"it has {axes.kind}" if axes.kind else "it has channels alone"
-        raise error(f"{has}, and no {over}")
+        raise error(f"it has {axes.kind or 'channels'}, but no {over}")
     reducer = Reducer(reduction, key, axes)
     if name in (TOPK, PCA):
         row = torch.empty(1, *shape, device="meta")
         most = (reducer.parts(row) if name == TOPK else reducer.vectors(row)).shape[-1]
         if reduction.count > most:
-            raise error(f"there are {most} numbers to take {reduction.count} from")
+            raise error(f"{reduction.count} is more than the {most} values to choose from")
     return reducer
 
 

@@ -186,7 +186,6 @@ def is_dead_worker(error: Exception) -> bool:
 
 def _worker_died(error: Exception) -> HookscopeError:
     return HookscopeError(
-        f"A process that reads inputs has died: {cause(error)}.",
-        "It may have been killed for the memory it took: give fewer --workers, or 0. With --resume"
-        " the run goes on.",
+        f"A worker process that reads inputs has died: {cause(error)}.",
+        "It may have run out of memory: use fewer --workers, or 0. Continue the run with --resume.",
     )

@@ -109,7 +109,7 @@ def probe_shapes(
             last = (few.records[-1].module, few.records[-1].call) if few.records else None
         except Exception as error:
             reason = _first_line(error)
-            log.info("order: it may depend on data (%s), so every pass runs to its end", reason)
+            log.info("order of layers: may depend on data (%s), no early stop", reason)
             with_values = True
         if with_values:
             few, more = (
@@ -138,8 +138,8 @@ def _record_with_values(
     except InputError as error:  # from an exported program
         raise InputError(
             error.message,
-            "A run over a dataset gives it several inputs at once: export the model anew with"
-            " dynamic_shapes, or capture files one by one.",
+            "extract runs several inputs at once: export the model again with dynamic_shapes, or"
+            " capture the files one by one.",
         ) from error
     except HookscopeError:
         raise
@@ -167,20 +167,20 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
         tensor, other = few[record.key], more.get(record.key)
         if other is None or other.ndim != tensor.ndim:
             raise LayerError(
-                f"{record.key} is there or not, depending on how many inputs run at once.",
+                f"Whether {record.key} exists depends on the batch size.",
                 f"Leave it out: --layer '!{record.module}'",
             )
         pairs = enumerate(zip(tensor.shape, other.shape, strict=True))
         changed = [dim for dim, (a, b) in pairs if a != b]
         if len(changed) != 1 or (tensor.shape[changed[0]], other.shape[changed[0]]) != (FEW, MORE):
             raise LayerError(
-                f"{record.key} has no dimension for the inputs: of {FEW} inputs it is of shape"
-                f" {_shape_text(tensor.shape)}, of {MORE} of {_shape_text(other.shape)}.",
-                f"Leave it out with --layer '!{record.module}', or capture files one by one.",
+                f"{record.key} has no batch dimension: its shape is {_shape_text(tensor.shape)} for"
+                f" {FEW} inputs and {_shape_text(other.shape)} for {MORE}.",
+                f"Leave it out with --layer '!{record.module}', or capture the files one by one.",
             )
         [dim] = changed
         if dim:
-            log.info("%s: its inputs lie along dimension %d, moved to the front", record.key, dim)
+            log.info("%s: batch dimension %d moved to the front", record.key, dim)
         shape = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
         yield RecordColumn(record, dim, tuple(shape), tensor.dtype)
 

@@ -235,7 +235,7 @@ def _first_values(count: int, vectors: Tensor) -> Tensor:
 def _check_storable(stored: StoredColumn) -> None:
     if stored.dtype not in SAFETENSORS_DTYPES:
         raise LayerError(
-            f"{stored.key} is of dtype {str(stored.dtype)[6:]}, which shards do not hold.",
+            f"{stored.key} has dtype {str(stored.dtype)[6:]}, which cannot be stored.",
             "Leave the layer out.",
         )
 

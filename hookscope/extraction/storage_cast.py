@@ -40,8 +40,8 @@ class StorageCast:
     def warning(self, key: str) -> str:
         """The message about the values that were lost."""
         if self.dtype == INT8:
-            lost = f"{int(self.lost)} values are not finite or beyond float32's range"
-            return f"{key}: {lost}, which int8 does not hold"
+            lost = f"{int(self.lost)} values are not finite or outside the range of float32"
+            return f"{key}: {lost}, and int8 cannot represent them"
         return f"{key}: {int(self.lost)} values are too large for {self.dtype} and became infinite"
 
 

@@ -33,7 +33,7 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
     scratch = None
     try:
         if target.is_symlink():  # realpath does not resolve a loop of links
-            raise OSError(errno.ELOOP, "it is a link that leads back to itself")
+            raise OSError(errno.ELOOP, "the symbolic link points back to itself")
         scratch = _scratch_beside(target)
         yield scratch
         os.chmod(scratch, 0o666 & ~_umask())  # safetensors leaves 0600 whatever the umask
@@ -63,7 +63,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> int:
     Raises:
         StoreError: the file cannot be written. An earlier file is not changed.
     """
-    with replacement_file(path, "Choose another place.") as scratch:
+    with replacement_file(path, "Choose another path.") as scratch:
         return scratch.write_bytes(content)
 
 

@@ -26,7 +26,7 @@ from hookscope.files.pickle_scan import (
 )
 
 EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
-UNKNOWN = "a file of no kind that hookscope knows"
+UNKNOWN = "a file of unknown type"
 TRUNCATED_ZIP = "a damaged or cut-off zip archive"
 LARGE_ARCHIVE = "an archive that unpacks to more than 1 GB beyond its own size"
 CROWDED_ARCHIVE = "an archive whose list of records is longer than 32 MiB"
@@ -47,11 +47,13 @@ MODEL_FORMS = (
     "NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file."
 )
 WRITE_AGAIN = "Write or download it again."
-_USE_WEIGHTS = "Name its model and give the file as weights: hookscope capture MODEL --weights {0}"
-_USE_PATH = "Give it as the model, by its path: {0}"
-_USE_INPUT = "Give it as the input: hookscope capture MODEL --input {0}"
-_USE_SOURCE = "This version does not open such files; give the Python source: FILE.py:NAME."
-_USE_UNCOMPILED = "It holds machine code and no layers; give the model that it was compiled from."
+_USE_WEIGHTS = "Use it as the weights of a model: hookscope capture MODEL --weights {0}"
+_USE_PATH = "Use its path as the model: {0}"
+_USE_INPUT = "Use it as the input: hookscope capture MODEL --input {0}"
+_USE_SOURCE = "hookscope cannot open such files. Give the Python source: FILE.py:NAME."
+_USE_UNCOMPILED = (
+    "It contains machine code and no layers. Give the model that it was compiled from."
+)
 _WOULD_RUN_CODE = (
     "Opening it would run code. Save model.state_dict() instead, script or export the model, or"
     " give its source: FILE.py:NAME."
@@ -59,8 +61,8 @@ _WOULD_RUN_CODE = (
 STORE_UNCOMPRESSED = (
     "Save it without compression, as torch.save and numpy.savez do, or in several files."
 )
-_SAVE_TENSORS = "Save tensors alone, and few: numbers one by one take an instruction each."
-_READS_IMAGES = "Images are read as PNG, JPEG, WebP, GIF, BMP, TIFF and what else pillow knows."
+_SAVE_TENSORS = "Save tensors instead of single numbers, and fewer of them."
+_READS_IMAGES = "Supported formats: PNG, JPEG, WebP, GIF, BMP, TIFF and others that pillow reads."
 
 _HEAD = 256
 _UNPACKED = 1 << 30  # bytes that an archive may unpack to beyond its own size

@@ -103,8 +103,8 @@ def _find_in_folder(folder: str) -> str:
         matches = [name for name in names if any(fnmatchcase(name, p) for p in patterns)]
         if len(matches) > 1:
             raise RequestError(
-                f"{folder!r} is a folder with {len(matches)} files of weights and no index that"
-                f" puts them together: {', '.join(matches[:3])}"
+                f"The folder {folder!r} contains {len(matches)} weights files and no index:"
+                f" {', '.join(matches[:3])}"
                 f"{' ...' if len(matches) > 3 else ''}.",
                 f"Name one of them: --weights {os.path.join(folder, matches[0])}",
             )
@@ -112,12 +112,12 @@ def _find_in_folder(folder: str) -> str:
             return os.path.join(folder, matches[0])
     if any(name.endswith(".distcp") for name in names):
         raise RequestError(
-            f"{folder!r} is a folder that torch.distributed.checkpoint wrote.",
-            f"Make one file of it: {_JOIN_COMMAND.format(folder)}",
+            f"The folder {folder!r} was written by torch.distributed.checkpoint.",
+            f"Convert it to one file: {_JOIN_COMMAND.format(folder)}",
         )
     raise RequestError(
-        f"{folder!r} is a folder, and no weights are in it.",
-        "Name a file of weights, or a folder with a .safetensors file or an index of several.",
+        f"The folder {folder!r} contains no weights.",
+        "Give a weights file, or a folder with a .safetensors file or an index.",
     )
 
 
@@ -127,18 +127,18 @@ def _read_index(index: str) -> WeightFiles:
     for tensor, file in _weight_map(index).items():
         if _leaves_folder(file):
             raise WeightsFileError(
-                f"The index {index!r} names {file!r}, which is not in its folder.",
-                "An index names files beside it; this one is damaged, or meant to do harm.",
+                f"The index {index!r} lists {file!r}, which is outside its folder.",
+                "An index lists files in its own folder. This one is damaged or malicious.",
             )
         names.setdefault(file, []).append(tensor)
     folder = os.path.dirname(index)
     holders = {os.path.join(folder, file): tuple(names[file]) for file in sorted(names)}
     missing = [path for path in holders if not os.path.isfile(path)]
     if missing:
-        count = f"{len(missing)} of {len(holders)} files that {index!r} names"
         raise WeightsFileError(
-            f"{count} {'is' if len(missing) == 1 else 'are'} not there, first {missing[0]!r}.",
-            "Download it too, into the folder of the index.",
+            f"{len(missing)} of the {len(holders)} files listed in {index!r} are missing, such as"
+            f" {missing[0]!r}.",
+            "Download the missing files to the folder of the index.",
         )
     return WeightFiles(index, holders)
 
@@ -158,8 +158,8 @@ def _weight_map(index: str) -> dict[str, str]:
     valid = isinstance(files, dict) and all(isinstance(file, str) for file in files.values())
     if not files or not valid:
         raise WeightsFileError(
-            f"{index!r} is no index of weights: it has no weight_map that names a file for each"
-            " tensor.",
+            f"{index!r} is not a valid index of weights: it has no weight_map that lists the file"
+            " of each tensor.",
             WRITE_AGAIN,
         )
     return dict(files)

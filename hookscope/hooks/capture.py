@@ -1,4 +1,4 @@
-"""A recording with its tensors: what the verbs return, and what goes to a file and back."""
+"""A recording with its tensors: the result of capture, grads, step and cam, and its file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Capture(Recording, Mapping[str, Tensor]):
 
     Attributes:
         records: one ``Record`` for each key, in the same order.
-        absent: what was asked for and does not exist.
+        absent: requested tensors that do not exist, each with the reason.
         coverage: which modules ran.
-        metadata: where all this came from: model, weights, inputs, seed, versions.
+        metadata: where the tensors came from: model, weights, inputs, seed, versions.
         output: what the model returned; None for a capture read from a file.
 
     Example:
@@ -50,7 +50,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._records)
 
-    __eq__ = object.__eq__  # a mapping's own would compare tensors, which have no one answer
+    __eq__ = object.__eq__  # Mapping's would compare tensors, elementwise
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -75,14 +75,14 @@ class Capture(Recording, Mapping[str, Tensor]):
         held: bool = True,
         summary: partial[Stats] | None = None,
     ) -> Record:
-        """Keep ``tensor`` itself (no copy is made) under the key that its origin gives it.
+        """Store ``tensor`` itself, not a copy, under the key of its module, call and name.
 
-        With ``held=False`` only its record is kept, with its statistics as they are now, or with
-        those that ``summary`` returns.
+        With ``held=False`` only its record is stored, with the current statistics, or with those
+        that ``summary`` returns.
         """
         key = first = key_of(module, call, what)
         again = 2
-        while key in self._records:  # the dict keys 1 and "1", say, give one name
+        while key in self._records:  # as for the dict keys 1 and "1"
             key, again = f"{first}~{again}", again + 1
         if summary is None:
             summary = partial(summarize, tensor)
@@ -110,14 +110,15 @@ class Capture(Recording, Mapping[str, Tensor]):
         """Write everything but ``output`` to a safetensors file; return its size in bytes.
 
         Args:
-            path: its ending tells the format: ``.safetensors``, which is taken too where there is
-                none; or ``.npy`` (of one tensor) or ``.npz``, which hold the tensors alone. There
-                dtypes that numpy lacks are widened: bfloat16 and the float8s become float32,
-                complex32 complex64.
+            path: its suffix selects the format: ``.safetensors``, also if there is no suffix, or
+                ``.npy`` (for one tensor) or ``.npz``, which have no metadata. Dtypes that numpy
+                does not have are widened in these: bfloat16 and float8 to float32, complex32 to
+                complex64.
 
         Raises:
-            RequestError: the ending is another one, or the tensor of a ``.npy`` file not just one.
-            StoreError: the file cannot be written. An earlier one is then as it was.
+            RequestError: the suffix is another one, or there are several tensors for a ``.npy``
+                file.
+            StoreError: the file cannot be written. An earlier file is not changed.
         """
         ending = recording_ending(Path(path))
         if ending != SUFFIX:
@@ -129,7 +130,7 @@ class Capture(Recording, Mapping[str, Tensor]):
         """Read a capture from the file that ``save`` wrote.
 
         Raises:
-            ResultsFileError: the file is missing, damaged, or not hookscope's.
+            ResultsFileError: the file is missing, damaged, or was not written by hookscope.
         """
         tensors, info = store.read_tensors(path)
         capture = cls()

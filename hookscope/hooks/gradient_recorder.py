@@ -1,10 +1,10 @@
 """Gradients at the inputs and outputs of calls, and at parameters.
 
-They come from hooks on tensors and on nodes of autograd's graph, since module backward hooks crash
-most models that work in place. The model sees its own tensors and builds its own graph, so its
-output and every sum of gradients are those of a run without hooks, bit for bit. At an output, what
-arrives is the gradient of the loss with respect to the value as returned. At an input, it is the
-share that flows back through this module alone: see ``gradient_shares``.
+They come from hooks on tensors and on nodes of autograd's graph, because module backward hooks fail
+in most models with in-place operations. The model gets its own tensors and builds its own graph, so
+its output and every sum of gradients are bit-identical to those of a run without hooks. The
+gradient at an output is that of the loss with respect to the value as returned. The gradient at an
+input is the share that flows back through this module alone: see ``gradient_shares``.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from hookscope.tensors.input_clones import (
 )
 from hookscope.tensors.nested import TensorPath, distinct_tensors, map_tensors, walk
 
-USED_WITHIN = "the model returns this tensor and uses it within too, which cannot be told apart"
-OFFLOADED = "offloaded: it holds no values but while its module runs"
+USED_WITHIN = "the model both returns and uses this tensor: its gradient cannot be split"
+OFFLOADED = "offloaded: it has values only while its module runs"
 
 
 @dataclass
 class CallGradients:
-    """What is known of the gradients of a call that is under way.
+    """The state of the gradients of an open call.
 
     Attributes:
-        clones: those given to the module in place of its inputs.
+        clones: passed to the module in place of its inputs.
         first_node: number of the first node that the call may create in the graph.
         inputs: the module's own inputs, whose gradients are shares.
-        entered: whether the call has begun for the shares, and not ended.
+        entered: whether ``GradientShares`` counts the call as open.
     """
 
     clones: list[InputClone] = field(default_factory=list)
@@ -58,7 +58,7 @@ class CallGradients:
 
 @dataclass
 class WatchedInput:
-    """A tensor that a call was given, and the call's share of its gradient."""
+    """An input of a call, and the call's share of its gradient."""
 
     tensor: Tensor
     version: int
@@ -68,7 +68,7 @@ class WatchedInput:
 
     @property
     def changed(self) -> bool:
-        """Whether it was changed in place since."""
+        """Whether it was changed in place after the call began."""
         return self.tensor._version != self.version
 
 
@@ -78,7 +78,7 @@ class GradientRecorder:
     Args:
         hooks: registers the hooks on tensors and nodes.
         sink: receives the gradients.
-        clones: hand clones on and watch them, instead of the model's own tensors.
+        clones: pass clones to the model and watch these, instead of the model's own tensors.
 
     Attributes:
         watcher: waits for the gradients.
@@ -96,7 +96,7 @@ class GradientRecorder:
     def watch_parameter(
         self, layer: Layer, name: str, parameter: Tensor, others: Iterable[tuple[Layer, str]] = ()
     ) -> None:
-        """Watch a parameter of a layer, which ``others`` hold too."""
+        """Watch a parameter of a layer, which ``others`` share."""
         key = RecordKey(layer, 1, f"{name}.grad", PARAM_GRAD)
         if not parameter.requires_grad or parameter.is_meta:
             self._sink.mark_absent(key, OFFLOADED if parameter.is_meta else "frozen")
@@ -115,7 +115,7 @@ class GradientRecorder:
             call.args, call.kwargs = map_tensors(arguments, partial(self._watch_input, call, state))
 
     def close_inputs(self, call: ModuleCall, state: CallGradients) -> None:
-        """Let no later use of a call's inputs count as its share."""
+        """End the call's shares of its inputs: later uses do not count."""
         returned = list(distinct_tensors(call.output).values())
         same = {id(tensor) for tensor in returned}
         views = {storage_id(tensor) for tensor in returned if tensor._is_view()}
@@ -151,7 +151,7 @@ class GradientRecorder:
             self._shares.abandon()
 
     def write_back_clones(self, call: ModuleCall, state: CallGradients) -> None:
-        """Let what the module changed in its clones of inputs reach the caller's tensors."""
+        """Copy in-place changes of the clones of inputs to the caller's tensors."""
         shared = shared_storages([clone.original for clone in state.clones])
         for clone in state.clones:
             changed_shared = clone.changed and storage_id(clone.original) in shared
@@ -161,11 +161,11 @@ class GradientRecorder:
     def _watch_input(
         self, call: ModuleCall, state: CallGradients, path: TensorPath, tensor: Tensor
     ) -> Tensor:
-        """Watch a module's share of the gradient at an input; returns what it is given."""
+        """Watch a module's share of the gradient at an input; return the input to pass to it."""
         layer = call.layer
         key = RecordKey(layer, call.number, f"{what_of(INPUT, path)}.grad", INPUT_GRAD)
         if layer.name == ROOT and _can_carry_gradient(tensor) and not tensor.requires_grad:
-            own = tensor.detach()  # the caller's tensor stays as it is
+            own = tensor.detach()  # the caller's tensor must not change
             leaf = (own.clone() if own.is_inference() else own).requires_grad_()
             state.clones.append(InputClone.of(tensor, clone_preserving_strides(leaf)))
             tensor = state.clones[-1].clone
@@ -182,10 +182,7 @@ class GradientRecorder:
         return tensor
 
     def _watch_output(self, call: ModuleCall, path: TensorPath, tensor: Tensor) -> Tensor:
-        """Watch the gradient at an output, as it comes from what uses it from here on.
-
-        Returns what is handed on.
-        """
+        """Watch the gradient at an output, from its uses after the call; return the output."""
         what = f"{what_of(OUTPUT, path)}.grad"
         key = RecordKey(call.layer, call.number, what, OUTPUT_GRAD)
         if not self.watcher.can_watch(key, tensor):
@@ -201,10 +198,10 @@ class GradientRecorder:
         return tensor
 
     def _mark_repeats(self, call: ModuleCall, kind: str, value: Any) -> None:
-        """Note the further places of a tensor that is in ``value`` more than once.
+        """Note the repeats of a tensor that is in ``value`` more than once.
 
-        Self-attention is called with one tensor as query, key and value, and computes otherwise
-        when they are not the same: so one tensor is in all three places, with one gradient.
+        Self-attention is called with one tensor as query, key and value, and takes another path
+        if they are not the same tensor. So they stay one tensor, with one gradient.
         """
         first: dict[int, str] = {}
         for path, tensor in walk(value, whole=True):

@@ -1,13 +1,13 @@
 """A module's share of the gradient at its input: what flows back through this module alone.
 
-The share is the sum of what comes out of the graph's nodes that use the tensor within one call of
+The share is the sum of the gradients from the graph's nodes that use the tensor within one call of
 the module. Only hooks on these nodes are needed: the model sees its own tensors, and autograd adds
 up the same gradients in the same order as without a recording.
 
 Autograd numbers the nodes that a thread creates. A node belongs to a call if its number was
 assigned during the call. The nodes are found from what the outermost call returns. Where the
-numbers show that nodes are missing, something else holds them (a loss that a module stores on
-itself, say), and the search starts from every tensor that is alive.
+numbers show that nodes are missing, something else refers to them (such as a loss that a module
+stores on itself), and the search starts from every tensor that is alive.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class GradientShare:
     """The part of the gradient at a tensor that belongs to one call of a module.
 
     Attributes:
-        report: receives the sum once all parts of a backward pass are there.
+        report: receives the sum when all parts of a backward pass have arrived.
         first: number of the first node that belongs to it.
-        last: number of the first node that does not any more.
-        give_up: called where the parts cannot be told apart.
+        last: number of the first node after these.
+        give_up: called if the parts cannot be separated.
     """
 
     report: Report
@@ -55,11 +55,11 @@ class GradientShare:
     _pass: int = -1
 
     def is_whole(self, uses: list[TensorUse]) -> bool:
-        """Whether all of the tensor's uses belong to it, those to come included."""
+        """Whether all uses of the tensor belong to it, including later ones."""
         return self.last == math.inf and all(use.number >= self.first for use in uses)
 
     def resolve(self, uses: list[TensorUse]) -> list[TensorUse]:
-        """Return those of the tensor's ``uses`` that it adds up; none if it is the total."""
+        """Return the ``uses`` of the tensor to add up; none if it is the total."""
         self._whole = self.is_whole(uses)
         mine = [use for use in uses if not self._whole and self.first <= use.number < self.last]
         self._uses = len(mine)
@@ -99,16 +99,16 @@ class TensorUse:
 
 @dataclass
 class _Thread(threading.local):
-    """What one thread has under way."""
+    """The open calls of one thread."""
 
     depth: int = 0
     start: int = 0
-    own: int = 0  # nodes that this file created, which lead nowhere
+    own: int = 0  # nodes that this file created, which nothing uses
     shares: list[tuple[Edge, GradientShare]] = field(default_factory=list)
 
 
 class GradientShares:
-    """Collects the shares of a recording. One outermost call after the other is searched.
+    """Collects the shares of a recording, one outermost call after the other.
 
     Args:
         hooks: registers the hooks on nodes.
@@ -127,7 +127,7 @@ class GradientShares:
         return next_node_number()
 
     def abandon(self) -> None:
-        """A call is under way no more, which an interrupt has ended."""
+        """An interrupt has ended a call."""
         self._here.depth -= 1
         if self._here.depth == 0:
             self._here.shares.clear()
@@ -148,11 +148,11 @@ class GradientShares:
         self._here.shares.append((edge, share))
 
     def leave(self, output: Any, given: Iterable[Tensor]) -> Any:
-        """A call that was given the tensors ``given`` ends.
+        """A call with the inputs ``given`` ends.
 
         Returns:
-            What it hands on: ``output``, but for a tensor that leaves the outermost call and is
-            used within it too. The caller gets a clone of that, so that the two can be told apart.
+            ``output``. A tensor that the outermost call both returns and uses is replaced by a
+            clone, so that the gradients of the two can be separated.
         """
         here = self._here
         here.depth -= 1
@@ -216,7 +216,7 @@ def _any_use(tensor: Tensor) -> Node:
 
 
 class _Search:
-    """Finds the uses of tensors among the nodes that bear at least the number ``start``."""
+    """Finds the uses of tensors among the nodes from the number ``start`` on."""
 
     def __init__(self, edges: Iterable[Edge], start: int) -> None:
         self.uses: dict[Edge, list[TensorUse]] = {edge: [] for edge in edges}
@@ -252,8 +252,8 @@ class _Search:
 
 
 def _living() -> Iterator[Tensor]:
-    """Every tensor that Python knows and autograd follows."""
-    kinds: dict[type, bool] = {}  # to ask each class once is several times faster
+    """Every Python tensor that requires grad."""
+    kinds: dict[type, bool] = {}  # checking each class once is several times faster
     for thing in gc.get_objects():
         kind = type(thing)
         if kind not in kinds:

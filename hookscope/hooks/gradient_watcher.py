@@ -1,4 +1,4 @@
-"""Gradients as they arrive at tensors and parameters: which are awaited, and where they are put."""
+"""Gradients that arrive at tensors and parameters, and those that have not arrived."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hookscope.tensors.nested import (
 )
 from hookscope.tensors.tensor_stats import euclidean_norm
 
-VIEW_CHANGED = "a view that was changed in place: its gradient went on as that of another tensor"
-TWICE = "the gradient of a pass that came after one with create_graph=True"
+VIEW_CHANGED = "a view that was changed in place: its gradient arrives at another tensor"
+TWICE = "the gradient of a backward pass after one with create_graph=True"
 
 OnGradient = Callable[[Tensor | None], None]
 
@@ -36,8 +36,8 @@ class GradientWatcher:
     Attributes:
         waiting: the keys of the gradients that have not arrived.
         views: those of gradients at tensors that share their memory with another one.
-        open_calls: how many calls of the model are under way. A gradient that arrives meanwhile is
-            one that the model computes for itself, and is ignored.
+        open_calls: number of open calls of the model. A gradient that arrives during a call is
+            computed by the model itself and is ignored.
     """
 
     def __init__(self, hooks: HookSet, sink: TensorSink) -> None:
@@ -73,14 +73,14 @@ class GradientWatcher:
     def expect(self, key: RecordKey, tensor: Tensor, *, has_view: bool = False) -> OnGradient:
         """Return a function that records the gradient of ``tensor``, as it is now, under ``key``.
 
-        With ``has_view`` a part of it arrives through a view that others know.
+        With ``has_view`` a part of it arrives through a view that is used elsewhere.
         """
         self.waiting[key] = None
         if not has_view and not tensor._is_view():
             return partial(self._on_arrival, key)
         self.views.add(key)
-        # After a change in place, the tensor continues as the one that it is a view of: then what
-        # arrives here comes from its uses before the change alone.
+        # After a change in place, autograd continues with the base of the view. The gradient that
+        # arrives here is then only that of the uses before the change.
         alias = tensor.detach()
         return partial(self._on_arrival_at_view, key, alias, alias._version)
 
@@ -98,7 +98,7 @@ class GradientWatcher:
         functions.insert(0, function)
 
     def give_up(self, key: RecordKey, reason: str) -> None:
-        """Wait no longer for a gradient."""
+        """Stop waiting for a gradient."""
         if key in self.waiting:
             del self.waiting[key]
             self._sink.mark_absent(key, reason)

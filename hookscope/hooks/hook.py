@@ -1,4 +1,4 @@
-"""A function as a hook: called for the threads of a recording alone, and left out of copies."""
+"""A function as a hook: called only for the threads of a recording, and left out of copies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hookscope.tensors.threads import RecordingThreads
 class Hook:
     """A function that is called as a hook, for the calls that belong to a recording.
 
-    For a call by another thread it returns None, which changes nothing. It takes whatever comes:
-    PyTorch reads from a second dict whether a hook wants keyword arguments, and in a call that is
-    under way as the hook is taken off it may find the hook and not that entry.
+    For a call by another thread it returns None, which changes nothing. It accepts any arguments:
+    PyTorch reads from a second dict whether a hook takes keyword arguments, and a call that is
+    running while the hook is removed may find the hook without that entry.
     """
 
     __slots__ = ("_elsewhere", "_function", "_module", "_threads")
@@ -48,12 +48,12 @@ class Hook:
 def leave_out_of_copies(hooks: HookDict, *options: HookDict) -> None:
     """Leave our entries out of copies and pickles of a module's dict of hooks, and of others.
 
-    ``options`` are the dicts that say of each hook how it is called. ``copy`` and ``pickle`` ask an
-    object itself for its ``__reduce__`` before its class.
+    ``options`` are the dicts with the settings of each hook. ``copy`` and ``pickle`` look for
+    ``__reduce__`` on the object before its class.
     """
     if "__reduce__" not in vars(hooks):  # another recording may have put it there
         for members in (hooks, *options):
-            # Weak, or each dict would hold itself.
+            # Weak, or each dict would refer to itself.
             reduced = partial(_without_ours, weakref.ref(members), weakref.ref(hooks))
             members.__reduce__ = reduced  # type: ignore[method-assign]
 
@@ -74,7 +74,7 @@ def _without_ours(
 
 
 def keep_in_copies(hooks: HookDict, *options: HookDict) -> None:
-    """Let the dicts be copied as a whole again, once none of our hooks is left."""
+    """Restore the normal copying of the dicts once none of our hooks is left."""
     if not any(isinstance(hook, Hook) for hook in hooks.values()):
         for members in (hooks, *options):
             vars(members).pop("__reduce__", None)
@@ -97,5 +97,5 @@ def as_hook(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def hook_depth() -> int:
-    """Return how many calls of ``as_hook`` are under way on this thread, one within the other."""
+    """Return the number of nested calls of ``as_hook`` on this thread."""
     return _depth.hooks

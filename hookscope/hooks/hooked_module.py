@@ -1,4 +1,4 @@
-"""The hooks of one module, and the subscribers that are told of its calls."""
+"""The hooks of one module, which pass its calls to subscribers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HookedModule:
         registry.hooks.after(layer.module, self._after, always=True)
 
     def add(self, subscriber: CallSubscriber, *, first: bool) -> None:
-        """Tell ``subscriber`` of the calls too."""
+        """Pass the calls to ``subscriber`` too."""
         if subscriber in self._subscribers:
             return
         if first:
@@ -43,14 +43,14 @@ class HookedModule:
         self._subscribers = (*self._subscribers, subscriber)
 
     def remove(self, subscriber: CallSubscriber) -> None:
-        """Tell ``subscriber`` of no more calls."""
+        """Pass no more calls to ``subscriber``."""
         self._subscribers = tuple(x for x in self._subscribers if x is not subscriber)
         self._first = tuple(x for x in self._first if x is not subscriber)
 
     def _add_first_hook(self) -> None:
-        """Let a call begin before the model's own hooks, each of which may raise or call it again.
+        """Begin a call before the model's own hooks, which may raise or call the module again.
 
-        PyTorch calls ``_after`` if such a hook raises; it has to find the call.
+        PyTorch calls ``_after`` even if such a hook raises, and it must find the call.
         """
         if not self._has_first_hook:
             self._has_first_hook = True
@@ -74,14 +74,14 @@ class HookedModule:
             if subscriber not in self._first:
                 call.states[subscriber] = subscriber.before_call(call)
         new_args, new_kwargs = call.args, call.kwargs
-        call.args = ()  # not to be held while the module runs
+        call.args = ()  # would keep the tensors alive while the module runs
         return None if new_args is args and new_kwargs is kwargs else (new_args, new_kwargs)
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
         call = self._registry.find(self.layer.module, kwargs)
-        if call is None:  # it began before the hooks were there
+        if call is None:  # it began before the hooks were registered
             return None
         # PyTorch calls this hook for a failed call too.
         call.failed = sys.exc_info()[1] is not call.handled
@@ -95,7 +95,7 @@ class HookedModule:
                     continue
                 try:
                     subscriber.after_call(call, call.states[subscriber])
-                except Exception as error:  # for those that come later the call has failed
+                except Exception as error:  # for later subscribers the call has failed
                     failure = failure or error
                     call.failed, call.output = True, None
                 del call.states[subscriber]
@@ -105,5 +105,5 @@ class HookedModule:
             try:
                 raise failure
             finally:
-                del failure  # it leads to this frame, which would hold the tensors
+                del failure  # it refers to this frame, which refers to the tensors
         return None if call.output is output else call.output

@@ -1,7 +1,7 @@
-"""Interventions in a run: edits and user hooks, bound to layers, and put in force.
+"""Interventions in a run: edits and user hooks, bound to layers, and applied.
 
-They act before the recorder, forward and backward: what is recorded is what the model goes on with.
-Where a layer has both, its edits come first.
+They act before the recorder, forward and backward: the recorded value is the one that the model
+continues with. If a layer has both, its edits come first.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class BoundInterventions:
         return bool(self.values or self.gradients or self.hooks)
 
     @property
-    def hands_on_clones(self) -> bool:
-        """Whether the model is given clones, which it may notice, to intervene in its gradients."""
+    def passes_clones(self) -> bool:
+        """Whether the model gets clones, which may affect it, for an intervention in gradients."""
         return bool(self.gradients or self.hooks_of(GRADIENT_HOOKS))
 
     def hooks_of(self, kinds: tuple[str, ...]) -> list[UserHook]:
@@ -63,8 +63,8 @@ def forward_interventions(
         plan: the interventions.
         model: the model that runs.
         seed: of the run.
-        recorder: stores what hooks emit; None where the run only checks another one.
-        keep: let the recorder also store edited values as they were before.
+        recorder: stores what hooks emit; None if the run only verifies another one.
+        keep: also store edited values as they were before the edit.
     """
     calls = CallRegistry(model) if recorder is None else recorder.calls
     hooks = plan.hooks_of(VALUE_HOOKS)
@@ -81,7 +81,7 @@ def backward_interventions(
 ) -> Iterator[Editor]:
     """Intervene in the backward pass; enter it after the recorder.
 
-    What is attached last is nearest to the loss: that is why the edits come after the hooks.
+    What is attached last is nearest to the loss, so the edits come after the hooks.
     """
     hooks = plan.hooks_of(GRADIENT_HOOKS)
     with (

@@ -1,4 +1,4 @@
-"""Which of the chosen layers ran, and the likely cause where one never did.
+"""Which of the chosen layers ran, and the likely reason if one never ran.
 
 A hook on a module that is never called records nothing, without an error. The causes are inferred
 from the model's structure, so they are likely and not certain.
@@ -13,10 +13,10 @@ from torch import nn
 from hookscope.hooks.layers import Layer, submodule
 from hookscope.results.records import Coverage, ExecutedModule, UnexecutedModule
 
-# By name, as a module from a scripted file bears the name of its class and is of another.
+# By name: a module from a scripted file is of another class of the same name.
 CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
-OTHER_THREADS = "only threads called it that the recording does not belong to"
-UNEXPLAINED = "a branch not taken"  # begins the cause that is given where no other fits
+OTHER_THREADS = "called only by threads that are not part of the recording"
+UNEXPLAINED = "a branch not taken"  # begins the reason if no other applies
 
 
 def summarize_coverage(
@@ -31,7 +31,7 @@ def summarize_coverage(
         model: the model that the layers belong to.
         layers: the chosen layers.
         calls: how often each module ran, in order of first call.
-        elsewhere: modules that threads called to which the recording does not belong.
+        elsewhere: modules that were called by threads that are not part of the recording.
     """
     order = {module: i for i, module in enumerate(calls)}
     ran = sorted((x for x in layers if calls.get(x.module)), key=lambda x: order[x.module])
@@ -54,21 +54,21 @@ def _likely_cause(
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
     if _is_a(module, *CONTAINERS):
-        return "a container: it is never called, its parent runs what is in it"
+        return "a container: its parent calls its children, never the container itself"
     parent = submodule(model, parent_name)
     if _is_a(parent, "MultiheadAttention"):
-        return "attention hands its weights to a fused kernel instead of calling it"
+        return "attention passes its weights to a fused kernel instead of calling it"
     above = [name for name in _ancestors(layer.name) if name in unused]
     if above and not _is_a(submodule(model, above[0]), *CONTAINERS):
         return f"it belongs to {above[0]}, which never ran"
     if _is_a(module, "Sequential") and not list(module.children()):
-        return "a container that holds nothing"
+        return "an empty container"
     if _is_a(module, "Sequential") and any(map(calls.get, module.children())):
-        return "a container: its parent runs what is in it one by one"
+        return "a container: its parent calls its children one by one"
     if _is_a(parent, "TransformerEncoderLayer") and not model.training:
-        return "the encoder layer took its fused fast path"
+        return "the encoder layer used its fused fast path"
     if type(module).forward is nn.Module.forward:
-        return "it has no forward: it holds others, or tracing left out what it does"
+        return "it has no forward: it only contains other modules, or tracing removed its code"
     mode = "train" if model.training else "eval"
     return (
         f"{UNEXPLAINED} in {mode} mode, or its parent calls .forward() or uses its weights directly"

@@ -67,7 +67,7 @@ def layers_of(model: nn.Module) -> list[Layer]:
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module but the wrappers, under every name of it."""
     shown = {"": ""}
-    hidden = ""  # the name of what a wrapper holds, which comes right behind it
+    hidden = ""  # the name of the module in a wrapper, which follows directly
     for name, module in model.named_modules(remove_duplicate=False):
         parent, _, last = name.rpartition(".")
         if name:
@@ -80,7 +80,7 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def submodule(model: nn.Module, name: str) -> nn.Module | None:
-    """Return the module that ``layers_of`` calls ``name``; None if there is none such."""
+    """Return the module that ``layers_of`` calls ``name``; None if there is none."""
     module = unwrapped(model)
     for part in name.split(".") if name not in ("", ROOT) else ():
         child = module._modules.get(part)
@@ -96,8 +96,8 @@ def check_not_lazy(model: nn.Module) -> None:
     for layer in layers_of(model) if lazy else ():
         if layer.module is lazy[0]:
             raise RequestError(
-                f"{layer.name} ({layer.type}) has no shape yet: it is lazy.",
-                "Run the model once before you hand it over.",
+                f"{layer.name} ({layer.type}) is lazy and has no shape yet.",
+                "Run the model once on an input before you pass it.",
             )
 
 
@@ -107,9 +107,9 @@ def _is_lazy(module: nn.Module) -> bool:
 
 
 def module_running(model: nn.Module, traceback: TracebackType | None) -> str:
-    """Name the innermost module of ``model`` whose method stands in ``traceback``.
+    """Return the name of the innermost module of ``model`` with a method in ``traceback``.
 
-    The traceback knows without any hook which module was running when an exception was raised.
+    So the module that was running when an exception was raised is known without any hook.
     """
     names = {id(layer.module): layer.name for layer in layers_of(model)}
     name = ROOT
@@ -131,17 +131,17 @@ def tensors_in_traceback(module: nn.Module, traceback: TracebackType | None) -> 
     return tensors
 
 
-def describe_model(model: nn.Module, word: str) -> ModuleTree:
-    """Return the module tree of ``model``, which the user called ``word``.
+def describe_model(model: nn.Module, spec: str) -> ModuleTree:
+    """Return the module tree of ``model``, which the user named by ``spec``.
 
-    Costs no copy of any parameter and works on the meta device.
+    No parameter is copied, and the model may be on the meta device.
 
     Example:
         >>> describe_model(nn.Sequential(nn.Linear(4, 2)), "tiny").total.parameters
         10
     """
     nodes = tuple(_describe_one(layer) for layer in layers_of(model))
-    return ModuleTree(word, nodes, nodes[0])
+    return ModuleTree(spec, nodes, nodes[0])
 
 
 def _describe_one(layer: Layer) -> ModuleNode:

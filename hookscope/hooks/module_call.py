@@ -12,15 +12,15 @@ from hookscope.hooks.layers import Layer
 
 @dataclass(eq=False, slots=True)
 class ModuleCall:
-    """One call of a module that is under way.
+    """One open call of a module.
 
     Attributes:
         layer: the layer that is called.
         module: what runs: the layer's module, or a replica of it.
         number: counts the calls of the module from 1, in the order in which they begin. 0 for a
-            call that does not count: one that is recomputed, or made during a pause.
-        recomputed: whether the module runs again for a backward pass, as activation checkpointing
-            does it.
+            call that does not count, because it is recomputed or made during a pause.
+        recomputed: whether the module runs again for a backward pass, as with activation
+            checkpointing.
         args: positional arguments. ``before_call`` may replace them.
         kwargs: keyword arguments. ``before_call`` may replace them.
         output: what the module returned; None if the call failed. ``after_call`` may replace it.
@@ -44,7 +44,7 @@ class ModuleCall:
 
 
 class CallSubscriber:
-    """Base class of what is told of each call of some modules; see ``CallRegistry``."""
+    """Base class of subscribers to the calls of modules; see ``CallRegistry``."""
 
     def before_call(self, call: ModuleCall) -> Any:
         """Act before the module runs; the result is passed to the method that ends the call."""

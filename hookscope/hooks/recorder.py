@@ -1,7 +1,7 @@
-"""Recording: hooks on chosen layers that store what goes through them, values and gradients.
+"""Recording: hooks on chosen layers that store their inputs, outputs and gradients.
 
-What is recorded is the value at that moment. Outputs are cloned as the module returns them and
-inputs before it runs, so no later in-place change can show. For gradients see
+Outputs are cloned when the module returns them and inputs before it runs, so later in-place changes
+do not affect the recorded values. For gradients see
 ``gradient_recorder``.
 """
 
@@ -45,7 +45,7 @@ UNFINISHED = "the run ended before it"
 
 @dataclass
 class OpenCall:
-    """A recorded call that is under way."""
+    """A recorded call that has not ended."""
 
     gradients: CallGradients | None = None
     counted: bool = True
@@ -57,22 +57,22 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     Args:
         model: the model whose layers these are.
         layers: which modules to hook.
-        kinds: what to keep, of ``output``, ``input``, ``output.grad``, ``input.grad`` and
+        kinds: what to record: ``output``, ``input``, ``output.grad``, ``input.grad`` and
             ``param.grad``.
-        model_input: keep the gradient at the model's own input whatever else is chosen.
+        model_input: also record the gradient at the model's own input.
         max_bytes: stop with CheckFailed once more than this has been recorded.
-        clones: hand clones on and watch them. Gradients that are differentiated again make further
-            uses of the model's own tensors, which no call can be said to have made.
+        clones: pass clones to the model and watch these. Gradients that are differentiated again
+            add uses of the model's own tensors that belong to no call.
         sink: receives the tensors; by default they are stored in a capture.
 
     Attributes:
-        calls: numbers the calls; whatever acts in the same run shares it.
+        calls: numbers the calls; shared by all subscribers of the run.
         capture: what was recorded.
         sink: receives the tensors.
         gradients: watches the gradients.
 
     Recording changes nothing in the model, with one exception: where the gradient at the model's
-    own input is recorded and the input does not require grad, the model is given a clone that does.
+    own input is recorded and the input does not require grad, the model gets a clone that does.
     ``modified_inputs`` names the modules for which that may matter.
     """
 
@@ -106,7 +106,9 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     def _enter(self) -> Capture:
         with self._hooks.attaching() as hooks:
             if hooks.stands_in_for_compiled:
-                log.info("torch.compile: run without compiled code, in which no hook would fire")
+                log.info(
+                    "torch.compile: the model runs uncompiled, because compiled code calls no hooks"
+                )
             if PARAM_GRAD in self.kinds:
                 self._watch_parameters()
             hooks.on_registration(self._add_module, self._add_parameter)
@@ -144,10 +146,10 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             reason = UNFINISHED
         watcher = self.gradients.watcher
         for key in watcher.waiting:
-            # A tensor that is changed in place continues as the one that it is a view of, and so do
-            # views of that made before: their own place in the graph leads nowhere.
+            # After a change in place, autograd continues with the base of a view, also for earlier
+            # views of that base: nothing reaches their own nodes in the graph.
             shared = (
-                ", but for tensors that share its memory"
+                ", except for tensors that share its memory"
                 if key in watcher.views and reason == self.outside
                 else ""
             )
@@ -157,17 +159,17 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
 
     @property
     def called_elsewhere(self) -> bool:
-        """Whether threads called a chosen layer to which the recording does not belong."""
+        """Whether a thread that is not part of the recording called a chosen layer."""
         return not self.calls.hooks.called_elsewhere.isdisjoint(self._kinds_of)
 
     @property
     def modified_inputs(self) -> list[str]:
-        """Modules that changed their own clone of an input, which shared memory with another."""
+        """Modules that changed a clone of an input that shares memory with another input."""
         return list(dict.fromkeys(self.gradients.modified_inputs))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing within the block: its backward passes belong to something else."""
+        """Record nothing within the block, whose backward passes are not part of the recording."""
         self.sink.open = False
         try:
             with self.calls.paused():
@@ -176,13 +178,13 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.sink.open = True
 
     def _wanted(self) -> dict[Layer, frozenset[str]]:
-        """The layers to hook and what to keep of each."""
+        """The layers to hook and what to record of each."""
         wanted = dict.fromkeys(self.layers, self.kinds)
         if self.model_input:
             root = next((x for x in self.layers if x.name == ROOT), Layer(ROOT, self.model))
             wanted[root] = wanted.get(root, frozenset()) | {INPUT_GRAD}
         elif self._follows_gradients and not any(x.module is self.model for x in wanted):
-            wanted[Layer(ROOT, self.model)] = frozenset()  # where shares are told apart
+            wanted[Layer(ROOT, self.model)] = frozenset()  # where shares are separated
         return wanted
 
     def _watch_parameters(self) -> None:
@@ -210,7 +212,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
                 continue
             full = f"{prefix}{name}" + ("" if inner.name == ROOT else f".{inner.name}")
             layer = Layer(full, inner.module)
-            log.info("added: %s (%s) was not there before the run", layer.name, layer.type)
+            log.info("added: %s (%s) was created during the run", layer.name, layer.type)
             self.layers += (layer,)
             self._kinds_of[layer.module] = self.kinds
             self.calls.subscribe(self, [layer])
@@ -228,13 +230,13 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         return self.sink.open and self.gradients.watcher.open_calls > 0
 
     def before_call(self, call: ModuleCall) -> OpenCall | None:
-        """Record what a call is given, and watch its inputs."""
+        """Record and watch the inputs of a call."""
         if not self.sink.open or not call.number:
             return None
         self._count_open(1)
         state = OpenCall()
         try:
-            with torch._C.DisableTorchFunctionSubclass():  # a subclass acts for the model alone
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass must only see the model
                 self._record_input(call, state)
         except BaseException:
             self.abandon_call(call, state)
@@ -242,7 +244,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         return state
 
     def after_call(self, call: ModuleCall, state: OpenCall | None) -> None:
-        """Record what a call returns, and watch its outputs."""
+        """Record and watch the outputs of a call."""
         if state is None:
             return
         self._close(state)
@@ -254,7 +256,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.abandon_call(call, state)
 
     def abandon_call(self, call: ModuleCall, state: OpenCall | None) -> None:
-        """Forget a call that an interrupt or a failure of ours ended."""
+        """Forget a call that was ended by an interrupt or by an error of hookscope."""
         if state is not None:
             self._close(state)
             if state.gradients is not None:
@@ -283,7 +285,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.gradients.write_back_clones(call, gradients)
         if call.failed and kinds:
             key = RecordKey(call.layer, call.number, OUTPUT, OUTPUT)
-            self.sink.mark_absent(key, "an error ended its call")
+            self.sink.mark_absent(key, "the call raised an error")
         elif OUTPUT in kinds:
             self._store(call, OUTPUT, call.output)
         if gradients is None:
@@ -304,7 +306,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
     def store_edited(
         self, layer: Layer, call: int, what: str, kind: str, before: Tensor, after: Tensor
     ) -> None:
-        """Store a tensor as it was before an edit, and as it is after it if nothing else does."""
+        """Store a tensor before an edit, and after it unless it is recorded anyway."""
         stored = [(UNEDITED, before)]
         if kind not in self._kinds_of.get(layer.module, ()):
             stored.append(("", after))
@@ -312,10 +314,12 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
             self.sink.store(RecordKey(layer, call, what + mark, kind + mark), tensor)
 
     def _mark_opaque(self, call: ModuleCall, what: str, kind: str, value: Any) -> None:
-        """Note what holds tensors out of reach, and an output without any tensor."""
+        """Note objects that may contain tensors, and an output without any tensor."""
         opaque = opaque_types(value)
         key = RecordKey(call.layer, call.number, what, kind)
         for name in opaque:
-            self.sink.mark_absent(key, f"a {name} object, which hookscope does not open")
+            self.sink.mark_absent(
+                key, f"a {name} object, which hookscope does not search for tensors"
+            )
         if what == OUTPUT and not opaque and next(walk(value), None) is None:
-            self.sink.mark_absent(key, "no tensor came out")
+            self.sink.mark_absent(key, "no tensor was returned")

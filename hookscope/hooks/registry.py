@@ -1,4 +1,4 @@
-"""The only file that registers hooks, and the one place that numbers the calls of modules.
+"""The only file that registers hooks and numbers the calls of modules.
 
 ``HookSet`` registers hooks on modules, tensors and optimizers and removes them. ``CallRegistry``
 numbers the calls of modules and passes each to its subscribers: recorder, editor, user hooks,
@@ -32,26 +32,25 @@ from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
 from hookscope.tensors.interrupts import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
 
-# The counter that gives hooks their ids is one of the whole process, and a tensor gets its dict of
-# hooks with the first one. Threads take turns at them.
+# The counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the first
+# one. One thread at a time may change them.
 _registering = fork_safe_lock()
 
 _CALL = nn.Module._call_impl.__code__
 
 
 class HookSet(SignalSafeContext["HookSet"]):
-    """Hooks in and around a model; the end of a ``with`` block removes them, however it ends.
+    """Hooks in and around a model; they are removed when the ``with`` block ends, however it ends.
 
-    They are called for what the thread that entered the block does; see
-    ``hookscope.tensors.threads``. A copy or a pickle of the model that is made within the block is
-    one without them. Compiled code calls no hook: within the block compiled modules run as they
-    were written.
+    They are called only for the thread that entered the block; see ``hookscope.tensors.threads``. A
+    copy or a pickle of the model that is made within the block has none. Compiled code calls no
+    hooks, so compiled modules run uncompiled within the block.
 
     Args:
-        model: the model that is going to run.
+        model: the model that will run.
 
     Attributes:
-        called_elsewhere: modules with a hook that other threads have called.
+        called_elsewhere: modules with a hook that were called by other threads.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -82,9 +81,9 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     @contextmanager
     def attaching(self) -> Iterator[HookSet]:
-        """Enter, for a block that adds hooks; if that fails, none of them stays.
+        """Enter, for a block that adds hooks; if it fails, all of them are removed.
 
-        For whoever enters and leaves apart from each other; ``__exit__`` still is the caller's.
+        For code that enters and leaves in two functions: the caller still has to call ``__exit__``.
         """
         try:
             yield self.__enter__()
@@ -95,9 +94,9 @@ class HookSet(SignalSafeContext["HookSet"]):
     def before(
         self, module: nn.Module, function: Callable[..., Any], *, first: bool = False
     ) -> None:
-        """Call ``function(module, args, kwargs)`` before the module; it may return both anew.
+        """Call ``function(module, args, kwargs)`` before the module; it may return new ones.
 
-        With ``first`` it is called before all other hooks that are there now.
+        With ``first`` it is called before all hooks that are registered already.
         """
         with _registering:
             self._handles.append(
@@ -112,9 +111,10 @@ class HookSet(SignalSafeContext["HookSet"]):
     def after(
         self, module: nn.Module, function: Callable[..., Any], *, always: bool = False
     ) -> None:
-        """Call ``function(module, args, kwargs, output)`` after the module; it may return another.
+        """Call ``function(module, args, kwargs, output)`` after the module.
 
-        With ``always`` it is called after a failure too, with None for the output.
+        The function may return a new output. With ``always`` it is also called if the module
+        raised, with None as output.
         """
         with _registering:
             self._handles.append(
@@ -131,15 +131,15 @@ class HookSet(SignalSafeContext["HookSet"]):
     def after_any(self, function: Callable[[nn.Module, tuple[Any, ...], Any], None]) -> None:
         """Call ``function(module, args, output)`` after each module that the thread calls.
 
-        One hook for the whole process, so modules that are not part of the model call it too. It
-        costs less than a hook on each module.
+        This is one hook for the process, which costs less than a hook on each module. Modules that
+        are not part of the model call it too.
         """
         with _registering:
             self._handles.append(register_module_forward_hook(self._hook(function)))
 
     def listen(self, tensor: Tensor, function: Callable[[Tensor | None], Any]) -> None:
-        """Call ``function`` with the gradient of ``tensor``; what it returns flows on instead."""
-        # A subclass does not see it, and a parameter that has no shape yet does not refuse it.
+        """Call ``function`` with the gradient of ``tensor``; its result replaces the gradient."""
+        # So a subclass does not notice, and a parameter that has no shape yet does not raise.
         with _registering, torch._C.DisableTorchFunctionSubclass():
             self._handles.append(tensor.register_hook(self._hook(function)))
 
@@ -155,9 +155,9 @@ class HookSet(SignalSafeContext["HookSet"]):
         of_module: Callable[[nn.Module, str, nn.Module], None],
         of_parameter: Callable[[nn.Module, str, nn.Parameter], None],
     ) -> None:
-        """Call the functions with ``(owner, name, new)`` when a module gets one or a parameter.
+        """Call the functions with ``(owner, name, new)`` when a module gets a child or a parameter.
 
-        PyTorch calls them for every module of the process, so they have to look at the owner.
+        PyTorch calls them for every module of the process, so they must check the owner.
         """
         with _registering:
             self._handles += (
@@ -187,7 +187,7 @@ class HookSet(SignalSafeContext["HookSet"]):
 
 
 class _OpenCalls(threading.local):
-    """The calls that are under way on this thread, the innermost last."""
+    """The open calls on this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.calls: list[ModuleCall] = []
@@ -196,19 +196,19 @@ class _OpenCalls(threading.local):
 class CallRegistry:
     """Numbers the calls of a model's modules and passes each call to its subscribers.
 
-    Every module has one pair of hooks, whatever the number of subscribers. They act in the order in
-    which they subscribed, before a call and after it.
+    Every module has one pair of hooks, whatever the number of subscribers. Subscribers are called
+    in the order in which they subscribed, before a call and after it.
 
-    A call has its number from its beginning, so that numbers do not depend on which calls return,
-    and every subscriber sees the same one. The replicas of a module that several threads run count
-    as the module itself. Calls of threads that do not belong to the recording have no number; see
+    A call gets its number when it begins, so numbers do not depend on which calls return, and every
+    subscriber sees the same number. Replicas of a module that several threads run count as the
+    module itself. Calls of threads that are not part of the recording have no number; see
     ``hookscope.tensors.threads``.
 
     Args:
-        model: the model that is going to run.
+        model: the model that will run.
 
     Attributes:
-        hooks: the hooks on modules; in force while there is a subscriber.
+        hooks: the hooks on modules; registered while there is a subscriber.
         counts: how many calls of each module have begun, in the order of their first calls.
     """
 
@@ -225,10 +225,10 @@ class CallRegistry:
     def subscribe(
         self, subscriber: CallSubscriber, layers: Iterable[Layer], *, first: bool = False
     ) -> None:
-        """Tell ``subscriber`` of the calls of ``layers``; may be called again to add layers.
+        """Pass the calls of ``layers`` to ``subscriber``; may be called again to add layers.
 
-        With ``first`` its ``before_call`` runs before the model's own hooks. To be called where no
-        signal interrupts.
+        With ``first`` its ``before_call`` runs before the model's own hooks. Call it only where
+        signals are deferred.
         """
         is_new = subscriber not in self._subscribers
         if is_new:
@@ -246,7 +246,7 @@ class CallRegistry:
             raise
 
     def unsubscribe(self, subscriber: CallSubscriber) -> None:
-        """Tell ``subscriber`` of no more calls; with the last one all hooks are removed."""
+        """Pass no more calls to ``subscriber``; all hooks are removed with the last subscriber."""
         if subscriber not in self._subscribers:
             return
         self._subscribers.remove(subscriber)
@@ -259,7 +259,7 @@ class CallRegistry:
 
     @signal_safe_contextmanager
     def subscribed(self, subscriber: CallSubscriber, layers: Iterable[Layer]) -> Iterator[None]:
-        """Tell ``subscriber`` of the calls of ``layers`` that are made within the block."""
+        """Pass the calls of ``layers`` within the block to ``subscriber``."""
         self.subscribe(subscriber, layers)
         try:
             yield
@@ -272,7 +272,7 @@ class CallRegistry:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Give no numbers to the calls that begin within the block."""
+        """Do not number the calls that begin within the block."""
         self._is_paused = True
         try:
             yield
@@ -296,8 +296,8 @@ class CallRegistry:
     def find(self, module: nn.Module, kwargs: dict[str, Any]) -> ModuleCall | None:
         """Return the call of ``module`` on this thread that PyTorch calls a hook for.
 
-        A call that an interrupt ended may be left above it. ``kwargs`` tells the two apart: PyTorch
-        makes a dict for each call, and it is another one only if a hook that is not ours made one.
+        A call that an interrupt ended may be left above it. ``kwargs`` distinguishes them: PyTorch
+        makes a dict for each call, which only a hook that is not ours may replace.
         """
         calls = self._open.calls
         if calls and calls[-1].layer.module is module and calls[-1].kwargs is kwargs:
@@ -307,7 +307,7 @@ class CallRegistry:
         return next(same, calls[-1] if calls else None)
 
     def abandon_inner(self, call: ModuleCall) -> None:
-        """Remove the calls within ``call`` that an interrupt ended, which the model caught."""
+        """Remove the calls within ``call`` that ended with an interrupt that the model caught."""
         calls = self._open.calls
         while calls and calls[-1] is not call:
             self._remove_last()
@@ -345,7 +345,7 @@ class CallRegistry:
 
 
 def disable_module_fast_path(module: nn.Module) -> None:
-    """Register a hook that does nothing, and stays.
+    """Register a permanent hook that does nothing.
 
     PyTorch's transformer layers skip their children's ``forward`` unless one of them has a hook.
     """

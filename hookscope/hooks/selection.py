@@ -29,15 +29,15 @@ def select(
 
     Args:
         model: the model.
-        layers: patterns; their union, less those that begin with ``!``. None given means all.
-        types: class names or globs of them (``Conv2d``, ``*Norm*``); None given means any. A
-            parametrized module is found by the name of its class before as well.
-        depth: keep names of at most so many parts; 0 is the model itself.
-        leaves: keep modules without children only.
-        word: what the user called the model, for the repair that an error offers.
+        layers: patterns; their union, without those that begin with ``!``. All layers if empty.
+        types: class names or globs of them (``Conv2d``, ``*Norm*``); all types if empty. A
+            parametrized module also has the class name that it had before.
+        depth: select only names of at most this many parts; 0 is the model itself.
+        leaves: select only modules without children.
+        word: the model's spec, for the hint of an error.
 
     Raises:
-        LayerError: a pattern, or all together, match nothing.
+        LayerError: a pattern, or the combination of all filters, matches nothing.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -45,23 +45,23 @@ def select(
         ['0', '2']
     """
     every = layers_of(model)
-    adding, taking = patterns.split_exclusions(layers)
-    chosen = [_matched(every, pattern, word) for pattern in adding] or [set(every)]
-    kept = set.union(*chosen).difference(*(_matched(every, p, word) for p in taking))
+    included, excluded = patterns.split_exclusions(layers)
+    chosen = [_matched(every, pattern, word) for pattern in included] or [set(every)]
+    candidates = set.union(*chosen).difference(*(_matched(every, p, word) for p in excluded))
     wanted = list(types)
     for name in wanted:
-        _demand_type(every, name)
+        _check_type(every, name)
     selected = tuple(
         layer
         for layer in every
-        if layer in kept
+        if layer in candidates
         and (not wanted or any(fnmatchcase(kind, name) for kind in layer.types for name in wanted))
         and (depth is None or layer.depth <= depth)
         and (not leaves or layer.leaf)
     )
     if not selected:
         raise LayerError(
-            "No layer is left after all the filters.", f"'hookscope tree {word}' lists them all."
+            "No layer matches all of the filters.", f"'hookscope tree {word}' lists them all."
         )
     return selected
 
@@ -79,10 +79,10 @@ def _matched(every: Sequence[Layer], pattern: str, word: str) -> set[Layer]:
     return matches
 
 
-def _demand_type(every: Sequence[Layer], name: str) -> None:
+def _check_type(every: Sequence[Layer], name: str) -> None:
     present = {kind for layer in every for kind in layer.types}
     if not any(fnmatchcase(kind, name) for kind in present):
         raise LayerError(
-            f"No module here is of type {name!r}.",
+            f"No layer of the model is of type {name!r}.",
             did_you_mean(name, sorted(present)) or f"There are {', '.join(sorted(present))}.",
         )

@@ -1,4 +1,4 @@
-"""Where a recording puts the tensors that it sees: into a capture, or anywhere else."""
+"""Sinks, which receive the tensors of a recording. The usual one stores them in a capture."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hookscope.specs.record_kinds import INPUT
 from hookscope.tensors.nested import TensorPath, is_functorch_tensor, unreadable_reason
 
 
-@dataclass(frozen=True, eq=False)  # two tensors of one name have a key each
+@dataclass(frozen=True, eq=False)  # two tensors of the same name have different keys
 class RecordKey:
-    """Which tensor is meant: one that is there, or a gradient that may arrive."""
+    """The name of a tensor, or of a gradient that may arrive."""
 
     layer: Layer
     call: int
@@ -34,7 +34,7 @@ def what_of(kind: str, path: TensorPath) -> str:
 
 
 def absent(key: RecordKey, reason: str) -> Absent:
-    """Return the entry of a capture for a tensor that is not there."""
+    """Return the entry of a capture for a tensor that does not exist."""
     layer = key.layer
     return Absent(layer.name, layer.type, key.call, key.what, key.kind, reason)
 
@@ -51,7 +51,7 @@ def put(
 ) -> Record:
     """Put a tensor into a capture under ``key``; see ``Capture.put``.
 
-    Its other names are those of the layer if ``aliases`` is None.
+    If ``aliases`` is None, they are those of the layer.
     """
     return capture.put(
         tensor,
@@ -71,9 +71,9 @@ class TensorSink(Protocol):
     """What receives the tensors of a recording.
 
     Attributes:
-        capture: holds the records, and whatever tensors are kept.
-        absent: what was asked for and does not exist.
-        open: whether anything is received now.
+        capture: contains the records, and the tensors that are stored.
+        absent: requested tensors that do not exist.
+        open: whether tensors are received now.
         adds_gradients: whether a gradient that arrives again is added to the tensor that
             ``store_gradient`` returned.
     """
@@ -103,11 +103,11 @@ class TensorSink(Protocol):
         """
 
     def mark_absent(self, key: RecordKey, reason: str) -> None:
-        """Note why a tensor is not there."""
+        """Note why a tensor does not exist."""
 
 
 class CaptureSink:
-    """Stores clones in a capture: the sink of every recording that keeps its tensors.
+    """Stores clones in a capture: the sink of every recording that stores its tensors.
 
     Args:
         max_bytes: stop with CheckFailed once more than this has been stored.
@@ -126,7 +126,7 @@ class CaptureSink:
         """Store a clone of a tensor.
 
         Raises:
-            CheckFailed: that would be more than ``max_bytes``.
+            CheckFailed: more than ``max_bytes`` would be stored.
         """
         if reason := unreadable_reason(tensor):
             self.mark_absent(key, reason)
@@ -143,7 +143,7 @@ class CaptureSink:
         """Store a clone of a gradient and return it.
 
         Raises:
-            CheckFailed: that would be more than ``max_bytes``.
+            CheckFailed: more than ``max_bytes`` would be stored.
         """
         if reason := unreadable_reason(gradient):
             self.mark_absent(key, reason)
@@ -151,7 +151,7 @@ class CaptureSink:
         return self._store_clone(key, gradient, aliases, weight_norm)
 
     def mark_absent(self, key: RecordKey, reason: str) -> None:
-        """Note why a tensor is not there."""
+        """Note why a tensor does not exist."""
         self.absent.append(absent(key, reason))
 
     def _store_clone(
@@ -163,7 +163,7 @@ class CaptureSink:
     ) -> Tensor:
         self._bytes += tensor.numel() * tensor.element_size()
         if self.max_bytes is not None and self._bytes > self.max_bytes:
-            self.open = False  # the hooks that PyTorch calls even now would stop once more
+            self.open = False  # PyTorch still calls hooks, which would raise again
             raise CheckFailed(
                 f"Stopped at {key.layer.name}: more than {self.max_bytes:,} bytes would be"
                 " recorded.",
@@ -175,7 +175,7 @@ class CaptureSink:
 
 
 class ShapeSink(CaptureSink):
-    """Stores tensors on the meta device too, for runs that are made for their shapes alone."""
+    """Stores tensors on the meta device too, for runs that are made only for their shapes."""
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
         """Store a clone of a tensor, or of one that has no values."""

@@ -40,10 +40,10 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 class FunctionMode(SignalSafeContext[None]):
-    """Puts a function mode of PyTorch in force; afterwards the stack of modes is as before.
+    """Enables a function mode of PyTorch; afterwards the stack of modes is as before.
 
-    PyTorch takes a mode off its stack while the mode handles a call. An interrupt may keep it from
-    putting the mode back, so that there is nothing to take off at the end.
+    PyTorch removes a mode from its stack while the mode handles a call. If an interrupt prevents
+    that it is added again, there is nothing to remove at the end.
     """
 
     def __init__(self, mode: TorchFunctionMode) -> None:
@@ -60,15 +60,15 @@ class FunctionMode(SignalSafeContext[None]):
 
     @property
     def is_innermost(self) -> bool:
-        """Whether no other mode was put in force after it."""
+        """Whether no other mode was enabled after it."""
         return _get_current_function_mode() is self._mode
 
 
 def inside_backward() -> bool:
-    """Return whether a backward pass is under way: a module that runs now is recomputed for it."""
+    """Return whether a backward pass is running: a module that runs now is recomputed for it."""
     return backward_pass_id() != -1
 
 
 def backward_pass_id() -> int:
-    """Return the number of the backward pass that is under way on this thread; -1 outside any."""
+    """Return the number of the backward pass that runs on this thread; -1 if there is none."""
     return torch._C._current_graph_task_id()

@@ -1,8 +1,8 @@
 """Trace a run: which module was called when, within which other, and for how long.
 
-The clock is stopped while a hook of ours works, so what is measured is the model, and the time that
-PyTorch takes to call the hooks. In the backward pass a module begins when the gradient arrives at
-its outputs and ends when it leaves its inputs; two gates in the graph notice both
+The clock is stopped while a hook of hookscope runs, so the times are those of the model and of
+PyTorch's calls of hooks. In the backward pass a module begins when the gradient arrives at its
+outputs and ends when the gradient leaves its inputs. Two gates in the graph detect both
 (``hookscope.tensors.gradient_gate``).
 """
 
@@ -31,7 +31,7 @@ from hookscope.tensors.nested import map_tensors, walk
 
 
 class _Clock:
-    """Milliseconds since it was made, less those for which it was stopped."""
+    """Milliseconds since it was made, without those for which it was stopped."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -41,7 +41,7 @@ class _Clock:
     @contextmanager
     def stopped(self) -> Iterator[float]:
         """Stop the clock for the block; yields its time."""
-        if self.device.type != "cpu":  # what was asked of a GPU before is to be over
+        if self.device.type != "cpu":  # earlier work of the GPU must be finished
             torch.accelerator.synchronize()
         now = time.perf_counter()
         try:
@@ -52,9 +52,10 @@ class _Clock:
 
 @dataclass(eq=False)
 class _Span:
-    """One call of a module in one direction, not necessarily over yet.
+    """One call of a module in one direction, which may not have ended.
 
-    ``within`` is the call that it ran in; ``layer_call`` for one on the way back the call forward.
+    ``within`` is the span of the surrounding call. ``call_of`` is, for a backward span, the span of
+    the forward call.
     """
 
     direction: str
@@ -71,12 +72,12 @@ class _Span:
     bytes: int = 0
     gates: BackwardHookPair | None = field(default=None, repr=False)
 
-    def lies_in(self, other: _Span | None) -> bool:
+    def is_within(self, other: _Span | None) -> bool:
         """Whether it is ``other`` or ran within it."""
-        return self is other or (self.within is not None and self.within.lies_in(other))
+        return self is other or (self.within is not None and self.within.is_within(other))
 
     def event(self) -> TraceEvent:
-        """The span as plain data, once it is over."""
+        """The span as plain data, once it has ended."""
         took = self.end - self.start
         return TraceEvent(
             self.direction,
@@ -94,14 +95,14 @@ class _Span:
 
 
 class _Running(threading.local):
-    """The spans of calls that are under way on this thread, the innermost last."""
+    """The spans of open calls on this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.spans: list[_Span] = []
 
 
 class _GradientRequest(CallSubscriber):
-    """Gives a model inputs that require grad, so that gradients come back to them."""
+    """Gives a model inputs that require grad, so that gradients reach them."""
 
     def __init__(self, clock: _Clock) -> None:
         self._clock = clock
@@ -133,7 +134,7 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         self._gradient_request = _GradientRequest(self._clock)
         self._spans: list[_Span] = []
         self._running = _Running()
-        self._opener: list[_Span] = []  # what runs on the thread that opened it
+        self._opener: list[_Span] = []  # the open spans of the thread that entered the block
         self._returning: list[_Span] = []
         self._open = False
 
@@ -215,7 +216,7 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
         with self._clock.stopped() as now:
             if not self._open or not self._calls.hooks.threads.includes_current_thread():
                 return
-            while self._returning and not forward.lies_in(self._returning[-1].call_of):
+            while self._returning and not forward.is_within(self._returning[-1].call_of):
                 self._close(now)
             outer = self._returning[-1] if self._returning else None
             span = _Span(BACKWARD, forward.layer, forward.call, outer, now, call_of=forward)
@@ -245,7 +246,7 @@ class Tracer(CallSubscriber, SignalSafeContext["Tracer"]):
 
 
 def _requiring_grad(path: tuple[str, ...], tensor: Tensor) -> Tensor:
-    """A tensor that a gradient arrives at; a clone, as a leaf may not be changed in place."""
+    """A tensor that requires grad; a clone, because a leaf must not be changed in place."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.requires_grad:
         return tensor
     return tensor.detach().requires_grad_().clone()

@@ -1,4 +1,4 @@
-"""A module with the user's functions around its ``forward``: a hook that is part of the model."""
+"""A module with functions of the user around its ``forward``: a hook that is part of the model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hookscope.tensors.nested import outline
 
 Function = Callable[..., Any]
 
-# What a wrapped module holds besides what it held before: its functions, the innermost first, and
-# the forward that it had of its own, if any.
+# The additional attributes of a wrapped module: its functions, the innermost first, and the forward
+# that was set on the module itself, if any.
 _AROUND, _FORWARD = "_hookscope_around", "_hookscope_forward"
 
 
@@ -40,26 +40,27 @@ def wrap(
     after: Function | None = None,
     backward: Function | None = None,
 ) -> nn.Module:
-    """Return a module that is ``module`` with functions of your own around its ``forward``.
+    """Return a copy of ``module`` that calls your functions around its ``forward``.
 
-    It is of a subclass of the module's class and shares its parameters, buffers and children:
-    names, ``state_dict`` keys, attributes and ``isinstance`` are as before, and it can be copied,
-    and pickled where the functions can. ``module`` itself stays as it is. A hook that is registered
-    on the result sees what the functions made of the values. To wrap it again adds further out.
+    The copy shares the parameters, buffers and children of the module, and its class is a subclass
+    of the module's class. Names, ``state_dict`` keys, attributes and ``isinstance`` are as before.
+    It can be copied, and pickled if the functions can. ``module`` is not changed. A hook that is
+    registered on the result gets the values that the functions returned. If a wrapped module is
+    wrapped again, the new functions run outside the earlier ones.
 
     Args:
         module: the module; a scripted or exported one is opened first, as everywhere in hookscope.
-        before: ``before(module, input)`` gets the positional arguments as a tuple; what it returns,
-            unless None, replaces them (one that is no tuple stands for the only one).
-        after: ``after(module, input, output)``; what it returns, unless None, replaces the output.
+        before: ``before(module, input)`` gets the positional arguments as a tuple. Its result
+            replaces them, unless it is None; a single argument may be returned without a tuple.
+        after: ``after(module, input, output)``. Its result replaces the output, unless it is None.
         backward: ``backward(module, grad_input, grad_output)`` gets the gradients at the inputs and
-            outputs, one entry for each tensor, None where there is none; what it returns, unless
-            None, replaces ``grad_input``. It also works beside operations that work in place, where
-            PyTorch's own full backward hook raises.
+            outputs, one entry for each tensor, None where there is no gradient. Its result replaces
+            ``grad_input``, unless it is None. It also works with in-place operations, for which
+            PyTorch's full backward hook raises.
 
     Raises:
-        RequestError: ``module`` is no module; later, when a function returns what has another
-            structure or shape than what it replaces.
+        RequestError: ``module`` is not a module; later, if a function returns a value of another
+            structure or shape than the one it replaces.
 
     Example:
         >>> import torch, hookscope
@@ -71,15 +72,15 @@ def wrap(
     check_model(module)
     for name, function in (("before", before), ("after", after), ("backward", backward)):
         if function is not None and not callable(function):
-            raise RequestError(
-                f"{name} is of type {type(function).__name__}.", "Give a function, or None."
-            )
+            raise RequestError(f"{name} must be a function or None, not {type(function).__name__}.")
     inner = as_hookable(module)
-    made = inner.__new__(type(inner))  # not copy.copy: parametrized modules refuse that
+    made = inner.__new__(type(inner))  # not copy.copy, which parametrized modules reject
     members = vars(made)
     members.update(vars(inner))
     for name in [name for name, value in members.items() if isinstance(value, dict)]:
-        members[name] = copy.copy(members[name])  # what is set on the one is not on the other
+        members[name] = copy.copy(
+            members[name]
+        )  # so that a change of one does not affect the other
     if _AROUND not in members:
         members[_FORWARD] = members.pop("forward", None)
         made.__class__ = _class_of(type(made))  # type: ignore[arg-type] # a class has a hash
@@ -90,7 +91,7 @@ def wrap(
 
 @cache  # so that two wrapped modules of one class are of one class again
 def _class_of(base: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of ``base`` that goes by its name and runs what is wrapped around its forward."""
+    """A subclass of ``base`` of the same name that runs the functions around its forward."""
 
     @wraps(base.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +100,7 @@ def _class_of(base: type[nn.Module]) -> type[nn.Module]:
     def reduce(self: nn.Module, protocol: Any) -> Any:
         parts: tuple[Any, ...] = tuple(base.__reduce_ex__(self, protocol))
         how, what, *rest = parts
-        if how is copyreg.__newobj__:  # type: ignore[attr-defined] # typeshed leaves it out
+        if how is copyreg.__newobj__:  # type: ignore[attr-defined] # missing in typeshed
             how, what = _blank, (base,)
         return how, what, *rest
 
@@ -129,7 +130,7 @@ def _run(
         made = outer.before(module, args)
         if made is not None:
             args = _same(outer.before, args, made if isinstance(made, tuple) else (made,))
-    # Around ``after`` too, as PyTorch has its forward hooks within its backward ones.
+    # Around ``after`` too, as PyTorch runs forward hooks inside full backward hooks.
     pair = None if outer.backward is None else _backward_pair(module, outer.backward)
     args = args if pair is None else pair.enter(args)
     output = _run(base, module, tuple(inner), args, kwargs)
@@ -140,7 +141,7 @@ def _run(
 
 
 def _backward_pair(module: nn.Module, function: Function) -> BackwardHookPair:
-    """Two gates, which pass the gradients at the module's outputs and inputs to ``function``."""
+    """Two gates that pass the gradients at the module's outputs and inputs to ``function``."""
 
     def on_grads(grad_input: Grads, grad_output: Grads) -> Grads:
         result = function(module, grad_input, grad_output)

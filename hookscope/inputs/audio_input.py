@@ -51,15 +51,15 @@ def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     description = f"mono at {' and '.join(f'{rate} Hz' for rate in dict.fromkeys(rates))}"
     if recipe:
         value = recipe.run(waves)
-        note = f"{description}, brought to {recipe.rate} Hz; {recipe.text}"
+        note = f"{description}, resampled to {recipe.rate} Hz; {recipe.text}"
     else:
         if len(set(rates)) > 1:
             raise InputError(
-                f"The sounds differ in rate: {', '.join(f'{rate} Hz' for rate in rates)}.",
-                "Bring them to one rate, or say sample_rate = 16000 in the model's file.",
+                f"The sample rates differ: {', '.join(f'{rate} Hz' for rate in rates)}.",
+                "Resample them to one rate, or define sample_rate = 16000 in the model's file.",
             )
         value = stack_waveforms(waves)
-        note = f"{description} (the model does not say its rate)"
+        note = f"{description} (the model declares no sample rate)"
     entries = tensor_entries(value, specs[0].word, digests[0])
     if len(specs) > 1:
         entries = tuple(
@@ -82,8 +82,8 @@ def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
         rate, count = int(file.samplerate), 0
         if not _RATE_LIMITS[0] <= rate <= _RATE_LIMITS[1]:
             raise InputError(
-                f"{describe_path(path)} says that it has {rate} samples a second.",
-                "Convert it anew.",
+                f"{describe_path(path)} has an invalid sample rate: {rate} Hz.",
+                "Convert it again.",
             )
         blocks = []  # a damaged header may have any length
         step = max(_BLOCK // file.channels, 1)
@@ -92,7 +92,7 @@ def decode_audio(data: bytes, path: str) -> tuple[Tensor, int]:
             _check_length(path, count)
             blocks.append(block.mean(axis=1))
     if not blocks:
-        raise InputError(f"{describe_path(path)} holds no sound.", "Give a longer one.")
+        raise InputError(f"{describe_path(path)} contains no samples.", "Give a longer one.")
     return torch.from_numpy(np.concatenate(blocks)), rate
 
 
@@ -101,7 +101,7 @@ def _check_length(path: str, samples: int) -> None:
     if samples > _MAX_SAMPLES:
         raise InputError(
             f"{describe_path(path)} has more than {_MAX_SAMPLES:,} samples.",
-            "Cut out the part that the model is to hear.",
+            "Cut it to the part that the model needs.",
         )
 
 
@@ -120,6 +120,6 @@ def resample(wave: Tensor, rate: int, wanted: int) -> Tensor:
 
 def _missing(package: str) -> EnvironmentFault:
     return EnvironmentFault(
-        f"Reading sound needs {package}, which is not installed.",
+        f"Reading audio requires {package}, which is not installed.",
         'Install it: pip install "hookscope[audio]"',
     )

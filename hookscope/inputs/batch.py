@@ -14,7 +14,7 @@ from hookscope.inputs.audio_input import read_audio
 from hookscope.inputs.call_arguments import assemble_call
 from hookscope.inputs.csv_input import read_csv
 from hookscope.inputs.image_input import read_images, warn_if_small
-from hookscope.inputs.input_checks import check_input
+from hookscope.inputs.input_checks import check_input, check_noise_shape
 from hookscope.inputs.input_reader import (
     Numbers,
     OpenTensor,
@@ -134,9 +134,9 @@ def build_batch(
         context = ReadContext(loaded, shape, preprocess, size, mean, std, seed, generator)
         return _read_batch(context, parse_inputs(specs))
     choices = {"preprocess": preprocess, "size": size, "mean": mean, "std": std}
-    reject_image_options(choices, "a tensor is taken as it is")
+    reject_image_options(choices, "a tensor is used unchanged")
     if shape is not None:
-        raise InputError("A tensor has its own shape.", "Leave out --shape.")
+        raise InputError("The input is a tensor, which has a shape already.", "Leave out --shape.")
     return Batch(specs, _entries(specs, "tensor", hashed=True), "input: as given")
 
 
@@ -152,6 +152,8 @@ def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Bat
         value = loaded.example(seed)
         entries = _entries(value, loaded.example_word)
         return Batch(value, entries, f"input: {loaded.example_text}, {format_shapes(entries)}")
+    if shape is not None:
+        check_noise_shape(loaded, shape)
     value = loaded.example(seed) if shape is None else loaded.layout.noise(shape, seed)
     entries = _entries(value, "noise")
     warn_if_small(loaded, entries)
@@ -165,7 +167,7 @@ def _read_batch(context: ReadContext, specs: Sequence[InputSpec]) -> Batch:
         choices = {name: getattr(context, name) for name in input_spec.IMAGE_OPTIONS}
         reject_image_options(choices, NO_IMAGE)
         if context.shape is not None:
-            raise InputError("What is given as input has its own shape.", "Leave out --shape.")
+            raise InputError("The input has a shape already.", "Leave out --shape.")
     places = dict.fromkeys(spec.place for spec in specs)
     results = [
         (place, _read_argument(context, [spec for spec in specs if spec.place == place]))
@@ -190,8 +192,8 @@ def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResu
         return read_joined(context, specs, _tensor_reader)
     if len(kinds) > 1:
         raise InputError(
-            f"{specs[0].word} and others with it are {' and '.join(kinds)}, and make no batch.",
-            "Say which argument each is for: --input NAME=FILE or --input 0=FILE.",
+            f"{specs[0].word} and the other inputs differ in kind: {' and '.join(kinds)}.",
+            "Assign each to an argument: --input NAME=FILE or --input 0=FILE.",
         )
     result = _RECIPE_READERS[kinds[0]](context, specs)
     if specs[0].place is None:
@@ -199,8 +201,8 @@ def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResu
     value = single_argument(result.value)
     if value is None:
         raise InputError(
-            f"{specs[0].word} becomes several arguments, and {specs[0].place!r} is one.",
-            "Leave out the name: the model's own recipe says which is which.",
+            f"{specs[0].word} gives several arguments, but {specs[0].place!r} is only one.",
+            "Leave out the name: the model's preprocessing names the arguments.",
         )
     return replace(result, value=value)
 

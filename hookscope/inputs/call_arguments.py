@@ -41,8 +41,8 @@ def assemble_call(
     missing = next((n for n in range(len(args)) if n not in args), None)
     if missing is not None:
         raise InputError(
-            f"Position {max(args)} is given, and position {missing} is not.",
-            "Positions count from 0, and none may be left out; names may come in any order.",
+            f"Position {max(args)} is given, but position {missing} is missing.",
+            "Positions start at 0 and cannot be skipped; names can come in any order.",
         )
     positional = tuple(args[n] for n in range(len(args)))
     _check_callable(loaded, positional, kwargs)
@@ -85,7 +85,7 @@ def _check_callable(loaded: LoadedModel, args: tuple[Any, ...], kwargs: dict[str
         near = did_you_mean(unknown[0], names)
         raise InputError(
             f"{loaded.word} has no argument {unknown[0]!r}.",
-            f"{near} {takes} FILE:KEY is one tensor of a file; NAME=FILE says what it is.".strip(),
+            f"{near} {takes} FILE:KEY is one tensor of a file; NAME=FILE sets an argument.".strip(),
         )
     try:
         signature.bind(*args, **kwargs)

@@ -24,7 +24,7 @@ _DELIMITERS = (";", "\t", "|", ",")  # the comma is last: it may be a decimal co
 # Matches each digit in one way only. With backtracking, a long cell would take minutes.
 _NUMBER = re.compile(r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|nan|inf)\s*", re.I)
 _RANGE = re.compile(r"(?P<first>\d{1,9})(-(?P<last>\d{1,9}))?")
-_COLUMNS = "Name the columns to take, by their header or from 0: --input {0}:0-3"
+_COLUMNS = "Select columns by name or by number, from 0: --input {0}:0-3"
 _MAX_BYTES = 64 << 20
 _MAX_NAMES = 20  # names of columns in an error
 
@@ -46,10 +46,12 @@ def read_csv(context: ReadContext, spec: InputSpec) -> tuple[Tensor, str]:
         numbers = _numbers(data.decode("utf-8-sig"), spec)
     except UnicodeDecodeError as exc:
         raise InputError(
-            f"{describe_path(spec.path)} is no table: it is not UTF-8.", WRITE_AGAIN
+            f"{describe_path(spec.path)} is not a valid table: it is not UTF-8.", WRITE_AGAIN
         ) from exc
     except csv.Error as exc:
-        raise InputError(f"{describe_path(spec.path)} is no table: {exc}.", WRITE_AGAIN) from exc
+        raise InputError(
+            f"{describe_path(spec.path)} is not a valid table: {exc}.", WRITE_AGAIN
+        ) from exc
     with np.errstate(over="ignore"):  # values beyond float32 become infinite
         return torch.from_numpy(numbers.astype(np.float32)), sha256(data)
 
@@ -59,7 +61,7 @@ def _numbers(text: str, spec: InputSpec) -> NDArray[np.float64]:
     rows = _rows(text, delimiter)
     line, first = next(rows, (0, []))
     if not first:
-        raise InputError(f"{describe_path(spec.path)} holds no row.", WRITE_AGAIN)
+        raise InputError(f"{describe_path(spec.path)} contains no rows.", WRITE_AGAIN)
     header = [] if any(_NUMBER.fullmatch(cell) for cell in first) else first
     columns = _columns(spec, [cell.strip() for cell in header], len(first))
     if not header:
@@ -67,8 +69,8 @@ def _numbers(text: str, spec: InputSpec) -> NDArray[np.float64]:
     second = next(rows, None)
     if second is None:
         raise InputError(
-            f"{describe_path(spec.path)} holds no row of numbers.",
-            f"Its only row reads {', '.join(header)[:60]!r}.",
+            f"{describe_path(spec.path)} contains no rows of numbers.",
+            f"Its only row is {', '.join(header)[:60]!r}.",
         )
     try:  # numpy's reader is several times faster, but its errors have no position
         numbers = np.loadtxt(
@@ -115,9 +117,9 @@ def _row_by_row(
     for line, row in body:
         if len(row) != width:
             raise InputError(
-                f"{describe_path(spec.path)}, line {line}, has {len(row)} cells, and line"
+                f"{describe_path(spec.path)}, line {line}, has {len(row)} cells, but line"
                 f" {first_line} has {width}.",
-                "All rows are to have as many. Separators are comma, semicolon, tab or |.",
+                "All rows must have the same number. Separators are comma, semicolon, tab or |.",
             )
         try:
             if plain:
@@ -166,7 +168,7 @@ def _columns(spec: InputSpec, header: list[str], count: int) -> list[int]:
                 f"{did_you_mean(name, header)} {has}".strip(),
             )
     if not columns:
-        raise InputError(f"{spec.word!r} names no column.", _COLUMNS.format(spec.path))
+        raise InputError(f"{spec.word!r} selects no columns.", _COLUMNS.format(spec.path))
     return columns
 
 
@@ -177,7 +179,6 @@ def _number(row: list[str], index: int, line: int, header: list[str], spec: Inpu
     column = f"column {header[index].strip()!r}" if header else f"column {index}"
     comma = "," in cell and _NUMBER.fullmatch(cell.replace(",", "."))
     raise InputError(
-        f"{describe_path(spec.path)}, line {line}, {column}, holds {cell[:40]!r}, which is no"
-        " number.",
-        "Write decimals with a point." if comma else _COLUMNS.format(spec.path),
+        f"{describe_path(spec.path)}, line {line}, {column}: {cell[:40]!r} is not a number.",
+        "Use a decimal point." if comma else _COLUMNS.format(spec.path),
     )

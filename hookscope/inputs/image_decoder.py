@@ -41,7 +41,9 @@ def decode_image(
         warnings.simplefilter("ignore")  # pillow's remarks on odd metadata
         image: Image.Image = Image.open(io.BytesIO(data))
         if image.format == "EPS":
-            raise InputError("It is PostScript, and no program in a file is run.", "Convert it.")
+            raise InputError(
+                "It is PostScript, a program that hookscope does not run.", "Convert it to PNG."
+            )
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         image.load()
@@ -106,7 +108,8 @@ def _decoder_errors(path: str, data: bytes) -> Iterator[None]:
         raise not_an_image(describe_path(path), describe_bytes(data)) from exc
     except Image.DecompressionBombError as exc:
         raise InputError(
-            f"{describe_path(path)} unpacks to a suspicious size: {exc}", "Scale it down first."
+            f"{describe_path(path)} decodes to a suspiciously large size: {exc}",
+            "Scale it down first.",
         ) from exc
     except InputError as exc:
         raise InputError(f"{describe_path(path)} cannot be used. {exc.message}", exc.hint) from exc

@@ -43,7 +43,7 @@ def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     value = context.loaded.arrange(tensors)
     if context.shape is not None:
         _check_shape(value, context.shape, len(specs))
-    grey = "made grey, " if channels == 1 else ""
+    grey = "converted to grey, " if channels == 1 else ""
     return ReadResult(value, tuple(sources), f"{grey}{recipe.text}", recipe)
 
 
@@ -65,7 +65,9 @@ def resolve_recipe(context: ReadContext) -> tuple[int, Recipe]:
     loaded, size = context.loaded, context.size
     if context.shape is not None:
         if size is not None or len(context.shape) < 2:
-            raise InputError("With images, --shape and --size say the same.", "Give --size alone.")
+            raise InputError(
+                "With images, use either --shape or --size, not both.", "Leave out --shape."
+            )
         size = (context.shape[-2], context.shape[-1])
     expected = context.shape or expected_shape(loaded)
     channels = _channels(loaded, expected)
@@ -73,24 +75,24 @@ def resolve_recipe(context: ReadContext) -> tuple[int, Recipe]:
     _check_options(context, channels)
     if context.preprocess == "imagenet" and channels == 1 and None in (context.mean, context.std):
         raise InputError(
-            f"The recipe imagenet is for colour images, and {loaded.word} takes grey ones.",
-            "Leave out --preprocess, or give --preprocess none.",
+            f"--preprocess imagenet is for colour images, but {loaded.word} takes grey ones.",
+            "Leave out --preprocess, or use --preprocess none.",
         )
     return channels, _recipe(context, expected)
 
 
 def _check_shape(value: Any, shape: Shape, count: int) -> None:
-    """Refuse a shape of as many dimensions as the image batch but of other lengths."""
+    """Reject a shape of as many dimensions as the image batch but of other lengths."""
     for _, tensor in walk(as_call(value)):
         actual: Shape = tuple(tensor.shape)
         if isinstance(value, list) and len(shape) > tensor.ndim:  # a detector's images
             actual = (len(value), *actual)
         if len(actual) == len(shape) and actual != shape:
             actual_text, wanted = ("x".join(map(str, lengths)) for lengths in (actual, shape))
-            images = "image makes" if count == 1 else "images make"
+            images = "image gives" if count == 1 else "images give"
             raise InputError(
-                f"{count} {images} an input of {actual_text}, and --shape says {wanted}.",
-                "With images, --shape sets height and width alone; give --size instead.",
+                f"{count} {images} an input of {actual_text}, but --shape is {wanted}.",
+                "With images, --shape only sets height and width; use --size instead.",
             )
 
 
@@ -105,14 +107,14 @@ def _recipe(context: ReadContext, expected: Shape | None) -> Recipe:
             return loaded.own_recipe
         if loaded.own_recipe.tuned is None:
             raise InputError(
-                f"The preprocessing of {loaded.word} is its own and cannot be changed.",
-                "Leave out --size, --mean and --std, or choose --preprocess none or imagenet.",
+                f"The preprocessing of {loaded.word} cannot be changed.",
+                "Leave out --size, --mean and --std, or use --preprocess none or imagenet.",
             )
         return loaded.own_recipe.tuned(size, mean, std)
     if size is None and expected is not None and len(expected) in (3, 4, 5):
         size = (expected[-2], expected[-1])
     recipe = named_recipe("none", size, mean, std)
-    return replace(recipe, text=f"{recipe.text} (the model does not say)")
+    return replace(recipe, text=f"{recipe.text} (the model declares no preprocessing)")
 
 
 def expected_shape(loaded: LoadedModel) -> Shape | None:
@@ -137,8 +139,8 @@ def _channels(loaded: LoadedModel, expected: Shape | None) -> int:
         count = first.in_channels if first else 3
     if count not in (1, 3) and loaded.own_recipe is None:
         raise InputError(
-            f"{loaded.word} takes {count} channels, and an image has 3, or 1 when grey.",
-            "Leave out --input, or offer preprocess(image) in the model's file.",
+            f"{loaded.word} takes {count} channels, but an image has 3, or 1 if grey.",
+            "Leave out --input, or define preprocess(image) in the model's file.",
         )
     return 1 if count == 1 else 3
 
@@ -147,7 +149,7 @@ def _check_options(context: ReadContext, channels: int) -> None:
     size: Size | None = context.size
     sides = (size,) if isinstance(size, int) else size or ()
     if any(side < 1 for side in sides):
-        raise InputError(f"An image of size {size} has no pixels.", "Give positive lengths.")
+        raise InputError(f"The image size {size} is not valid.", "Give positive numbers.")
     for name, values in (("mean", context.mean), ("std", context.std)):
         if values is not None and len(values) not in (1, channels):
             raise InputError(
@@ -155,7 +157,9 @@ def _check_options(context: ReadContext, channels: int) -> None:
                 "Give one value, or one for each channel.",
             )
     if context.std is not None and 0 in context.std:
-        raise InputError("--std divides, and one of its values is 0.", "Give non-zero values.")
+        raise InputError(
+            "--std contains a 0, and pixels are divided by it.", "Give non-zero values."
+        )
 
 
 def warn_if_small(loaded: LoadedModel, sources: Sequence[dict[str, Any]]) -> None:
@@ -163,7 +167,7 @@ def warn_if_small(loaded: LoadedModel, sources: Sequence[dict[str, Any]]) -> Non
     for shape in dict.fromkeys(source["shape"] for source in sources):
         if min(map(int, shape.split("x")[-2:])) < loaded.min_size:
             log.warning(
-                "input: %s is made for images of %dx%d or larger, and gets %s",
+                "input: %s expects images of at least %dx%d, but gets %s",
                 loaded.word,
                 loaded.min_size,
                 loaded.min_size,

@@ -37,9 +37,7 @@ def named_recipe(
         return _imagenet(size, mean, std)
     if name == "none":
         return _none(size, mean, std)
-    raise InputError(
-        f"There is no preprocessing called {name!r}.", f"There are {' and '.join(NAMES)}."
-    )
+    raise InputError(f"There is no preprocessing called {name!r}.", f"Use {' or '.join(NAMES)}.")
 
 
 def _imagenet(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
@@ -71,7 +69,7 @@ def _none(size: Size | None, mean: Numbers, std: Numbers) -> Recipe:
         return _normalised(to_tensor(image), mean, std)
 
     resized = "resized to {}x{}, ".format(*_pair(size)) if size else ""
-    text = f"{resized}values 0 to 1"
+    text = f"{resized}scaled to 0-1"
     changes = f", {_text(mean, std)}" if mean is not None or std is not None else ""
     return Recipe(run, text + changes, lambda *new: _none(*new))
 

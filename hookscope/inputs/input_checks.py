@@ -1,12 +1,13 @@
 """Tensors from files checked against the model that they are for.
 
 Before the run, only input that cannot run is an error, and input out of range a warning. After a
-failed run, the layer that failed tells what is wrong with the input.
+failed run, the layer that failed shows what is wrong with the input.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from hookscope.errors import InputError
-from hookscope.sources.layouts import BATCH
+from hookscope.sources.layouts import BATCH, LIST
 from hookscope.sources.loaded import LoadedModel
 from hookscope.tensors.nested import as_call, walk
 
@@ -22,8 +23,55 @@ log = logging.getLogger("hookscope")
 
 # Images that are normalised or scaled to 0-1 stay far below this value; images in bytes do not.
 _MAX_NORMALISED = 20.0
-_AS_FLOATS = "Save it as floating numbers: numpy.save(FILE, array.astype('float32'))."
-_AS_IDS = "Give ints:SHAPE:0-{0}, or save them so: numpy.save(FILE, ids.astype('int64'))."
+_AS_FLOATS = "Save it as floating-point numbers: numpy.save(FILE, array.astype('float32'))."
+_AS_IDS = "Use ints:SHAPE:0-{0}, or save integers: numpy.save(FILE, ids.astype('int64'))."
+
+
+def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
+    """Check a shape of noise; warn if it seems to lack the batch dimension.
+
+    Raises:
+        InputError: the model is known to take images of another arrangement; the hint has the
+            shape that was probably meant.
+    """
+    if loaded.own_example is not None:
+        return
+    if loaded.own_recipe is not None and loaded.shape is not None:
+        meant = _probable_shape(shape, len(loaded.shape), loaded.shape[1])
+        if meant and loaded.layout is not LIST:
+            wanted, actual = _text(loaded.shape), _text(shape)
+            raise InputError(
+                f"{loaded.word} takes shapes such as {wanted}, not {actual}.",
+                f"Did you mean --shape {_text(meant)}? The first dimension is the batch.",
+            )
+        return
+    modules = loaded.module.modules()
+    first = next((m for m in modules if next(m.parameters(recurse=False), None) is not None), None)
+    # A model with one channel may add that dimension itself.
+    if (
+        isinstance(first, _ConvNd)
+        and len(shape) == len(first.kernel_size) + 1
+        and shape[0] == first.in_channels > 1
+    ):
+        text = _text(shape)
+        log.warning("input: %s has no batch dimension; did you mean --shape 1x%s?", text, text)
+
+
+def _probable_shape(shape: tuple[int, ...], rank: int, channels: int) -> tuple[int, ...] | None:
+    """The shape that was probably meant: with a batch, and with the channels in dimension 1."""
+    if len(shape) == rank - 2 and channels not in shape:
+        return (1, channels, *shape)
+    if len(shape) == rank - 1 and shape[0] == channels:
+        return (1, *shape)
+    if len(shape) == rank - 1 and shape[-1] == channels:
+        return (1, channels, *shape[:-1])
+    if len(shape) == rank and shape[1] != channels == shape[-1]:
+        return (shape[0], channels, *shape[1:-1])
+    return None
+
+
+def _text(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
 
 
 def check_input(loaded: LoadedModel, value: Any) -> None:
@@ -50,8 +98,8 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
         and first.max() > _MAX_NORMALISED
     ):
         log.warning(
-            "input: the values run from %g to %g, and %s is made for other ones: %s. Divide by 255"
-            " what runs to 255, and normalise it; or give the image file",
+            "input: the values range from %g to %g, but %s expects other values: %s. Divide values"
+            " of 0-255 by 255 and normalise them, or give the image file",
             first.min(),
             first.max(),
             loaded.word,
@@ -60,16 +108,16 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
 
 
 def _check_images(spec: str, shape: tuple[int, ...], images: Tensor) -> None:
-    lengths, wanted = ("x".join(map(str, each)) for each in (images.shape, shape))
+    lengths, wanted = _text(images.shape), _text(shape)
     if not images.is_floating_point():
         kind = str(images.dtype).removeprefix("torch.")
         raise InputError(
-            f"{spec} takes floating numbers such as {wanted}, and the input is {lengths} {kind}.",
+            f"{spec} takes floating-point numbers such as {wanted}, not {lengths} {kind}.",
             _AS_FLOATS,
         )
     hint = _shape_hint(tuple(images.shape), len(shape), shape[1])
     if hint:
-        raise InputError(f"{spec} takes inputs such as {wanted}, and this is {lengths}.", hint)
+        raise InputError(f"{spec} takes inputs such as {wanted}, not {lengths}.", hint)
 
 
 def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
@@ -87,16 +135,16 @@ def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
         integers = [t for t in tensors if not t.is_floating_point() and t.dtype != torch.bool]
         if floats and not integers:
             repair = _AS_IDS.format(layer.num_embeddings)
-            return f"An embedding takes whole numbers, and the input holds none. {repair}"
+            return f"An embedding takes integers, but the input contains none. {repair}"
         most = max((int(t.max()) for t in integers if t.numel()), default=0)
         if most >= layer.num_embeddings:
             return (
-                f"The embedding has {layer.num_embeddings} rows, and the input holds {most}."
+                f"The embedding has {layer.num_embeddings} rows, but the input contains {most}."
                 f" Give numbers from 0 to {layer.num_embeddings - 1}."
             )
         return ""
     if weight.is_floating_point() and not floats:
-        return f"The layer takes floating numbers, and the input holds none. {_AS_FLOATS}"
+        return f"The layer takes floating-point numbers, but the input contains none. {_AS_FLOATS}"
     if isinstance(layer, _ConvNd):
         rank = len(layer.kernel_size) + 2
         return _shape_hint(tuple(tensors[0].shape), rank, layer.in_channels)
@@ -104,13 +152,13 @@ def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
         last = tensors[0].shape[-1] if tensors[0].ndim else 0
         if last != layer.in_features and layer.in_features in tensors[0].shape:
             return (
-                f"The layer takes {layer.in_features} features in the last dimension; the input"
+                f"The layer takes {layer.in_features} features in the last dimension, but the input"
                 " has them in another. Transpose it."
             )
         if tensors[0].ndim == 2 and last == layer.in_features + 1:
             return (
-                f"The layer takes {layer.in_features} features, and the input has one more: a"
-                " column of labels or of row numbers? Leave it out: --input FILE.csv:0-"
+                f"The layer takes {layer.in_features} features, but the input has one more. If this"
+                " is a column of labels or row numbers, leave it out: --input FILE.csv:0-"
                 f"{layer.in_features - 1}."
             )
     return ""
@@ -119,18 +167,18 @@ def explain_layer_error(layer: nn.Module, tensors: list[Tensor]) -> str:
 def _shape_hint(shape: tuple[int, ...], rank: int, channels: int) -> str:
     """Why a shape does not fit this rank and these channels, with a hint; empty if it does."""
     if len(shape) == rank - 1 and channels == shape[0]:
-        return "The dimension of the batch is missing: array[None] adds one in front."
+        return "The batch dimension is missing: array[None] adds it."
     if len(shape) == rank - 1 and channels == shape[-1]:
         order = ", ".join(map(str, (rank - 2, *range(rank - 2))))
         return (
-            "The dimension of the batch is missing, and the channels come last: write"
+            "The batch dimension is missing, and the channels come last: write"
             f" array.transpose({order})[None]."
         )
     if len(shape) != rank:
-        return f"{rank} dimensions are needed, and it has {len(shape)}."
+        return f"{rank} dimensions are needed, got {len(shape)}."
     if shape[1] != channels and shape[-1] == channels:
         order = ", ".join(map(str, (0, rank - 1, *range(1, rank - 1))))
-        return f"The channels come last, and are to come after the batch: array.transpose({order})."
+        return f"The channels come last, but must come after the batch: array.transpose({order})."
     if shape[1] != channels:
-        return f"{channels} channels are needed in dimension 1, and it has {shape[1]}."
+        return f"{channels} channels are needed in dimension 1, got {shape[1]}."
     return ""

@@ -78,8 +78,8 @@ def read_bytes(path: str, max_bytes: int | None = None, hint: str = "") -> bytes
     """
     if path == STDIN and sys.stdin.isatty():
         raise InputError(
-            "Standard input is a terminal, so there is no image in it.",
-            "Send one: hookscope capture --input - < img.png",
+            "Standard input is a terminal, and an image is expected.",
+            "Pipe one in: hookscope capture --input - < img.png",
         )
     try:
         with nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
@@ -88,15 +88,14 @@ def read_bytes(path: str, max_bytes: int | None = None, hint: str = "") -> bytes
         raise InputError(f"{describe_path(path)} cannot be read: {exc.strerror}.") from exc
     if not data and path == STDIN:
         raise InputError(
-            "Nothing came on standard input.",
+            "Standard input is empty.",
             "Pipe an image in: hookscope capture --input - < img.png",
         )
     if not data:
         raise InputError(f"{describe_path(path)} is empty.", WRITE_AGAIN)
     if max_bytes is not None and len(data) > max_bytes:
         raise InputError(
-            f"{describe_path(path)} is longer than {max_bytes >> 20} MiB, which is the most that is"
-            " read of its kind.",
+            f"{describe_path(path)} exceeds {max_bytes >> 20} MiB, the limit for such a file.",
             hint,
         )
     return data
@@ -104,7 +103,7 @@ def read_bytes(path: str, max_bytes: int | None = None, hint: str = "") -> bytes
 
 def describe_path(path: str) -> str:
     """Return the subject of an error about a file."""
-    return "What came from standard input" if path == STDIN else f"The file {path!r}"
+    return "The data from standard input" if path == STDIN else f"The file {path!r}"
 
 
 @contextmanager
@@ -116,7 +115,7 @@ def decoding_errors(path: str, what: str) -> Iterator[None]:
         raise
     except MemoryError as exc:
         raise InputError(
-            f"{describe_path(path)} says that it needs more memory than there is.", WRITE_AGAIN
+            f"{describe_path(path)} would need more memory than there is.", WRITE_AGAIN
         ) from exc
     except Exception as exc:  # decoders raise nearly any type for a damaged file
         kind = describe_file(path)[0]
@@ -205,9 +204,9 @@ def _concatenate(values: list[Any], specs: Sequence[InputSpec]) -> Tensor:
     for value, spec in zip(values, specs, strict=True):
         if not isinstance(value, Tensor) or not value.ndim:
             raise InputError(
-                f"{spec.word} holds no lone tensor with a first dimension, so that {names} cannot"
-                " be joined to a batch.",
-                "Say which argument each is for: --input NAME=FILE.",
+                f"{spec.word} is not a single tensor with a first dimension, so {names} cannot be"
+                " joined to a batch.",
+                "Assign each to an argument: --input NAME=FILE.",
             )
     first, *others = values
     for other in others:
@@ -216,9 +215,9 @@ def _concatenate(values: list[Any], specs: Sequence[InputSpec]) -> Tensor:
                 f"{'x'.join(map(str, t.shape))} {str(t.dtype)[6:]}" for t in (first, other)
             )
             raise InputError(
-                f"Several inputs make one batch along the first dimension, and {shapes} do not"
-                " join.",
-                "Say which argument each is for: --input NAME=FILE or --input 0=FILE.",
+                f"Several inputs are joined along the first dimension, but {shapes} do not fit"
+                " together.",
+                "Assign each to an argument: --input NAME=FILE or --input 0=FILE.",
             )
     return torch.cat(values)
 

@@ -22,7 +22,7 @@ from hookscope.specs.input_spec import JSON, TENSORS, InputSpec, parse_inputs
 from hookscope.specs.model_spec import end_sentence
 
 _FORMS = 'A tensor is {"file": "a.npy"} or {"tensor": [[1, 2]]}; other values stay as they are.'
-_IN_FILES = 'Put numbers into files of their own: {"file": "a.npy"}.'
+_IN_FILES = 'Put numbers into separate files: {"file": "a.npy"}.'
 _MAX_DEPTH = 100
 _MAX_BYTES = 16 << 20  # as Python objects, JSON may take 30 times the memory
 _MAX_VALUES = 100_000  # outside of tensors
@@ -53,11 +53,11 @@ def read_json_input(
     def build(value: Any, depth: int) -> Any:
         nonlocal values
         if depth > _MAX_DEPTH:
-            raise InputError(f"{describe_path(spec.path)} is nested too deep.", _FORMS)
+            raise InputError(f"{describe_path(spec.path)} is nested too deeply.", _FORMS)
         values += 1
         if values > _MAX_VALUES:
             raise InputError(
-                f"{describe_path(spec.path)} holds more than {_MAX_VALUES:,} values besides"
+                f"{describe_path(spec.path)} contains more than {_MAX_VALUES:,} values besides"
                 " tensors.",
                 _FORMS,
             )
@@ -74,13 +74,15 @@ def read_json_input(
     def read_file(name: Any) -> Any:
         try:
             if not isinstance(name, str):
-                raise InputError(f"{name!r} names no file.", _FORMS)
+                raise InputError(f"{name!r} is not the name of a file.", _FORMS)
             near = os.path.join(folder, name)
             inner, *more = parse_inputs([near if os.path.exists(near.partition(":")[0]) else name])
             if more:
-                raise InputError(f"{name!r} is several files, and one is wanted.", _FORMS)
+                raise InputError(
+                    f"{name!r} matches several files, but only one is allowed.", _FORMS
+                )
             if inner.kind not in TENSORS or inner.kind == JSON:
-                raise InputError(f"{name!r} is {inner.kind}, and no file of tensors.", _FORMS)
+                raise InputError(f"{name!r} is {inner.kind}, not a file of tensors.", _FORMS)
             files.append(name)
             return reader_of(inner.kind)(context, inner)[0]
         except (InputError, ValueError) as exc:
@@ -99,7 +101,6 @@ def _inline(value: Any, spec: InputSpec) -> torch.Tensor:
         return torch.tensor(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as exc:
         raise InputError(
-            f"{describe_path(spec.path)} holds a tensor that cannot be made:"
-            f" {end_sentence(str(exc))}",
+            f"{describe_path(spec.path)} contains an invalid tensor: {end_sentence(str(exc))}",
             _FORMS,
         ) from exc

@@ -40,7 +40,7 @@ def read_python(context: ReadContext, spec: InputSpec) -> tuple[Any, None]:
     """Return the first batch that an object in a Python file or module gives, as a call value.
 
     The first sample of a Dataset becomes a batch of one. If a Dataset or a DataLoader gives pairs
-    and the model needs one argument, the second element is taken for a label and left out.
+    and the model needs one argument, the second element is ignored as a label.
 
     Raises:
         ModelError: the code raised; the message has its file and line.
@@ -51,7 +51,7 @@ def read_python(context: ReadContext, spec: InputSpec) -> tuple[Any, None]:
         value = _FirstBatch(context, spec.rest, run).of(source)
     if not any(True for _ in walk(value)):
         kind = type(value).__name__
-        raise InputError(f"{spec.rest} gives no tensor but {kind}.", _OFFER)
+        raise InputError(f"{spec.rest} gives {kind}, which contains no tensor.", _OFFER)
     return value, None
 
 
@@ -85,8 +85,8 @@ def _check_no_arguments(spec: str, function: Callable[..., Any]) -> None:
         inspect.signature(function).bind()
     except TypeError as exc:
         raise InputError(
-            f"{spec} is called without arguments, and {exc}.",
-            "Give its parameters defaults, or write a function that fills them.",
+            f"{spec} is called without arguments, but {exc}.",
+            "Give its parameters defaults, or name a function without required parameters.",
         ) from exc
     except ValueError:  # written in C, without a signature
         pass
@@ -149,7 +149,7 @@ class _FirstBatch:
         return channels, recipe
 
     def _empty(self) -> InputError:
-        return InputError(f"{self.spec} gives no batch: it is empty.", _OFFER)
+        return InputError(f"{self.spec} is empty and gives no batch.", _OFFER)
 
 
 def _length(source: Dataset[Any] | DataLoader[Any] | Sized) -> str:
@@ -196,8 +196,8 @@ def has_label(batch: Any, single: bool) -> bool:
 
 
 def note_labels_ignored() -> None:
-    """Log that labels are left out."""
-    log.info("input: the second of each pair is taken for a label and left out")
+    """Log that labels are ignored."""
+    log.info("input: the second element of each pair is ignored as a label")
 
 
 def batch_arguments(batch: Any, spec: str) -> Any:

@@ -51,15 +51,15 @@ def pick_tensor(spec: InputSpec, names: Sequence[str]) -> str:
     if not spec.rest and len(names) == 1:
         return names[0]
     listing = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
-    holds = f"It holds {listing}." if names else "It holds nothing."
+    holds = f"It contains {listing}." if names else "It is empty."
     if spec.rest:
         raise InputError(
             f"There is no {spec.rest!r} in {spec.path!r}.",
             f"{did_you_mean(spec.rest, names)} {holds}".strip(),
         )
     raise InputError(
-        f"{spec.path!r} holds {len(names)} tensors: which one to take is not clear.",
-        f"{holds} Write {spec.path}:{names[0] if names else 'KEY'} for one of them.",
+        f"{spec.path!r} contains {len(names)} tensors; name one.",
+        f"{holds} For example: {spec.path}:{names[0] if names else 'KEY'}",
     )
 
 
@@ -103,9 +103,9 @@ def _array(data: bytes) -> NDArray[Any]:
     else:
         shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject:
-        raise ValueError("it holds pickled objects, which are not opened")
+        raise ValueError("it contains pickled objects, which are not opened")
     if any(length < 0 for length in shape):
-        raise ValueError(f"its shape is {shape}")
+        raise ValueError(f"the shape {shape} is not valid")
     flat = np.frombuffer(data, dtype, count=math.prod(shape), offset=file.tell())
     return flat.reshape(shape, order="F" if fortran else "C")
 
@@ -118,12 +118,13 @@ def tensor_from_array(array: Any, path: str) -> Tensor:
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biufc":
         kind = getattr(array, "dtype", type(array).__name__)
-        raise InputError(f"The file {path!r} holds no numbers but {kind}.", _SAVE_NUMBERS)
+        raise InputError(f"The file {path!r} contains {kind}, not numbers.", _SAVE_NUMBERS)
     try:
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
     except TypeError as exc:
         raise InputError(
-            f"The file {path!r} holds {array.dtype}, which PyTorch has not.", _SAVE_NUMBERS
+            f"The file {path!r} contains {array.dtype}, which PyTorch does not support.",
+            _SAVE_NUMBERS,
         ) from exc
 
 
@@ -160,7 +161,9 @@ def read_torch(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
         value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if spec.rest:
         if not isinstance(value, Mapping):
-            raise InputError(f"{spec.path!r} holds no names, so no {spec.rest!r}.", "Leave it out.")
+            raise InputError(
+                f"There is no {spec.rest!r} in {spec.path!r}, which has no keys.", "Leave it out."
+            )
         named = {str(name): item for name, item in value.items()}  # keys may be numbers
         value = named[pick_tensor(spec, list(named))]
     if isinstance(value, Mapping):
@@ -170,12 +173,12 @@ def read_torch(context: ReadContext, spec: InputSpec) -> tuple[Any, str]:
         dense = tensor.layout is torch.strided and not tensor.is_meta
         if dense and tensor.numel() * tensor.element_size() > len(data) + _MAX_EXPANDED:
             raise InputError(
-                f"The file {spec.path!r} of {len(data):,} bytes holds a tensor of shape"
-                f" {tuple(tensor.shape)}, which would take more than 1 GB beyond that.",
-                "Save a smaller one, or a copy of it: tensor.clone().",
+                f"The file {spec.path!r} of {len(data):,} bytes contains a tensor of shape"
+                f" {tuple(tensor.shape)}, which takes over 1 GB more memory than the file.",
+                "Save a smaller tensor, or a copy of it: tensor.clone().",
             )
     if not any(True for _ in walk(value)):
-        raise InputError(f"The file {spec.path!r} holds no tensor.", "Save one by torch.save.")
+        raise InputError(f"The file {spec.path!r} contains no tensor.", "Save one by torch.save.")
     return value, sha256(data)
 
 
@@ -198,6 +201,4 @@ def generate_tensor(context: ReadContext, spec: InputSpec) -> tuple[Tensor, None
     try:
         return _GENERATORS[spec.rest](spec, context.generator), None
     except (RuntimeError, MemoryError) as exc:  # torch raises either if memory is short
-        raise InputError(
-            f"{spec.word} cannot be made: there is no memory for it.", "Give a smaller shape."
-        ) from exc
+        raise InputError(f"{spec.word} does not fit into memory.", "Give a smaller shape.") from exc

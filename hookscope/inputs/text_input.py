@@ -28,9 +28,8 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     recipe = context.loaded.own_text
     if recipe is None:
         raise InputError(
-            f"{context.loaded.word} does not say how a text becomes its input.",
-            "Offer tokenize(texts) in the model's file, or give the numbers of its tokens:"
-            " --input tokens.npy.",
+            f"{context.loaded.word} has no tokenizer for a text.",
+            "Define tokenize(texts) in the model's file, or give token ids: --input tokens.npy.",
         )
     texts, digests = [], []
     for spec in specs:
@@ -42,7 +41,7 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
             texts.append(data.decode("utf-8-sig"))
         except UnicodeDecodeError as exc:
             raise InputError(
-                f"{describe_path(spec.path)} is no text in UTF-8: byte {exc.start} does not fit.",
+                f"{describe_path(spec.path)} is not UTF-8 text: byte {exc.start} is not valid.",
                 WRITE_AGAIN,
             ) from exc
         digests.append(sha256(data))

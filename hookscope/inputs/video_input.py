@@ -64,17 +64,15 @@ def _layout(context: ReadContext) -> Layout:
         return clip_layout(expected[2])
     raise InputError(
         f"{context.loaded.word} takes no video clips (N, C, T, H, W).",
-        "Take out a frame and give it as an image; or offer example_input() of a clip's shape in"
-        " the model's file.",
+        "Give a frame of it as an image, or define example_input() with the shape of a clip in the"
+        " model's file.",
     )
 
 
 def _count(data: bytes, path: str) -> int:
     count = sum(1 for _ in _frames(data, path))
     if not count:
-        raise InputError(
-            f"{describe_path(path)} holds no picture.", "Give a video with pictures in it."
-        )
+        raise InputError(f"{describe_path(path)} contains no frames.", "Give another file.")
     return count
 
 
@@ -92,7 +90,7 @@ def _frames(data: bytes, path: str) -> Iterator[Any]:
         import av
     except ImportError as exc:
         raise EnvironmentFault(
-            "Reading a video needs PyAV, which is not installed.",
+            "Reading a video requires PyAV, which is not installed.",
             'Install it: pip install "hookscope[video]"',
         ) from exc
     with decoding_errors(path, VIDEO), av.open(io.BytesIO(data), "r") as file:
@@ -104,7 +102,7 @@ def _frames(data: bytes, path: str) -> Iterator[Any]:
             if count >= _MAX_FRAMES:
                 raise InputError(
                     f"{describe_path(path)} has more than {_MAX_FRAMES:,} frames.",
-                    "Cut out the part that the model is to see.",
+                    "Cut it to the part that the model needs.",
                 )
             _check_frame(path, frame.width, frame.height)
             yield frame

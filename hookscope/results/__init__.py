@@ -1,1 +1,1 @@
-"""What comes out, as data and on disk. Without torch."""
+"""Results, as data and on disk. Without torch."""

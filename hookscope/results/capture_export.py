@@ -59,14 +59,14 @@ def choose_slices(
         chosen = [(key, WHOLE) for key in keys]
     if ending == TABLES[-1]:
         raise RequestError(
-            f"{ending} is for the rows of a folder of features, and {capture.path} is a file.",
-            f"Let the output end in {', '.join(TABLES[:-2])} or {TABLES[-2]}.",
+            f"Only a features folder can be exported to {ending}; {capture.path} is a file.",
+            f"Use an output that ends in {', '.join(TABLES[:-2])} or {TABLES[-2]}.",
         )
     sliced = next((key + slice_text(index) for key, index in chosen if index != WHOLE), None)
     if ending == SUFFIX and sliced:
         raise RequestError(
-            f"{sliced} is a part of a tensor, and a {SUFFIX} file holds tensors as recorded.",
-            "Leave out the slice, or let the output end in .npy or .npz.",
+            f"{sliced} is a slice, but a {SUFFIX} file contains whole tensors.",
+            "Leave out the slice, or use an output that ends in .npy or .npz.",
         )
     check_single([key + slice_text(index) for key, index in chosen], ending, "tensors")
     return tuple(_slice(capture, key, index, ending) for key, index in chosen)
@@ -126,6 +126,6 @@ def _write_safetensors(capture: CaptureFile, keys: Sequence[str], path: Path) ->
             while first < last:
                 block = source.read(min(_BLOCK, last - first))
                 if not block:
-                    raise OSError("the file that is read has become shorter")
+                    raise OSError("the source file was truncated while it was read")
                 file.write(block)
                 first += len(block)

@@ -67,7 +67,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
     Raises:
         ResultsFileError: the file is missing, not a complete safetensors file, not written by
-            hookscope, or part of a folder of features, or its metadata is damaged.
+            hookscope, or part of a features folder, or its metadata is damaged.
     """
     try:
         # safe_open checks that the header is consistent and fits the file's length.
@@ -79,7 +79,7 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     text = (table.pop("__metadata__", None) or {}).get(MARK)
     if text is None:
         raise ResultsFileError(
-            f"{path} holds tensors, but hookscope did not write it.",
+            f"{path} contains tensors, but was not written by hookscope.",
             "Open it with safetensors.safe_open, or make a capture with 'hookscope capture'.",
         )
     info = _parse_info(path, text)
@@ -107,9 +107,9 @@ def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
 def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
     folder = shlex.quote(f"{os.path.dirname(path) or '.'}/")
     return ResultsFileError(
-        f"{path} is a part of a folder of features, which is read as a whole.",
-        f"'hookscope show {folder}' tells what it holds, 'hookscope export {folder}' makes one"
-        " file of it.",
+        f"{path} is part of a features folder, which is read as a whole.",
+        f"'hookscope show {folder}' lists its contents, 'hookscope export {folder}' writes them to"
+        " one file.",
     )
 
 
@@ -117,8 +117,8 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
     """Return the error for a file that is missing or not a valid safetensors file."""
     if holds_features(path):
         return ResultsFileError(
-            f"Cannot read {path}: it is a folder of features, and a file is wanted.",
-            f"Make a file of it: hookscope export {shlex.quote(os.fspath(path))}",
+            f"Cannot read {path}: it is a features folder, not a file.",
+            f"Export it to a file: hookscope export {shlex.quote(os.fspath(path))}",
         )
     kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
     if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
@@ -129,13 +129,13 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
         )
     if kind in (ARRAY, ARRAYS):
         return ResultsFileError(
-            f"Cannot read {path}: it holds {kind}, without statistics or metadata.",
+            f"Cannot read {path}: it contains {kind}, without statistics or metadata.",
             "Open it with numpy.load, or write a .safetensors file, which this command reads.",
         )
     reason = "it is a folder" if Path(path).is_dir() else cause(error)
     return ResultsFileError(
         f"Cannot read {path}: {reason}.",
-        "Give a file that 'hookscope capture' or 'hookscope grads' wrote.",
+        "Give a file written by 'hookscope capture' or 'hookscope grads'.",
     )
 
 
@@ -149,7 +149,7 @@ def _parse_info(path: str | os.PathLike[str], text: str) -> dict[str, Any]:
     schema = info.pop("schema", None)
     if schema != SCHEMA:
         raise ResultsFileError(
-            f"{path} has schema {schema!r}, and this hookscope reads schema {SCHEMA}.",
+            f"{path} has schema {schema!r}, but this version of hookscope reads {SCHEMA}.",
             "Upgrade hookscope, or record the file again.",
         )
     return info

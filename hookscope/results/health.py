@@ -21,6 +21,7 @@ class Finding:
         threshold: the number it was compared with; None if the check has no threshold.
         hint: what to do about it; may be empty.
         others: other layers with the same finding, in order.
+        units: indices of all dead units, of a finding of ``dead``.
     """
 
     check: str
@@ -31,6 +32,7 @@ class Finding:
     threshold: float | None = None
     hint: str = ""
     others: tuple[str, ...] = ()
+    units: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Every key may be missing, because a file may come from ``hookscope.record`` or a
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any, TypedDict
 
 from hookscope.files.strict_json import Number, type_error
@@ -146,6 +146,17 @@ class Metadata(TypedDict, total=False):
     optimizer: OptimizerMetadata
 
 
+def has_random_weights(metadata: Mapping[str, Any]) -> bool:
+    """Whether a run used random weights, so that the model was not trained.
+
+    Example:
+        >>> has_random_weights({"model": {"word": "resnet18", "weights": "random"}})
+        True
+    """
+    model = metadata.get("model") or {}
+    return bool(model.get("weights") == "random")
+
+
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
     """Return what is wrong with a file's metadata: a type, or a key that does not exist.
 
@@ -169,4 +180,4 @@ def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
         return f"metadata.effect.drift has {unknown[0]!r}, which is not recorded"
     top = effect.get("top", {"unedited": [], "edited": []})
     before, after = ([len(image) for image in top[name]] for name in ("unedited", "edited"))
-    return "" if before == after else "metadata.effect.top has classes without partners"
+    return "" if before == after else "metadata.effect.top has different numbers of classes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 ROOT = "."  # the name of the model itself
@@ -51,8 +52,55 @@ class ModuleTree:
     """The modules of ``model`` in definition order, the model itself first.
 
     ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
+    ``execution`` has the names of the modules that ran in a forward pass, in the order of their
+    first calls; it is empty without a pass.
     """
 
     model: str
     nodes: tuple[ModuleNode, ...]
     total: ModuleNode
+    execution: tuple[str, ...] = ()
+
+    def mermaid(self) -> str:
+        """Return the modules as a graph for Mermaid, as ``hookscope tree --mermaid`` prints it.
+
+        Example:
+            >>> import hookscope
+            >>> print(hookscope.tree("alexnet", layers=["features", "avgpool"]).mermaid())
+            flowchart LR
+              m0["features<br/>Sequential"]
+              m1["avgpool<br/>AdaptiveAvgPool2d(6x6)"]
+        """
+        from hookscope.views.text.module_graph import mermaid_text
+
+        return mermaid_text(self)
+
+    def dot(self) -> str:
+        """Return the modules as a graph for Graphviz, as ``hookscope tree --dot`` prints it."""
+        from hookscope.views.text.module_graph import dot_text
+
+        return dot_text(self)
+
+
+def nearest_ancestors(names: Sequence[str]) -> list[int | None]:
+    """Return the index of each module's nearest ancestor among the names before it, or None.
+
+    Args:
+        names: of modules in definition order, all or some of them.
+
+    Example:
+        >>> nearest_ancestors([".", "a", "a.0.conv", "b"])
+        [None, 0, 1, 0]
+    """
+    ancestors: list[int | None] = []
+    above: list[int] = []
+    for n, name in enumerate(names):
+        while above and not _is_inside(name, names[above[-1]]):
+            above.pop()
+        ancestors.append(above[-1] if above else None)
+        above.append(n)
+    return ancestors
+
+
+def _is_inside(name: str, ancestor: str) -> bool:
+    return ancestor == ROOT or name.startswith(f"{ancestor}.")

@@ -67,7 +67,7 @@ def check_single(keys: Iterable[str], ending: str, what: str) -> None:
     )
     count = f"{len(names)} {what}: {listed}" if names else f"no {what}"
     raise RequestError(
-        f"A {NPY} file holds one array, and there are {count}.",
+        f"A {NPY} file stores one array, but there are {count}.",
         f"Choose one with --layer, or write a {NPZ} or {SUFFIX} file.",
     )
 
@@ -75,7 +75,7 @@ def check_single(keys: Iterable[str], ending: str, what: str) -> None:
 def _write_array_to(archive: zipfile.ZipFile, entry: ArrayEntry) -> None:
     name = entry.key.replace("\0", r"\x00") + NPY  # zero would end the name in a zip archive
     if name in archive.NameToInfo:
-        raise ValueError(f"two arrays would be called {entry.key!r}")
+        raise ValueError(f"two arrays would have the name {entry.key!r}")
     if len(name.encode()) > _LONGEST_NAME:
         raise ValueError(f"the name {entry.key[:40]!r}... is too long for an archive")
     # A new ZipInfo always has the same date.

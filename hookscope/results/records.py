@@ -94,7 +94,7 @@ class Record:
         error = strict_json.fields_type_error
         wrong = error(plain, Record, self.key) or error(vars(self.stats), Stats, self.key)
         if not wrong and not self.stats.are_possible():
-            wrong = f"the statistics of {self.key} are no tensor's"
+            wrong = f"the statistics of {self.key} are impossible"
         return wrong
 
 
@@ -205,7 +205,7 @@ class Recording:
             )
             wrong = self._type_error(shapes) or find_damage(metadata, self._records)
         except KeyError as error:
-            wrong = f"there is no {error.args[0]!r}"
+            wrong = f"{error.args[0]!r} is missing"
         except (TypeError, ValueError, AttributeError) as error:
             wrong = cause(error)
         if wrong:
@@ -226,5 +226,5 @@ class Recording:
             if wrong := record.type_error():
                 return wrong
             if record.shape != tuple(shapes[key]):
-                return f"{key} is of another shape"
+                return f"{key} has another shape"
         return ""

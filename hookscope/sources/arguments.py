@@ -75,7 +75,7 @@ def _convert(key: str, text: str, hint: Any) -> Any:
             return hint(text)
         except ValueError:
             raise _conversion_error(
-                key, text, "a whole number" if hint is int else "a number"
+                key, text, "an integer" if hint is int else "a number"
             ) from None
     value = _literal(text)
     container = origin or hint
@@ -112,4 +112,4 @@ def _literal(text: str) -> Any:
 
 
 def _conversion_error(key: str, text: str, expected: str) -> RequestError:
-    return RequestError(f"{text!r} does not do for {key}: it takes {expected}.")
+    return RequestError(f"{key}={text} is not valid: {key} must be {expected}.")

@@ -26,8 +26,8 @@ from hookscope.files.weight_files import WeightFiles
 from hookscope.specs.model_spec import end_sentence
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
-_SAVE_THUS = "Save the weights alone: torch.save(model.state_dict(), FILE)."
-_KINDS = "Weights are read from a .safetensors, .pth, .pt or .bin file."
+_SAVE_THUS = "Save only the weights: torch.save(model.state_dict(), FILE)."
+_KINDS = "Weights can be read from a .safetensors, .pth, .pt or .bin file."
 # Types of files that are not weights, with a hint.
 _NO_WEIGHTS = {
     file_types.EMPTY: file_types.WRITE_AGAIN,
@@ -36,9 +36,9 @@ _NO_WEIGHTS = {
     file_types.TRUNCATED_SAFETENSORS: file_types.WRITE_AGAIN,
     **dict.fromkeys(file_types.TOO_LARGE, _SAVE_THUS),
     file_types.IMAGE: "Give it as the input: --input {0}",
-    file_types.SCRIPT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
-    file_types.EXPORT_ARCHIVE: f"This version does not read weights out of one. {_SAVE_THUS}",
-    file_types.ONNX: f"This version does not read weights out of one. {_KINDS}",
+    file_types.SCRIPT_ARCHIVE: f"Weights cannot be read from such a file. {_SAVE_THUS}",
+    file_types.EXPORT_ARCHIVE: f"Weights cannot be read from such a file. {_SAVE_THUS}",
+    file_types.ONNX: f"Weights cannot be read from such a file. {_KINDS}",
 }
 # Bytes read before a file is mapped anew: pages that were read count as memory in use.
 _MAX_MAPPED = 1 << 26
@@ -122,8 +122,8 @@ def lazy_tensors(files: WeightFiles) -> dict[str, Tensor]:
         lacking = sorted(set(listed) - names.keys())
         if lacking:
             raise WeightsFileError(
-                f"{lacking[0]!r} is not in {path!r}, where the index {files.index!r} has it.",
-                "The index and the files are of different sets; download them together.",
+                f"{lacking[0]!r} is not in {path!r}, although the index {files.index!r} lists it.",
+                "The index and the files do not belong together; download them again.",
             )
         for name in listed or names:
             try:
@@ -153,7 +153,7 @@ def _open_file(path: str) -> tuple[dict[str, None], Read, bool]:
     mapped = _can_be_mapped(path)
     held = _tensors_of(_unpickled(path, mapped))
     if not held:
-        raise WeightsFileError(f"The file {path!r} holds no weights by name.", _SAVE_THUS)
+        raise WeightsFileError(f"The file {path!r} contains no named weights.", _SAVE_THUS)
     return dict.fromkeys(held), held.__getitem__, mapped
 
 
@@ -173,7 +173,7 @@ def _can_be_mapped(path: str) -> bool:
 
 def _damaged_safetensors(path: str, error: Exception) -> WeightsFileError:
     return WeightsFileError(
-        f"The file {path!r} is no sound safetensors file: {end_sentence(str(error))}",
+        f"The file {path!r} is not a valid safetensors file: {end_sentence(str(error))}",
         file_types.WRITE_AGAIN,
     )
 
@@ -198,7 +198,7 @@ def _unpickled(path: str, mapped: bool) -> Any:
     except pickle.UnpicklingError as exc:
         match = re.search(r"GLOBAL ([\w.]+)", str(exc))
         holds = f"Python objects ({match[1]})" if match else "more than tensors"
-        message = f"The file {path!r} holds {holds}, which hookscope does not unpickle."
+        message = f"The file {path!r} contains {holds}, which hookscope does not unpickle."
         raise WeightsFileError(message, _SAVE_THUS) from exc
     except Exception as exc:  # the reader raises nearly any type for a damaged file
         kind, _ = file_types.describe_file(path)
@@ -222,5 +222,6 @@ def check_archive_intact(path: str) -> None:
         ) from exc
     if damaged:
         raise ModelError(
-            f"{path!r} is damaged: {damaged} in it is not as it was saved.", file_types.WRITE_AGAIN
+            f"{path!r} is damaged: its record {damaged} is not intact.",
+            file_types.WRITE_AGAIN,
         )

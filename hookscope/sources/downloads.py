@@ -39,7 +39,7 @@ def fetch(url: str) -> str:
     if path.exists():
         return str(path)
     repair = (
-        f"Put the file there by hand, set TORCH_HOME to a cache that has it, "
+        f"Download the file to that path, set TORCH_HOME to a cache that has it, "
         f"give --weights FILE, or use --weights random. Address: {url}"
     )
     problem = describe_network_error(url)

@@ -20,7 +20,7 @@ from hookscope.specs.model_spec import end_sentence
 
 log = logging.getLogger("hookscope")
 
-_BY_HAND = "Fetch it elsewhere (hf download {0}) and copy the cache, whose place is HF_HUB_CACHE"
+_BY_HAND = "Run 'hf download {0}' on another machine and copy its cache (HF_HUB_CACHE)"
 
 
 def cached_file(repository: str, names: Sequence[str]) -> str | None:
@@ -48,7 +48,7 @@ def fetch_file(repository: str, names: Sequence[str]) -> str:
             except EntryNotFoundError:
                 continue
     raise WeightsError(
-        f"{repository} has no {' and no '.join(names)}.", "Give --weights FILE, or random."
+        f"{repository} has no {' and no '.join(names)}.", "Use --weights FILE or --weights random."
     )
 
 
@@ -66,7 +66,9 @@ def fetch_folder(repository: str, patterns: Sequence[str]) -> str:
 def _downloading(repository: str) -> Iterator[None]:
     """Log the download, without progress bars, or raise at once if the hub cannot be reached."""
     address = f"{constants.ENDPOINT}/{repository}"
-    repair = f"{_BY_HAND.format(repository)}, give --weights FILE, or random. Address: {address}"
+    repair = (
+        f"{_BY_HAND.format(repository)}, use --weights FILE or --weights random. Address: {address}"
+    )
     not_cached = f"{repository} is not in the cache ({constants.HF_HUB_CACHE})"
     offline = "HF_HUB_OFFLINE is set" if constants.is_offline_mode() else ""
     problem = offline or describe_network_error(address)
@@ -81,7 +83,7 @@ def _downloading(repository: str) -> Iterator[None]:
         raise
     except (OSError, HfHubHTTPError, LocalEntryNotFoundError) as exc:
         why = str(exc).strip().partition("\n")[0]
-        message = f"{not_cached}, and cannot be fetched: {end_sentence(why)}"
+        message = f"{not_cached}, and cannot be downloaded: {end_sentence(why)}"
         raise WeightsError(message, repair) from exc
     finally:
         if shown:

@@ -45,8 +45,8 @@ def stack_images(images: Sequence[Tensor]) -> Tensor:
     shapes = list(dict.fromkeys("x".join(map(str, image.shape)) for image in images))
     if len(shapes) > 1:
         raise InputError(
-            f"The images differ in shape once preprocessed: {', '.join(shapes)}.",
-            "Give --size HxW to bring them to one size, or run them one by one.",
+            f"The preprocessed images differ in shape: {', '.join(shapes)}.",
+            "Use --size HxW to resize them to one size, or run them one by one.",
         )
     return torch.stack(list(images))
 
@@ -56,7 +56,7 @@ def stack_waveforms(waves: Sequence[Tensor]) -> Tensor:
     lengths = list(dict.fromkeys(len(wave) for wave in waves))
     if len(lengths) > 1:
         raise InputError(
-            f"The sounds differ in length: {', '.join(map(str, lengths))} samples.",
+            f"The waveforms differ in length: {', '.join(map(str, lengths))} samples.",
             "Cut them to one length, or run them one by one.",
         )
     return torch.stack(list(waves))
@@ -70,8 +70,8 @@ def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
     """Images for detectors, from 0 to 1; a shape of four lengths gives several."""
     if len(shape) not in (3, 4):
         raise InputError(
-            f"A detector takes images, and {len(shape)} lengths make none.",
-            "Give --shape CxHxW for one image, or NxCxHxW for several.",
+            f"A detector takes images, which do not have {len(shape)} dimensions.",
+            "Use --shape CxHxW for one image, or NxCxHxW for several.",
         )
     noise = torch.rand(shape, generator=seeded_generator(seed))
     return list(noise) if len(shape) == 4 else [noise]
@@ -80,12 +80,12 @@ def _list_noise(shape: tuple[int, ...], seed: int) -> list[Tensor]:
 def _pair(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """First and second frames; a single image is used for both, without motion."""
     if len(images) == 1:
-        log.info("input: one image stands for both frames, so there is no motion in it")
+        log.info("input: one image is used for both frames, so there is no motion")
         images = list(images) * 2
     if len(images) % 2:
         raise InputError(
-            f"Optical flow takes images in pairs, and {len(images)} are none.",
-            "Give the frame before and the frame after, or one image to stand for both.",
+            f"Optical flow takes images in pairs, but {len(images)} are given.",
+            "Give the first and the second frame of each pair, or one image for both.",
         )
     return stack_images(images[0::2]), stack_images(images[1::2])
 
@@ -99,12 +99,12 @@ def _pair_noise(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
 def _clip(images: Sequence[Tensor], frames: int) -> Tensor:
     """Clips N, C, T, H, W of ``frames`` images each; a single image is repeated."""
     if len(images) == 1:
-        log.info("input: one image is held for all %d frames, so there is no motion", frames)
+        log.info("input: one image is used for all %d frames, so there is no motion", frames)
         images = list(images) * frames
     if len(images) % frames:
         raise InputError(
-            f"The model takes clips of {frames} frames, and {len(images)} images fill none.",
-            f"Give {frames} frames in order, or one image to be held for the whole clip.",
+            f"The model takes clips of {frames} frames, but {len(images)} images are given.",
+            f"Give {frames} frames in order, or one image for the whole clip.",
         )
     batch = stack_images(images)
     return batch.reshape(-1, frames, *batch.shape[1:]).transpose(1, 2).contiguous()

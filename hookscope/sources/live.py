@@ -32,9 +32,7 @@ def check_model(model: object, *others: type) -> None:
     """Raise RequestError unless ``model`` is a model, or of one of the other types."""
     if not isinstance(model, (nn.Module, *others)) and not _is_exported(model):
         what = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
-        raise RequestError(
-            f"A model is needed, and {what} is none.", "Give an nn.Module, built already."
-        )
+        raise RequestError(f"Expected a model, but got {what}.", "Pass an instance of nn.Module.")
 
 
 def as_hookable(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:

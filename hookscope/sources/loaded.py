@@ -123,7 +123,7 @@ class LoadedModel:
         shape: shape of one input tensor; None if it is not known.
         layout: how tensors are arranged to a call value.
         min_size: smallest height and width of an image for this model.
-        own_example: makes an input that the file itself offers; None if it offers none.
+        own_example: makes an input that the model's file defines; None without one.
         example_text: a description of that input for users.
         example_word: the source of that input in metadata.
     """
@@ -181,8 +181,9 @@ class LoadedModel:
                 return self.own_example()
         if self.shape is None:
             raise InputError(
-                f"What {self.word} takes as input is not known.",
-                "Offer example_input() in its file, or give --shape 1x3x224x224 or --input.",
+                f"Cannot tell what input {self.word} expects.",
+                "Give --shape (for example 1x3x224x224) for noise, or --input FILE, or define"
+                " example_input() in the model's file.",
             )
         return self.layout.noise(self.shape, seed)
 

@@ -118,8 +118,8 @@ def _check_file_options(request: WeightsRequest) -> None:
     if (request.rename or request.partial) and not is_weights_file(request.spec):
         option = "--rename" if request.rename else "--partial"
         raise RequestError(
-            f"{option} is for weights from a file, and none is given.",
-            "Give the file too: --weights FILE.",
+            f"{option} is for weights from a file, but no file is given.",
+            "Add --weights FILE.",
         )
 
 

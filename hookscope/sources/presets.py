@@ -79,13 +79,13 @@ def _video(
 def _detection(
     preset: Any, size: Any, mean: Numbers, std: Numbers
 ) -> tuple[Callable[[Image], Tensor], str]:
-    _check_unchanged(mean, std, "A detector subtracts mean and divides by std itself.")
+    _check_unchanged(mean, std, "A detector normalises images itself.")
 
     def scaled(image: Image) -> Tensor:
         tensor: Tensor = preset(F.resize(image, list(size), antialias=True) if size else image)
         return tensor
 
-    return scaled, f"{f'resized to {_by(size)}' if size else 'own size'}, values 0 to 1"
+    return scaled, f"{f'resized to {_by(size)}' if size else 'own size'}, scaled to 0-1"
 
 
 def _flow(
@@ -95,7 +95,7 @@ def _flow(
     if size and (any(side % _FLOW_STEP for side in size) or min(size) < _FLOW_MIN):
         raise InputError(
             f"Optical flow models do not take images of {_by(size)}.",
-            f"Height and width are multiples of {_FLOW_STEP} and at least {_FLOW_MIN}.",
+            f"Height and width must be multiples of {_FLOW_STEP} and at least {_FLOW_MIN}.",
         )
 
     def frame(image: Image) -> Tensor:
@@ -110,7 +110,7 @@ def _flow(
         return torch.as_tensor(first)
 
     nearest_text = f"the nearest multiple of {_FLOW_STEP}, at least {_FLOW_MIN}"
-    return frame, f"resized to {_by(size) if size else nearest_text}, values -1 to 1"
+    return frame, f"resized to {_by(size) if size else nearest_text}, scaled to -1..1"
 
 
 _BUILDERS: dict[str, Callable[..., tuple[Callable[[Image], Tensor], str]]] = {

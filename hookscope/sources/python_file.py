@@ -87,8 +87,8 @@ def _find(file: ModuleType, spec: ModelSpec) -> tuple[str, Any]:
         raise ModelError(f"{spec.path!r} defines no {spec.name!r}.", f"{near} {listing}".strip())
     if len(models) == 1:
         return models[0], public[models[0]]
-    count = f"{len(models)} models" if models else "no nn.Module"
-    raise ModelError(f"{spec.path!r} holds {count}: which one to take is not clear.", listing)
+    count = f"{len(models)} models; name one" if models else "no nn.Module"
+    raise ModelError(f"{spec.path!r} contains {count}.", listing)
 
 
 def _kind(value: Any, file: ModuleType) -> str:
@@ -108,21 +108,21 @@ def _kind(value: Any, file: ModuleType) -> str:
 def _listing(path: str, models: list[str], offered: dict[str, str]) -> str:
     names = models + [name for name, kind in offered.items() if kind in (_FACTORY, _AUTOGRAD)]
     specs = [f"{path}:{name} ({offered[name]})" for name in names]
-    return f"It offers {', '.join(specs)}." if specs else "It defines no class or function."
+    return f"Choose from {', '.join(specs)}." if specs else "It defines no class or function."
 
 
 def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -> nn.Module:
     if isinstance(value, nn.Module):
         if model_args:
             raise ModelError(
-                f"{name} in {spec.path!r} is built already and takes no arguments.",
+                f"{name} in {spec.path!r} is an instance and takes no arguments.",
                 "Name its class or a function that builds it, or leave out --model-arg.",
             )
         if spec.source == FILE:  # the file is run anew each time
             return value
         # An imported module is shared with other code, and with the next spec, as in diff A B.
         repair = "Name its class or a function that builds it."
-        return copy_model(value, "from the module that holds it", repair)
+        return copy_model(value, "from its module", repair)
     if is_autograd_function(value):
         return function_module(value)
     if not callable(value):
@@ -143,7 +143,7 @@ def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -
         kind = type(model).__name__
         article = "an" if kind[0].lower() in "aeiou" else "a"
         raise ModelError(
-            f"{name} in {spec.path!r} gave {article} {kind}, not an nn.Module.",
+            f"{name} in {spec.path!r} returned {article} {kind}, not an nn.Module.",
             "Name an nn.Module class, a function that returns one, or an instance.",
         )
     return model
@@ -161,7 +161,7 @@ def _check_arguments(name: str, target: Callable[..., Any], keywords: dict[str, 
         raise ModelError(
             f"{name} cannot be built with {arguments.format_arguments(keywords)}:"
             f" {end_sentence(str(exc))}",
-            f"It is {name}{signature}; give --model-arg KEY=VALUE for each argument.",
+            f"Its signature is {name}{signature}; give each argument as --model-arg KEY=VALUE.",
         ) from None
 
 
@@ -184,8 +184,8 @@ def _recipe(spec: ModelSpec, preprocess: Callable[[Image], Any]) -> Recipe:
         is_tensor = isinstance(result, Tensor)
         what = f"shape {tuple(result.shape)}" if is_tensor else type(result).__name__
         raise ModelError(
-            f"preprocess() in {spec.path!r} gave {what}.",
-            "It is to return one tensor of shape C, H, W.",
+            f"preprocess() in {spec.path!r} returned {what}.",
+            "It must return one tensor of shape C, H, W.",
         )
 
     return Recipe(run, f"preprocess() of {spec.path}", None)
@@ -198,8 +198,8 @@ def _text_recipe(spec: ModelSpec, tokenize: Callable[[list[str]], Any]) -> TextR
         if any(True for _ in walk(result)):
             return result
         raise ModelError(
-            f"tokenize() in {spec.path!r} gave no tensor but {type(result).__name__}.",
-            "It is to return what the model is called with: a tensor, or a dict of arguments.",
+            f"tokenize() in {spec.path!r} returned {type(result).__name__} without a tensor.",
+            "It must return the input of the model: a tensor, or a dict of arguments.",
         )
 
     return TextRecipe(run, f"tokenize() of {spec.path}")

@@ -50,8 +50,8 @@ def load(
         loaded = LoadedModel(loaded.eval(), spec.word, spec.name, entry.name, weights=info)
     if not isinstance(loaded, LoadedModel):
         raise ModelError(
-            f"{_describe(entry)} gave a {type(loaded).__name__} for {name!r}, not a model.",
-            "It is to return an nn.Module or a hookscope.LoadedModel.",
+            f"{_describe(entry)} returned a {type(loaded).__name__} for {name!r}, not a model.",
+            "It must return an nn.Module or a hookscope.LoadedModel.",
         )
     if from_file:
         return replace(loaded, weights=load_file_into(loaded.module, weights))
@@ -65,7 +65,7 @@ def _function(entry: EntryPoint) -> Any:
         raise EnvironmentFault(
             f"{_describe(entry)} cannot be imported: {type(exc).__name__}:"
             f" {end_sentence(str(exc))}",
-            "Mend that package, or uninstall it.",
+            "Fix or uninstall that package.",
         ) from exc
 
 

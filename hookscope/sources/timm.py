@@ -27,7 +27,7 @@ except ModuleNotFoundError as exc:
     if exc.name != "timm":
         raise
     raise EnvironmentFault(
-        "timm: names need the package timm, which is not installed.",
+        "timm: models need the package timm, which is not installed.",
         'Install it: python -m pip install "hookscope[timm]"',
     ) from exc
 
@@ -48,10 +48,10 @@ def load(
     if not timm.is_model(name.partition(".")[0]):
         check_model_name(name, timm.list_models(), "hookscope models 'timm:*' lists all names.")
     elif "." in name:
-        check_model_name(name, timm.list_pretrained(), "Without a tag, the default one is taken.")
+        check_model_name(name, timm.list_pretrained(), "Without a tag, the default tag is used.")
     keywords = arguments.convert_arguments(timm.create_model, model_args)
     for reserved in keywords.keys() & _RESERVED:
-        raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
+        raise RequestError(f"{reserved!r} cannot be a model argument.", "Use --weights instead.")
     module, info = _build(name, weights, keywords, seed, meta)
     config = _data_config(module, keywords)
     classes = getattr(module, "num_classes", 0)
@@ -94,7 +94,7 @@ def _build(
         return _pretrained(name, keywords, seed)
     if is_weights_file(request.spec):
         return weights.build_from_file(partial(_create, name, keywords, seed), request)
-    log.info("weights: random from seed %d, so untrained (--weights default has the trained)", seed)
+    log.info("weights: random from seed %d, so untrained (--weights default: pretrained)", seed)
     return _create(name, keywords, seed), WeightsInfo("random")
 
 
@@ -102,7 +102,7 @@ def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Modu
     config = timm.models.get_pretrained_cfg(name)
     if config is None or not (config.hf_hub_id or config.url):
         raise WeightsError(
-            f"timm has no pretrained weights for {name}.", "Give --weights FILE, or random."
+            f"timm has no pretrained weights for {name}.", "Use --weights FILE or --weights random."
         )
     if config.hf_hub_id:
         from hookscope.sources.huggingface import fetch_file

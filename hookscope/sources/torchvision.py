@@ -50,7 +50,7 @@ def load(
     module, info = _build(name, weights, model_args, seed, meta)
     task = _task(name)
     if task == "quantized":
-        log.info("%s: the float model is built, before quantization", name)
+        log.info("%s: built as a float model, without quantization", name)
     loaded = LoadedModel(
         module=module,
         word=spec.word,
@@ -99,7 +99,7 @@ def _build(
     options = _plain_options(builder, name)
     keywords = arguments.convert_arguments(builder, model_args)
     for reserved in keywords.keys() & _RESERVED:
-        raise RequestError(f"{reserved!r} is no model argument.", "Use --weights instead.")
+        raise RequestError(f"{reserved!r} cannot be a model argument.", "Use --weights instead.")
     create = partial(_call, name, builder, {**options, **keywords}, keywords, seed)
     if meta:
         return create(ParametersOnMeta()).to("meta"), WeightsInfo("none")
@@ -107,9 +107,7 @@ def _build(
     if entry is None:
         if request.spec != "random":
             return weights.build_from_file(create, request)
-        log.info(
-            "weights: random from seed %d, so untrained (--weights default has the trained)", seed
-        )
+        log.info("weights: random from seed %d, so untrained (--weights default: pretrained)", seed)
         return create(nullcontext()), WeightsInfo("random")
     path = downloads.fetch(entry.url)
     options.pop("image_size", None)  # the weights set it

@@ -32,7 +32,7 @@ with warnings.catch_warnings():  # warnings of torchvision about its own code
     except (ImportError, RuntimeError, OSError, AttributeError) as exc:
         raise EnvironmentFault(
             f"torchvision does not match torch {torch.__version__}: {exc}.",
-            "Install the two together: python -m pip install --upgrade torch torchvision",
+            "Install matching releases: python -m pip install --upgrade torch torchvision",
         ) from exc
 
 
@@ -95,7 +95,7 @@ def weights_only_load(path: str) -> Iterator[None]:
         why = str(exc).partition("\n")[0]
         raise WeightsError(
             f"The cached weights {path!r} cannot be read: {why}",
-            "Delete the file, so that it is downloaded again.",
+            "Delete the file to download it again.",
         ) from exc
     finally:
         _weights_only.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -62,8 +63,9 @@ def run_user_code(path: str, call: Callable[[], T]) -> T:
             return call()
         except (Exception, SystemExit) as exc:
             where = _where(exc, Path(path).resolve())
-            error = f"{type(exc).__name__}: {exc}".rstrip(": ")
-            raise ModelError(f"{path}{where} raised {error}", _hint(exc)) from exc
+            text = exc.msg if isinstance(exc, SyntaxError) else exc
+            error = f"{type(exc).__name__}: {text}".rstrip(": ")
+            raise ModelError(f"{path}{where} raised {error}", _hint(exc, path)) from exc
 
 
 @signal_safe_contextmanager
@@ -107,12 +109,36 @@ def _where(exc: BaseException, path: Path) -> str:
     return f", line {lines[-1]}," if lines else ""
 
 
-def _hint(exc: BaseException) -> str:
+def _hint(exc: BaseException, path: str) -> str:
     if isinstance(exc, ModuleNotFoundError):
-        return f"Install {exc.name!r}, or run from where it is installed."
+        return f"Install {exc.name!r}, or run hookscope where it can be imported."
     if isinstance(exc, ImportError):
-        return "Imports work as for: python FILE.py"
+        return _relative_import_hint(path) or "Imports work as in: python FILE.py"
+    if isinstance(exc, SyntaxError) and exc.text and exc.text.strip():
+        return f"Check this line and the one before it: {exc.text.strip()}"
     return "HOOKSCOPE_DEBUG=1 shows the whole traceback."
+
+
+def _relative_import_hint(path: str) -> str:
+    """How to name a file that has relative imports; empty if it has none."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        return ""
+    nodes = ast.walk(ast.parse(file.read_bytes()))
+    levels = max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
+    if not levels:
+        return ""
+    # The folders that the imports need, and those around them that are marked as packages.
+    folder, names = file.parent, [file.stem]
+    while folder.name and (len(names) <= levels or (folder / "__init__.py").is_file()):
+        names.insert(0, folder.name)
+        folder = folder.parent
+    module = ".".join(names) if all(map(str.isidentifier, names)) else "package.module"
+    where = "" if folder == Path.cwd() else f", and run hookscope in {str(folder)!r}"
+    return (
+        f"It has relative imports, which need its package: write {module}:NAME instead of"
+        f" {path}:NAME{where}."
+    )
 
 
 def load_functions(specs: list[FunctionSpec]) -> list[Callable[..., Any]]:
@@ -195,7 +221,7 @@ def _find(module: ModuleType, spec: FunctionSpec) -> Callable[..., Any]:
             for name, member in vars(module).items()
             if inspect.isfunction(member) and member.__module__ == module.__name__
         ]
-        offers = f"It offers {', '.join(functions)}." if functions else "It defines no function."
+        offers = f"Choose from {', '.join(functions)}." if functions else "It defines no function."
         if spec.name in vars(module):
             raise RequestError(f"{spec.name} in {spec.home} is {what}.", offers)
         near = did_you_mean(spec.name, functions)
@@ -233,6 +259,6 @@ def _check_callable(
         raise RequestError(
             f"The hook {name} cannot be called with {', '.join(call)}{with_}:"
             f" {end_sentence(str(error))}",
-            f"It is {name}{signature}; --hook-kind chooses what it is called with, and"
-            " --hook-arg KEY=VALUE fills its further parameters.",
+            f"Its signature is {name}{signature}. --hook-kind sets what it is called with, and"
+            " --hook-arg KEY=VALUE adds further arguments.",
         ) from None

@@ -24,7 +24,7 @@ _FAMILIES = {
     "a vision transformer of timm": r"blocks\.0\.attn\.qkv\.weight",
     "BERT of transformers": r"(.*\.)?encoder\.layer\.0\.attention\.self\.query\.weight",
     "GPT-2 of transformers": r"(.*\.)?h\.0\.attn\.c_attn\.weight",
-    "Llama or a relative of transformers": r"(.*\.)?layers\.0\.self_attn\.q_proj\.weight",
+    "Llama or a similar model of transformers": r"(.*\.)?layers\.0\.self_attn\.q_proj\.weight",
 }
 
 Names = dict[str, str]  # from the name in the file to the name in the model
@@ -61,15 +61,15 @@ def resolve_names(
         first = owners.setdefault(names[name], name)
         if first != name:
             raise WeightsFileError(
-                f"{first!r} and {name!r} in {path!r} would both be {names[name]!r} in the model.",
-                "Give each prefix a name of its own: --rename OLD=NEW.",
+                f"{first!r} and {name!r} in {path!r} would both become {names[name]!r}.",
+                "Rename each prefix to a different one: --rename OLD=NEW.",
             )
     for old in pairs:
         if not any(_begins(name, old) for pair in plain.items() for name in pair):
             raise WeightsFileError(
-                f"No name in {path!r} begins with {old!r}: it holds {join_first(plain)}.",
+                f"No key in {path!r} begins with {old!r}: it contains {join_first(plain)}.",
                 did_you_mean(old, {short.partition(".")[0] for short in plain.values()})
-                or "Whole parts of names count, as in --rename backbone=features.",
+                or "A prefix consists of whole parts of a key, as in --rename backbone=features.",
             )
     return names, stripped
 

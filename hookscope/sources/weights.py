@@ -100,11 +100,11 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsReques
     if not own.keys() & tensors.keys():
         family = model_family(stored)
         raise WeightsFileError(
-            f"0 of the model's {_count_text(len(own))} are in {path!r}: it holds"
+            f"0 of the model's {_count_text(len(own))} are in {path!r}: it contains"
             f" {join_first(stored)}"
             + (f", as {family} does" if family else "")
             + f", and the model has {join_first(own)}.",
-            "Give the weights of this very model, or --rename OLD=NEW for other names.",
+            "Give the weights of this model, or rename key prefixes with --rename OLD=NEW.",
         )
     misfits = _misfits(tensors, own)
     if not request.partial or not misfits:
@@ -112,9 +112,9 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsReques
     rest = {name: tensor for name, tensor in tensors.items() if name not in misfits}
     if not own.keys() & rest.keys():
         raise WeightsFileError(
-            f"0 of the model's {_count_text(len(own))} are in {path!r} in the same shape:"
+            f"0 of the model's {_count_text(len(own))} are in {path!r} with the same shape:"
             f" {join_first(misfits.values())}.",
-            "Was the model built with other arguments?",
+            "Check the arguments that the model is built with (--model-arg).",
         )
     return _Fit(rest, stripped, misfits)
 
@@ -122,7 +122,7 @@ def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsReques
 def _misfits(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, str]:
     """The tensors of a file that have another shape in the model, with both shapes as text."""
     return {
-        name: f"{name} ({_shape_text(tensor)} for {_shape_text(own[name])})"
+        name: f"{name} ({_shape_text(tensor)} instead of {_shape_text(own[name])})"
         for name, tensor in tensors.items()
         if name in own and not _same_shape(tensor, own[name])
     }
@@ -167,12 +167,13 @@ def _load(
         if misfits := _misfits(tensors, own):
             fitting = {id(own[n]) for n in tensors if n in own and n not in misfits}
             absent = [n for n in own if n not in misfits and id(own[n]) not in fitting]
-            absent_text = f", and it lacks {join_first(absent)}" if absent else ""
+            absent_text = f"; missing: {join_first(absent)}" if absent else ""
             count = len(own) - len(misfits) - len(absent)
             raise WeightsFileError(
-                f"{count} of the model's {_count_text(len(own))} are in {path!r} in the same shape;"
-                f" of another shape: {join_first(misfits.values())}{absent_text}.",
-                "Was the model built with other arguments? --partial takes those that fit.",
+                f"{count} of the model's {_count_text(len(own))} are in {path!r} with the same"
+                f" shape; with another shape: {join_first(misfits.values())}{absent_text}.",
+                "Check the arguments that the model is built with (--model-arg), or load only the"
+                " tensors that match with --partial.",
             ) from exc
         detail = " ".join(line.strip() for line in str(exc).splitlines()[:4])
         raise WeightsFileError(
@@ -181,7 +182,7 @@ def _load(
         ) from exc
     except Exception as exc:  # a model may have its own load_state_dict
         raise WeightsFileError(
-            f"The model does not take the weights in {path!r}: {type(exc).__name__}: {exc}",
+            f"The model rejected the weights in {path!r}: {type(exc).__name__}: {exc}",
             "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
@@ -189,7 +190,7 @@ def _load(
     missing = [name for name in missing if name not in own or id(own[name]) not in loaded]
     if missing and not request.partial:
         raise incomplete_error(
-            path, len(own), missing, unexpected, "--partial leaves them as built."
+            path, len(own), missing, unexpected, "--partial keeps their initial values."
         )
     return tuple(missing), tuple(unexpected)
 
@@ -199,11 +200,11 @@ def incomplete_error(
 ) -> WeightsFileError:
     """Return the error for a checkpoint that lacks some of a model's ``count`` tensors."""
     message = f"{count - len(missing)} of the model's {_count_text(count)} are in {path!r}"
-    message += f", which lacks {join_first(missing)}"
-    hint = "Give the weights of this very model"
+    message += f"; missing: {join_first(missing)}"
+    hint = "Give the weights of this model"
     if unexpected:
-        message += f" and holds {join_first(unexpected)} besides"
-        hint += ", or --rename OLD=NEW for other names"
+        message += f"; unexpected: {join_first(unexpected)}"
+        hint += ", or rename key prefixes with --rename OLD=NEW"
     return WeightsFileError(f"{message}.", f"{hint}; {repair}")
 
 
@@ -216,10 +217,12 @@ def _report(
 ) -> WeightsInfo:
     """Log what did not fit, and return the metadata of the weights."""
     if fit.stripped:
-        log.info("weights: took %s off the names in %s", " and ".join(fit.stripped), path)
+        log.info(
+            "weights: removed the prefix %s from the keys in %s", " and ".join(fit.stripped), path
+        )
     if fit.misfits:
         misfits = join_first(fit.misfits.values())
-        log.warning("weights: left out for their shape (in %s): %s", path, misfits)
+        log.warning("weights: not loaded from %s because of another shape: %s", path, misfits)
     warn_mismatches(path, [name for name in missing if name not in fit.misfits], unexpected)
     return WeightsInfo(path, files.blake3(), missing, unexpected, fit.stripped)
 
@@ -228,16 +231,16 @@ def warn_mismatches(path: str, absent: Sequence[str], unexpected: Sequence[str])
     """Warn of tensors of the model that are not in ``path``, and of those only in ``path``."""
     if absent:
         log.warning(
-            "weights: %d of the model's tensors %s not in %s and %s as built: %s",
+            "weights: %d of the model's tensors %s not in %s and %s: %s",
             len(absent),
             "is" if len(absent) == 1 else "are",
             path,
-            "stays" if len(absent) == 1 else "stay",
+            "keeps its initial value" if len(absent) == 1 else "keep their initial values",
             join_first(absent),
         )
     if unexpected:
         log.warning(
-            "weights: %s not the model's (in %s): %s",
+            "weights: %s not in the model (from %s): %s",
             f"{_count_text(len(unexpected))} {'is' if len(unexpected) == 1 else 'are'}",
             path,
             join_first(unexpected),

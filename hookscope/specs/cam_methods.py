@@ -124,28 +124,29 @@ def check_cam_options(
         for name, value in (("steps", steps), ("baseline", baseline)):
             if value is not None:
                 raise RequestError(
-                    f"--{name} is for integrated gradients, and the method is {method}.",
-                    f"Leave out --{name}, or give --by integrated.",
+                    f"--{name} is only for --by integrated, and the method is {method}.",
+                    f"Leave out --{name}, or use --by integrated.",
                 )
     if METHODS[method].source == AT_INPUT:
         _check_no_layer(method, layer, upsample)
     if steps is not None and steps < 1:
-        raise RequestError(f"{steps} steps make no integral.", "Give 1 or more.")
+        raise RequestError(f"steps must be at least 1, not {steps}.")
     if isinstance(baseline, str) and baseline not in BASELINES:
         raise RequestError(
-            f"There is no baseline called {baseline!r}.", f"They are {', '.join(BASELINES)}."
+            f"There is no baseline called {baseline!r}.",
+            f"The baselines are {', '.join(BASELINES)}.",
         )
     if upsample not in UPSAMPLINGS:
         raise RequestError(
-            f"There is no upsampling called {upsample!r}.", f"They are {' and '.join(UPSAMPLINGS)}."
+            f"There is no upsampling called {upsample!r}.", f"Use {' or '.join(UPSAMPLINGS)}."
         )
 
 
 def _check_no_layer(method: str, layer: Any, upsample: str) -> None:
     if layer is not None:
         raise RequestError(
-            f"{method} explains the image itself and takes no layer.",
-            "Leave out --layer, or choose a method that explains one, such as gradcam.",
+            f"{method} computes its map at the image and takes no layer.",
+            "Leave out --layer, or choose a method that takes one, such as gradcam.",
         )
     if upsample != UPSAMPLINGS[0]:
         raise RequestError(

@@ -172,7 +172,7 @@ def check_attn(spec: ModelSpec, kind: str | None) -> None:
     """
     if kind is not None and spec.source != TRANSFORMERS:
         raise RequestError(
-            f"--attn is for models of transformers (hf:FOLDER), and {spec.word!r} is none.",
+            f"--attn is only for models of transformers (hf:FOLDER), and {spec.word!r} is not one.",
             "Leave it out.",
         )
 
@@ -187,7 +187,7 @@ def no_weights_by_name(weights: str) -> RequestError:
 def no_such_weights(name: str, weights: str, known: Iterable[str]) -> RequestError:
     """Return the error about ``weights``, which the model ``name`` does not have."""
     choices = (
-        f"{name} has {', '.join(known)}; random, default and a file do for any torchvision model."
+        f"{name} has {', '.join(known)}; random, default or a file work for any torchvision model."
     )
     near = did_you_mean(weights, known)
     return RequestError(f"There are no weights called {weights!r}.", f"{near} {choices}".strip())

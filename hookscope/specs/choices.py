@@ -80,5 +80,5 @@ def check_choice(keyword: str, value: str, known: Iterable[str]) -> None:
     """Raise RequestError if ``value`` is not among those that ``keyword`` takes."""
     if value not in known:
         raise RequestError(
-            f"{value!r} is no value of {keyword}.", f"Choose among {', '.join(known)}."
+            f"{value!r} is not a valid value for {keyword}.", f"Choose among {', '.join(known)}."
         )

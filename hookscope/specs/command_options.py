@@ -114,7 +114,9 @@ class StepOptions:
                 f"There is no optimizer called {self.optimizer!r}.", f"{near} {listing}".strip()
             )
         if self.lr is not None and not math.isfinite(self.lr):
-            raise RequestError(f"{self.lr} is no learning rate.", "Give a finite number as --lr.")
+            raise RequestError(
+                f"{self.lr} is not a valid learning rate.", "Give a finite number as --lr."
+            )
         if self.lr is not None and "lr" in (self.opt_args or {}):
             raise RequestError("The learning rate is given twice.", "Leave out --opt-arg lr.")
 
@@ -139,9 +141,9 @@ class GradcheckOptions:
         numbers = (self.eps, self.atol, self.rtol)
         if self.eps <= 0 or min(numbers) < 0 or not all(map(math.isfinite, numbers)):
             raise RequestError(
-                f"eps {self.eps}, atol {self.atol}, rtol {self.rtol}: they cannot be negative, nor"
-                " eps zero.",
-                "torch.autograd.gradcheck takes 1e-6, 1e-5 and 1e-3 unless told otherwise.",
+                f"eps {self.eps}, atol {self.atol}, rtol {self.rtol}: eps must be above 0, atol"
+                " and rtol at least 0, and all of them finite.",
+                "The defaults of torch.autograd.gradcheck are 1e-6, 1e-5 and 1e-3.",
             )
 
 
@@ -283,7 +285,7 @@ class ExtractOptions:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise RequestError(f"{name} is {value}, and {least} is the least that it can be.")
+                raise RequestError(f"{name} must be at least {least}, not {value}.")
         hold_iterable(self, "what")
         self.kinds, self.storing  # noqa: B018 - computed for their checks
 

@@ -56,7 +56,7 @@ class DiffRequest:
         map: prefixes of A's names, each with its replacement in B.
         atol, rtol: tolerances; None for those of the dtype.
         equal_nan: NaN is equal to NaN.
-        strict: require that every record has a partner.
+        strict: require that every record is in both.
         input, shape, preprocess, size, mean, std: what both models are called with.
         weights, rename, partial, model_args, method, attn, trust, seed, dtype, device, train: of
             both models; where two values are given, A's and then B's.
@@ -151,7 +151,7 @@ class DiffRequest:
 
 @contextmanager
 def label_errors(side: int) -> Iterator[None]:
-    """Let an error in the block say in which of the two models it arose."""
+    """Prefix an error from the block with the side that it concerns."""
     try:
         yield
     except HookscopeError as error:
@@ -168,8 +168,8 @@ def are_captures(a: Any, b: Any) -> bool:
     for side in (a, b):
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
-                f"{side} is a folder of features, and captures or models are compared.",
-                f"Make a file of it: hookscope export {shlex.quote(os.fspath(side))}",
+                f"{side} is a folder of features, and diff compares captures or models.",
+                f"Convert it to a file first: hookscope export {shlex.quote(os.fspath(side))}",
             )
     a_is_capture, b_is_capture = _is_capture(a), _is_capture(b)
     if a_is_capture != b_is_capture:
@@ -179,7 +179,7 @@ def are_captures(a: Any, b: Any) -> bool:
             spec = os.fspath(model)
             check_model_spec(spec)  # it may be a missing file
         raise RequestError(
-            f"{capture} is a capture and {spec} is a model; two of a kind are compared.",
+            f"{capture} is a capture and {spec} is a model; diff compares two of the same kind.",
             f"Capture the model first, on the same input: hookscope capture {spec}",
         )
     return a_is_capture
@@ -199,8 +199,8 @@ def check_capture_options(chosen: Iterable[str]) -> None:
     if unused:
         name = "--model-arg" if unused[0] == "model_args" else f"--{unused[0]}"
         raise RequestError(
-            f"{name} is for models, and two captures are compared.",
-            "Leave it out; a file holds what was recorded.",
+            f"{name} is only for models, and A and B are captures.",
+            "Leave it out.",
         )
 
 
@@ -259,8 +259,8 @@ def _value_for_each(name: str, value: Any, default: Any) -> tuple[Any, Any]:
     values = _as_list(value)
     if len(values) > 2:
         raise RequestError(
-            f"--{name} is given {len(values)} times, and there are two models.",
-            "Give it once for both, or twice: A's and then B's.",
+            f"--{name} is given {len(values)} times, but there are only two models.",
+            "Give it once for both, or twice: for A and then for B.",
         )
     for_a, for_b = (values * 2)[:2] if values else (default, default)
     return for_a, for_b

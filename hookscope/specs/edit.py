@@ -87,7 +87,7 @@ def check_comparison(compare: bool, *changes: object) -> None:
     """Raise EditError if ``compare`` is set and the run has no edits and no hooks."""
     if compare and not any(changes):
         raise EditError(
-            "--compare compares with a run without edits and hooks, and there are none.",
+            "--compare compares with a run without edits and hooks, but this run has none.",
             "Add --edit 'LAYER=OPERATION', or leave out --compare.",
         )
 
@@ -102,7 +102,7 @@ def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]
     if penalty and (grad_edits or hooked):
         change = "--grad-edit" if grad_edits else f"a hook of kind {hooked[0]}"
         raise EditError(
-            f"--penalty differentiates gradients again, and {change} would change them on the way.",
+            f"--penalty differentiates the gradients again, but {change} changes them.",
             "Leave out one of the two.",
         )
 
@@ -114,24 +114,26 @@ def _read(spec: str, gradients: bool) -> Edit:
     match = _TARGET.fullmatch(target.removeprefix("input:"))
     if not equals or not what or match is None or match[1].startswith("!"):
         raise EditError(
-            f"{spec!r} is no edit.",
-            f"Write {flag} 'LAYER=OPERATION', such as 'layer1.*=scale:0.5'; a pattern takes nothing"
-            " away here.",
+            f"{spec!r} is not a valid edit.",
+            f"Write {flag} 'LAYER=OPERATION', such as 'layer1.*=scale:0.5'. A leading ! is not"
+            " allowed here.",
         )
     if gradients and side == INPUT:
         raise EditError(
-            f"{spec!r} edits an input, and a gradient is edited at a module's output.",
-            "Name the layer whose output that input is.",
+            f"{spec!r} names an input, but --grad-edit changes gradients at a module's output.",
+            "Name the layer that returns this input.",
         )
     compile_pattern(match[1])
     name, _, argument = what.partition(":")
     known = GRADIENT_OPERATIONS if gradients else VALUE_OPERATIONS
     if name not in known:
         other = VALUE_OPERATIONS if gradients else GRADIENT_OPERATIONS
-        elsewhere = f"{'--edit' if gradients else '--grad-edit'} has it." if name in other else ""
+        elsewhere = (
+            f"It belongs to {'--edit' if gradients else '--grad-edit'}." if name in other else ""
+        )
         raise EditError(
             f"{spec!r}: there is no operation {name!r} for {flag}.",
-            f"{elsewhere or did_you_mean(name, known)} There are {', '.join(known)}.".strip(),
+            f"{elsewhere or did_you_mean(name, known)} Use {', '.join(known)}.".strip(),
         )
     call = int(match[2]) if match[2] else None
     if call == 0:
@@ -156,7 +158,8 @@ def _channels(spec: str, text: str) -> tuple[int, ...]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 0 <= last - first < _MOST:
             raise EditError(
-                f"{spec!r}: {part!r} names no channels.", "Write numbers and ranges: [3,7,10-12]."
+                f"{spec!r}: {part!r} is not a valid channel or range of channels.",
+                "Write numbers and ranges: [3,7,10-12].",
             )
         channels.update(range(first, last + 1))
     return tuple(sorted(channels))
@@ -182,7 +185,7 @@ class EditOperation(NamedTuple):
 
 def _nothing(text: str) -> None:
     if text:
-        raise ValueError(f"it takes no argument, and {text!r} is given")
+        raise ValueError(f"it takes no argument, but {text!r} is given")
 
 
 def _number(low: float = -math.inf, below: float = math.inf) -> Callable[[str], float]:
@@ -192,7 +195,9 @@ def _number(low: float = -math.inf, below: float = math.inf) -> Callable[[str], 
         try:
             value = float(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no number" if text else "a number is missing") from None
+            raise ValueError(
+                f"{text!r} is not a number" if text else "a number is missing"
+            ) from None
         if not (low <= value < below and math.isfinite(value)):
             raise ValueError(f"{text} is out of range")
         return value
@@ -209,24 +214,24 @@ def _bounds(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{text!r} are no two numbers") from None
+        raise ValueError(f"{text!r} is not LOW,HIGH") from None
     if math.isnan(low) or math.isnan(high):
-        raise ValueError(f"{text!r} are no two numbers")
+        raise ValueError(f"{text!r} contains NaN")
     if not low <= high:
-        raise ValueError(f"{low:g} is not below {high:g}")
+        raise ValueError(f"{low:g} is greater than {high:g}")
     return low, high
 
 
 def _bits(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 16:
-        raise ValueError(f"{text!r} is no number of bits from 1 to 16")
+        raise ValueError(f"{text!r} is not a number of bits from 1 to 16")
     return int(text)
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in choices:
-            raise ValueError(f"{text!r} is none of {', '.join(filter(None, choices))}")
+            raise ValueError(f"{text!r} is not one of {', '.join(filter(None, choices))}")
         return text
 
     return read
@@ -234,7 +239,9 @@ def _choice(*choices: str) -> Callable[[str], str]:
 
 def _file(text: str) -> str:
     if not os.path.isfile(text):
-        alone = "; it takes a file alone" if os.path.isfile(text.rpartition("#")[0]) else ""
+        alone = (
+            "; leave out the part after the #" if os.path.isfile(text.rpartition("#")[0]) else ""
+        )
         raise ValueError(f"there is no file {text!r}{alone}")
     return text
 
@@ -242,7 +249,7 @@ def _file(text: str) -> str:
 def _file_and_key(text: str) -> tuple[str, str]:
     file, hash_sign, key = text.rpartition("#")
     if not hash_sign or not file or not key:
-        raise ValueError(f"{text!r} does not name a file and a key in it")
+        raise ValueError(f"{text!r} is not FILE#KEY")
     return _file(file), key
 
 

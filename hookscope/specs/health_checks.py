@@ -96,7 +96,11 @@ class Thresholds:
     """The values beyond which a measure is a finding.
 
     Attributes:
-        dead: share of dead units.
+        dead: share of dead units in a layer. The default, half, is that of the rule ``DeadRelu`` of
+            Amazon SageMaker Debugger (parameter ``threshold_layer``, 50 percent:
+            docs.aws.amazon.com/sagemaker/latest/dg/dead-relu.html). That rule reports a layer above
+            the threshold, and counts a unit as dead if it is active in less than 1 percent of its
+            values. Here a layer at the threshold is reported too, and a dead unit is always zero.
         saturated: share of entries at a bound.
         margin: how near a bound counts as at it, as a share of the width between the bounds.
         vanishing: norm of a gradient over the first of its kind; parameters' 1/100 of it.
@@ -108,7 +112,7 @@ class Thresholds:
         RequestError: a share is not between 0 and 1, or another number not above 0.
     """
 
-    dead: float = 0.95
+    dead: float = 0.5
     saturated: float = 0.9
     margin: float = 0.01
     vanishing: float = 1e-4
@@ -121,7 +125,9 @@ class Thresholds:
             if not value >= 0 or (name not in SHARES and value == 0):
                 raise RequestError(f"{name} cannot be {value:g}.", "Give a number above 0.")
             if name in SHARES and value > 1:
-                raise RequestError(f"{name} cannot be {value:g}: it is a share.", "Give 0 to 1.")
+                raise RequestError(
+                    f"{name} cannot be {value:g}: it is a share.", "Give a number from 0 to 1."
+                )
 
     def to_json(self) -> dict[str, float]:
         """Return them as a plain dict."""
@@ -155,7 +161,7 @@ def select_checks(
         if word not in CHECKS:
             raise RequestError(
                 f"There is no check called {word!r}.",
-                f"{did_you_mean(word, CHECKS)} They are {', '.join(CHECKS)}.".strip(),
+                f"{did_you_mean(word, CHECKS)} The checks are {', '.join(CHECKS)}.".strip(),
             )
     chosen = [n for n in CHECKS if (only is None or n in wanted) and n not in unwanted]
     if not chosen:

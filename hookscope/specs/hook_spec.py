@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from hookscope.errors import RequestError
 from hookscope.specs.choices import FORWARD, HOOK_KINDS, HOOK_KINDS_OF, STEP_HOOKS
-from hookscope.specs.model_spec import FunctionSpec, end_sentence, parse_function
+from hookscope.specs.model_spec import FunctionSpec, parse_function
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.suggestions import did_you_mean
 
-_FORM = "Write FILE.py:FUNCTION or package.module:FUNCTION, with GLOB= before it for own layers."
+_FORM = (
+    "Write FILE.py:FUNCTION or package.module:FUNCTION, or GLOB=FILE.py:FUNCTION for some layers."
+)
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ def parse_hook(text: str) -> HookSpec:
             raise RequestError(f"{text!r} has an empty layer pattern.", _FORM)
         if glob.startswith("!"):
             raise RequestError(
-                f"{text!r} says where its hook does not go, and not where it goes.",
-                "Take layers away with --layer '!GLOB', and give the hook without a glob.",
+                f"{text!r} only excludes layers.",
+                "Give a pattern that includes some, or exclude layers by --layer '!GLOB'.",
             )
         compile_pattern(glob)
     return HookSpec(parse_function(function), glob)
@@ -76,17 +78,18 @@ def resolve_hook_kinds(kinds: Sequence[str], count: int, *, verb: str) -> list[s
         if kind not in HOOK_KINDS:
             near = did_you_mean(kind, HOOK_KINDS)
             raise RequestError(
-                f"{kind!r} is no kind of hook.", f"{near} There are {', '.join(HOOK_KINDS)}."
+                f"{kind!r} is not a kind of hook.",
+                f"{near} The kinds are {', '.join(HOOK_KINDS)}.".strip(),
             )
         if kind not in HOOK_KINDS_OF[verb]:
-            what = "an optimizer's step" if kind in STEP_HOOKS else "a gradient"
+            what = "an optimizer's step" if kind in STEP_HOOKS else "a backward pass"
             there = [name for name, kinds in HOOK_KINDS_OF.items() if kind in kinds]
             raise RequestError(
-                f"A hook of kind {kind!r} waits for {what}, and {verb} makes none.",
+                f"A hook of kind {kind!r} needs {what}, which {verb} does not run.",
                 f"Use {' or '.join(there)}, or a hook of kind {', '.join(HOOK_KINDS_OF[verb])}.",
             )
     if kinds and not count:
-        raise RequestError("A kind of hook is given and no hook.", end_sentence("Add --hook"))
+        raise RequestError("--hook-kind is given without a hook.", "Add --hook.")
     if len(kinds) > 1 and len(kinds) != count:
         raise RequestError(
             f"{len(kinds)} kinds are given for {count} hook{'' if count == 1 else 's'}.",

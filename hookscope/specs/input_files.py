@@ -77,8 +77,8 @@ def _images_in(folder: str, usable: bool) -> Sequence[str]:
         known = " ".join(IMAGE_SUFFIXES)
         those = f" ({_list_left_out(others)})" if others else ""
         raise InputError(
-            f"The folder {folder!r} holds no image{those}.",
-            f"Looked for {known} in it; name other files one by one, or by a glob.",
+            f"The folder {folder!r} contains no images{those}.",
+            f"Only {known} files of a folder are read; give others by name or by a glob.",
         )
     _tell_left_out(folder, others)
     return [_check(file, "", usable) for file in images]
@@ -86,7 +86,7 @@ def _images_in(folder: str, usable: bool) -> Sequence[str]:
 
 def _tell_left_out(spec: str, entries: Sequence[str]) -> None:
     if entries:
-        log.info("left out of %s: %s", spec, _list_left_out(entries))
+        log.info("skipped in %s: %s", spec, _list_left_out(entries))
 
 
 def _list_left_out(entries: Sequence[str]) -> str:
@@ -103,7 +103,7 @@ def _list_left_out(entries: Sequence[str]) -> str:
 
 def _kind(entry: str) -> str:
     if os.path.islink(entry) and not os.path.exists(entry):
-        return "a link that leads nowhere"
+        return "a broken link"
     if os.path.isdir(entry):
         return "a folder"
     return "a pipe" if stat.S_ISFIFO(os.stat(entry).st_mode) else "a device or socket"
@@ -118,7 +118,7 @@ def _check(file: str, hint: str, usable: bool) -> str:
     if path.is_file() and not path.stat().st_size:  # a pipe has no size and may still be read
         raise InputError(f"The file {file!r} is empty.", WRITE_AGAIN)
     if not os.access(file, os.R_OK):
-        raise InputError(f"The file {file!r} may not be read.", "Check its permissions.")
+        raise InputError(f"The file {file!r} cannot be read.", "Check its permissions.")
     return file
 
 

@@ -47,7 +47,7 @@ class InputEntry:
             size = os.path.getsize(self.path) if self.size is None else self.size
             if size > _MOST:  # a sparse file may be larger than the disk
                 raise InputError(
-                    f"{self.name!r} has {size:,} bytes, and an image has {_MOST:,} at most.",
+                    f"{self.name!r} has {size:,} bytes, and the limit for an image is {_MOST:,}.",
                     "Scale it down, or leave it out.",
                 )
             with open(self.path, "rb") as file:
@@ -114,7 +114,7 @@ def _listed(spec: str) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"The list {path!r} is no text.", "Write one file on each line, in UTF-8."
+            f"The list {path!r} is not a text file.", "Write one file on each line, in UTF-8."
         ) from error
     return [line for line in lines if line]
 
@@ -134,17 +134,19 @@ def _members(path: str) -> Iterator[InputEntry]:
     except (OSError, tarfile.TarError) as error:
         raise InputError(
             f"{path!r} cannot be read as a tar archive: {cause(error)}.",
-            "Name a whole .tar that is not compressed.",
+            "Give a complete .tar file that is not compressed.",
         ) from error
     if left_out:
         log.warning(
-            "%s: %d members with the name of an image are left out, since they are links or devices"
-            " or stored with holes; the first is %r",
+            "%s: skipped %d images that are links, devices or sparse files in the archive, the"
+            " first being %r",
             *(path, len(left_out), left_out[0]),
         )
     if not found:
         known = " ".join(IMAGE_SUFFIXES)
-        raise InputError(f"The archive {path!r} holds no image.", f"Looked for {known} in it.")
+        raise InputError(
+            f"The archive {path!r} contains no images.", f"Only {known} files in it are read."
+        )
     for name, start, size in found:
         yield InputEntry(f"{path}{_INSIDE}{name}", path, start, size)
 

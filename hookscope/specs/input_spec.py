@@ -24,9 +24,9 @@ NO_IMAGE = "no image is given"
 IMAGE_OPTIONS = ("preprocess", "size", "mean", "std")
 
 # The kinds of input; hookscope/inputs/ has a file for each.
-IMAGE, VIDEO, AUDIO, TEXT = "image", "video", "sound", "text"
+IMAGE, VIDEO, AUDIO, TEXT = "image", "video", "audio", "text"
 NUMPY, SAFETENSORS, TORCH, TABLE = "numpy", "safetensors", "torch", "table"
-JSON, GENERATED, PYTHON = "json", "made", "offered"
+JSON, GENERATED, PYTHON = "json", "generated", "python"
 TENSORS = (NUMPY, SAFETENSORS, TORCH, TABLE, JSON, GENERATED, PYTHON)  # which need no preprocessing
 TEXT_PREFIX = "text"
 MAKERS = ("random", "zeros", "ones", "ints")
@@ -52,14 +52,14 @@ _CONTENTS = {
     filekinds.VIDEO: VIDEO,
 }
 _PLACE = re.compile(r"(?P<place>[^\W\d]\w*|\d{1,3})=(?P<rest>.*)", re.DOTALL)
-_PREFIX = re.compile(r"(?P<prefix>\w+):(?P<rest>.*)", re.DOTALL)
+_PREFIX = re.compile(r"(?P<prefix>\w{2,}):(?P<rest>.*)", re.DOTALL)  # longer than a drive letter
 _KEYED = re.compile(
     r"(?P<path>.+?\.(npz|safetensors|pt|pth|csv|tsv)):(?P<key>.+)", re.DOTALL | re.IGNORECASE
 )
 _BOUNDS = re.compile(r"(?P<shape>[^:]+):(?P<low>-?\d{1,18})-(?P<high>-?\d{1,18})")
 _MADE = (
-    f"Besides files there are {', '.join(f'{name}:SHAPE' for name in MAKERS[:3])},"
-    " ints:SHAPE:LOW-HIGH and text:WORDS."
+    f"An input is a file, {', '.join(f'{name}:SHAPE' for name in MAKERS[:3])},"
+    " ints:SHAPE:LOW-HIGH or text:WORDS."
 )
 
 
@@ -69,7 +69,7 @@ class InputSpec:
 
     Attributes:
         word: the whole spec; of a folder or a glob that of one file.
-        kind: ``image``, ``numpy``, ``made`` ... : which reader reads it.
+        kind: ``image``, ``numpy``, ``generated`` ...: which reader reads it.
         place: the argument that it is for: a parameter's name, a position from 0, or None.
         path: the file; ``-`` for standard input; empty if there is none.
         rest: the key or columns of a file, the text, the generator of a tensor, or the spec of a
@@ -101,7 +101,7 @@ def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
 
     Example:
         >>> [(spec.place, spec.kind, spec.shape) for spec in parse_inputs(["ids=ints:1x4:0-9"])]
-        [('ids', 'made', (1, 4))]
+        [('ids', 'generated', (1, 4))]
     """
     parsed = [
         one
@@ -147,7 +147,7 @@ def check_file_type(spec: InputSpec) -> None:
         filekinds.check_is_image(spec.path)
         return
     kind, repair = filekinds.describe_file(spec.path)
-    wanted = [told for told, name in _CONTENTS.items() if name == spec.kind]
+    wanted = [kind_text for kind_text, name in _CONTENTS.items() if name == spec.kind]
     if wanted and kind not in (*wanted, filekinds.UNKNOWN):
         cut = kind in (
             filekinds.TRUNCATED_ZIP,
@@ -157,7 +157,7 @@ def check_file_type(spec: InputSpec) -> None:
         hint = (
             repair
             if cut or kind in filekinds.TOO_LARGE or spec.kind == TORCH
-            else "Give it the ending of what it is."
+            else "Rename it with the suffix of its type."
         )
         raise InputError(f"The file {spec.path!r} is {kind}, not {wanted[0]}.", hint)
 
@@ -201,14 +201,14 @@ def may_hold_images(specs: Sequence[InputSpec]) -> bool:
 
 def _parse_one(spec: str) -> list[InputSpec]:
     if not spec:
-        raise InputError("An empty word names no input.", "Give a file, a folder, a glob or '-'.")
+        raise InputError("An input is empty.", "Give a file, a folder, a glob or '-'.")
     placed = _PLACE.fullmatch(spec)
     whole = os.path.expanduser(spec)
     if not placed or os.path.lexists(whole) or glob_files(whole):  # a file name may contain =
         return _parse_bare(spec)
     name, rest = placed["place"], placed["rest"]
     if not rest:
-        raise InputError(f"{spec!r} names no input after the =.", "Write it as in ids=tokens.npy.")
+        raise InputError(f"{spec!r} has no input after the =.", "Write it as in ids=tokens.npy.")
     place = int(name) if name.isdecimal() else name
     return [replace(one, place=place, word=f"{name}={one.word}") for one in _parse_bare(rest)]
 
@@ -222,7 +222,7 @@ def _parse_bare(spec: str) -> list[InputSpec]:
     prefix = _PREFIX.fullmatch(spec)
     if prefix and prefix["prefix"] == TEXT_PREFIX:
         if not prefix["rest"].strip():
-            raise InputError(f"{spec!r} says nothing.", 'Write it as in "text:some words".')
+            raise InputError(f"{spec!r} contains no text.", 'Write it as in "text:some words".')
         return [InputSpec(spec, TEXT, rest=prefix["rest"])]
     if prefix and prefix["prefix"] in MAKERS:
         return [_made(spec, prefix["prefix"], prefix["rest"])]
@@ -280,8 +280,8 @@ def _made(spec: str, maker: str, rest: str) -> InputSpec:
     bounds = _BOUNDS.fullmatch(rest)
     if not bounds or int(bounds["low"]) >= int(bounds["high"]):
         raise InputError(
-            f"{spec!r} does not say which whole numbers.",
-            "Write ints:SHAPE:LOW-HIGH, as in ints:1x16:0-1000 for those from 0 to 999.",
+            f"{spec!r} has no valid range of integers.",
+            "Write ints:SHAPE:LOW-HIGH, as in ints:1x16:0-1000 for integers from 0 to 999.",
         )
     limits = int(bounds["low"]), int(bounds["high"])
     return InputSpec(spec, GENERATED, rest=maker, shape=parse_shape(bounds["shape"]), bounds=limits)

@@ -113,7 +113,8 @@ def check_reduction(formula: LossFormula, reduction: str | None) -> None:
         return
     if reduction not in REDUCTIONS:
         raise LossError(
-            f"There is no reduction called {reduction!r}.", f"They are {', '.join(REDUCTIONS)}."
+            f"There is no reduction called {reduction!r}.",
+            f"The reductions are {', '.join(REDUCTIONS)}.",
         )
     if not formula.reduction:
         raise LossError(
@@ -127,9 +128,9 @@ def check_custom_loss_options(name: str, reduction: str | None, raw: bool) -> No
     for given, option in ((reduction is not None, "--reduction"), (raw, "--raw")):
         if given:
             raise LossError(
-                f"{option} is for the losses with a name, and {name} is a function of your own.",
-                f"Leave out {option}: the function is called on the model's output as it is, and"
-                " what it returns is the loss.",
+                f"{option} is only for the built-in losses, and {name} is a custom function.",
+                f"Leave out {option}: the function receives the model's output unchanged, and its"
+                " return value is the loss.",
             )
 
 
@@ -139,7 +140,7 @@ def reject_loss_options(loss: object, target: object, reduction: object, raw: bo
     options = {"loss": loss, "target": not is_default, "reduction": reduction, "raw": raw}
     for name in (name for name, value in options.items() if value not in (None, False)):
         raise LossError(
-            f"--{name} is for the backward pass, and --forward-only leaves that out.",
+            f"--{name} is for the backward pass, which --forward-only skips.",
             f"Leave out one of the two, --{name} or --forward-only.",
         )
 

@@ -86,14 +86,14 @@ def parse_model(text: str) -> ModelSpec:
     if text.isidentifier():  # even if a file or folder of that name exists
         return ModelSpec(TORCHVISION, text, "", text)
     if not text.strip():
-        raise ModelError("An empty word names no model.", MODEL_FORMS)
+        raise ModelError("The name of the model is empty.", MODEL_FORMS)
     python = _PYTHON_FILE.fullmatch(text)
     if python:
         path, name = python["path"], python["name"]
         if not Path(path).is_file():
             raise ModelError(f"There is no file {path!r}.", _near_file(path))
         if name is not None and not name.isidentifier():
-            raise ModelError(f"{name!r} is no name in a Python file.", f"Write {path}:NAME.")
+            raise ModelError(f"{name!r} is not a valid Python name.", f"Write {path}:NAME.")
         return ModelSpec(FILE, text, path, name or "")
     if Path(text).is_file() and (source := _SOURCES.get(describe_file(text)[0])):
         name = re.sub(r"[^\w-]+", "_", Path(text).stem).strip("_-")
@@ -141,7 +141,9 @@ def can_be_imported(module: str) -> bool:
 
 def _of_timm(text: str, name: str) -> ModelSpec:
     if not re.fullmatch(r"[\w.-]+", name):
-        raise ModelError(f"{name!r} is no name of timm's.", "Write it as in timm:resnet18.")
+        raise ModelError(
+            f"{name!r} is not a valid name of a timm model.", "Write it as in timm:resnet18."
+        )
     return ModelSpec(TIMM, text, "", name)
 
 
@@ -161,8 +163,8 @@ def _of_transformers(text: str, place: str) -> ModelSpec:
 
 def _of_hub(text: str, name: str) -> ModelSpec:
     raise ModelError(
-        f"hookscope does not open {text!r}: torch.hub runs whatever Python the repository holds.",
-        "Read that code, keep a copy of it, and give it as FILE.py:NAME with --weights FILE.",
+        f"hookscope does not open {text!r}: torch.hub runs Python code from the repository.",
+        "Download the code, review it, and give it as FILE.py:NAME with --weights FILE.",
     )
 
 
@@ -234,7 +236,7 @@ def parse_function(text: str) -> FunctionSpec:
     if not is_function_spec(text):
         form = f"{text}:FUNCTION" if text.endswith(".py") else "FILE.py:FUNCTION"
         raise RequestError(
-            f"{text!r} names no function.", f"Write {form}, or package.module:FUNCTION."
+            f"{text!r} does not name a function.", f"Write {form}, or package.module:FUNCTION."
         )
     if in_file and not Path(home).is_file():
         near = _near_file(home, "Check the name and the folder.")
@@ -246,11 +248,11 @@ def reject_path(text: str) -> None:
     """Raise ModelError that describes the file or folder ``text`` if there is one."""
     if Path(text).is_dir():
         ours = Path(text, CONFIGURATION).is_file()
-        repair = f"With transformers it is one: hf:{text}" if ours else MODEL_FORMS
+        repair = f"To open it with transformers, write hf:{text}" if ours else MODEL_FORMS
         raise ModelError(f"{text!r} is a folder, not a model.", repair)
     if Path(text).is_file():
         kind, repair = describe_file(text)
-        raise ModelError(f"{text!r} is {kind}, not a model by itself.", repair)
+        raise ModelError(f"{text!r} is {kind}, not a model.", repair)
 
 
 def is_weights_file(text: str) -> bool:
@@ -268,7 +270,7 @@ def check_weights_file(path: str) -> WeightFiles:
     """
     if not Path(path).exists():
         near = _near_file(path, "Check the name and the folder.")
-        raise RequestError(f"There is no file of weights {path!r}.", near)
+        raise RequestError(f"There is no weights file {path!r}.", near)
     return find_weight_files(path)
 
 
@@ -293,7 +295,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in re.split(r"[x,×]", text.lower())]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InputError(
-            f"{text!r} is no shape.", "Write positive lengths with x between them: 1x3x224x224."
+            f"{text!r} is not a valid shape.", "Write positive numbers separated by x: 1x3x224x224."
         )
     return tuple(int(part) for part in parts)
 

@@ -155,7 +155,7 @@ def _known_ending(path: Path, endings: Sequence[str]) -> str:
     if ending not in endings:
         listed = f"{', '.join(endings[:-1])} or {endings[-1]}" if endings[1:] else endings[0]
         raise RequestError(
-            f"The ending of the output {path} names no format that is written here.",
+            f"The output {path} has the suffix of an unsupported format.",
             f"Use {listed}.",
         )
     return ending
@@ -170,8 +170,8 @@ def picture_ending(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in PICTURE_SUFFIXES:
         raise RequestError(
-            f"The output {path} is no picture by its name.",
-            f"Let it end in {', '.join(PICTURE_SUFFIXES[:-1])} or {PICTURE_SUFFIXES[-1]}.",
+            f"The output {path} does not have the suffix of a picture.",
+            f"Use {', '.join(PICTURE_SUFFIXES[:-1])} or {PICTURE_SUFFIXES[-1]}.",
         )
     return ending
 
@@ -194,8 +194,8 @@ def check_report_output(path: Path, force: bool) -> bool:
     suffix = path.suffix.lower()
     if suffix not in REPORT_MARKS:
         raise RequestError(
-            f"The output {path} is no report by its name.",
-            "Let it end in .sarif (SARIF 2.1.0) or .xml (JUnit).",
+            f"The output {path} does not have the suffix of a report.",
+            "Use .sarif (SARIF 2.1.0) or .xml (JUnit).",
         )
     return check_output(path, force, suffix=suffix)
 
@@ -216,7 +216,9 @@ def check_output(
         exists, hookscope did not write it, and ``force`` is not given.
     """
     if str(path) == "-":
-        raise RequestError("The output cannot be '-'.", "Name a file: stdout has the summary.")
+        raise RequestError(
+            "The output cannot be '-'.", "Give a file name: stdout is used for the summary."
+        )
     if path.is_dir():
         raise RequestError(
             f"The output {path} is a folder.", f"Name a file in it: {path / f'result{suffix}'}"
@@ -224,30 +226,32 @@ def check_output(
     target = Path(os.path.realpath(path))  # the target of a link is written; the link stays
     if target.is_symlink():
         raise RequestError(
-            f"The output {path} is a link that leads back to itself.",
+            f"The output {path} is a symbolic link that points back to itself.",
             f"Name another file with {option}.",
         )
     folder = target.parent if path.is_symlink() else path.parent
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise RequestError(
-            f"The output folder {folder} {what}.", "Make the folder first, or name another one."
+            f"The output folder {folder} {what}.", "Create the folder first, or give another one."
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise RequestError(
-            f"The output folder {folder} cannot be written to.",
+            f"The output folder {folder} is not writable.",
             f"Name a file in another folder with {option}.",
         )
     if not path.exists():
         return False
     # The final rename would replace a device or a pipe.
     if not path.is_file():
-        raise RequestError(f"The output {path} is no plain file.", f"Name a file with {option}.")
+        raise RequestError(
+            f"The output {path} is not a regular file.", f"Name a file with {option}."
+        )
     if not force and not is_hookscope_file(path, suffix):
         other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
         what = "holds results of another kind" if other else "was not written by hookscope"
         if suffix in _MARKLESS:
-            what = f"a {suffix} file does not tell whether hookscope wrote it"
+            what = f"hookscope cannot tell whether it wrote this {suffix} file"
         raise RequestError(
             f"The file {path} exists and {what}.",
             f"Add --force to replace it, or name another file with {option}.",

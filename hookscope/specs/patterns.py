@@ -94,7 +94,7 @@ def expand_braces(pattern: str) -> list[str]:
         waiting += [current[:opening] + choice + rest for choice in reversed(choices)]
         if len(waiting) + len(done) > MAX_ALTERNATIVES:
             raise LayerError(
-                f"The layer pattern {pattern!r} unfolds into over {MAX_ALTERNATIVES} patterns.",
+                f"The layer pattern {pattern!r} expands to over {MAX_ALTERNATIVES} patterns.",
                 "Use * in place of some of the braces.",
             )
     return done
@@ -120,6 +120,6 @@ def _choices(text: str, opening: int, pattern: str) -> tuple[list[str], int]:
 
 def _unbalanced(pattern: str) -> LayerError:
     return LayerError(
-        f"The layer pattern {pattern!r} has a brace without its partner.",
-        "Write {a,b} for either of two, and ? for a brace that is part of a name.",
+        f"The layer pattern {pattern!r} has an unbalanced brace.",
+        "Write {a,b} to match a or b, and ? to match a brace in a name.",
     )

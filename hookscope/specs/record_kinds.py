@@ -42,6 +42,6 @@ def resolve_kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[st
     names = [name.strip() for name in what.split(",")] if isinstance(what, str) else list(what)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        wrong = repr(unknown[0]) if unknown else "Nothing"
-        raise RequestError(f"{wrong} cannot be recorded.", f"Choose among {', '.join(known)}.")
+        message = f"{unknown[0]!r} cannot be recorded." if unknown else "--what is empty."
+        raise RequestError(message, f"Choose among {', '.join(known)}.")
     return {known[name] for name in names}

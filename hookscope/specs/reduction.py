@@ -64,13 +64,13 @@ def parse_storage(reduce: str | None, store_dtype: str | None, stats_only: bool)
     """
     if store_dtype is not None and store_dtype not in STORE_DTYPES:
         raise RequestError(
-            f"{store_dtype!r} is no dtype to store.",
+            f"{store_dtype!r} is not a valid dtype to store.",
             did_you_mean(store_dtype, STORE_DTYPES) or f"Choose among {', '.join(STORE_DTYPES)}.",
         )
     if stats_only and (reduce or store_dtype):
         other = "--reduce" if reduce else "--store-dtype"
         raise RequestError(
-            f"--stats-only keeps no rows, and {other} says how rows are kept.",
+            f"--stats-only stores no rows, so {other} has no effect.",
             "Leave out one of the two.",
         )
     return StorageOptions(parse_reduction(reduce) if reduce else None, store_dtype, stats_only)
@@ -91,22 +91,27 @@ def parse_reduction(spec: str) -> Reduction:
     name, *rest = spec.split(":")
     if name not in _NAMES:
         known = f"Choose among {', '.join(FORMS)}."
-        raise RequestError(f"{spec!r} is no reduction.", did_you_mean(name, _NAMES) or known)
+        raise RequestError(
+            f"{spec!r} is not a valid reduction.", did_you_mean(name, _NAMES) or known
+        )
     count = 0
     if name in COUNTED:
         number = rest.pop(0) if rest else ""
         if not (number.isascii() and number.isdigit()) or int(number) < 1:
             raise RequestError(
-                f"{spec!r} does not say how many numbers {name} keeps.", f"Write {name}:10, say."
+                f"{spec!r} has no valid number of values to store.",
+                f"Write {name}:10, for example.",
             )
         count = int(number)
     over = rest.pop(0) if rest else None
     if over is not None and name in _WHOLE:
-        raise RequestError(f"{name} goes over one thing only, not {over!r}.", f"Write {name}.")
+        raise RequestError(
+            f"{name} always reduces the same axes and does not take {over!r}.", f"Write {name}."
+        )
     if rest or over not in (None, *OVER):
         wrong = rest[0] if rest else str(over)
         raise RequestError(
-            f"{wrong!r} in {spec!r} is nothing that a reduction goes over.",
+            f"{wrong!r} in {spec!r} is not a valid choice of axes.",
             did_you_mean(wrong, OVER) or f"Choose among {', '.join(OVER)}.",
         )
     return Reduction(spec, name, count, over)

@@ -111,8 +111,8 @@ class ModelRequest:
             (self.rename, self.partial, self.model_args, self.method, self.attn)
         ):
             raise RequestError(
-                "weights, rename, partial, model_args, method and attn belong to a model given by"
-                " name.",
+                "weights, rename, partial, model_args, method and attn are only for a model given"
+                " by name, not for a module.",
                 "Load the weights into the module before you pass it; hookscope.record records"
                 " whatever method you call.",
             )
@@ -240,9 +240,7 @@ class LossRequest:
         if self.forward_only:
             reject_loss_options(self.loss, self.target, self.reduction, self.raw)
         if self.penalty is not None and self.penalty not in PENALTIES:
-            raise LossError(
-                f"There is no penalty called {self.penalty!r}.", f"There is {PENALTIES[0]}."
-            )
+            raise LossError(f"There is no penalty called {self.penalty!r}.", f"Use {PENALTIES[0]}.")
         if self.penalty and self.name in FORMULAS and self.reduction not in (None, "sum"):
             raise LossError(
                 f"With --penalty the score is summed over the batch, not {self.reduction}.",
@@ -307,15 +305,15 @@ class Request:
             check_device_map(run.device_map, run.max_memory, run.device, self.model.source)
         if run.device_map is not None and not self.model.named:
             raise RequestError(
-                "A device map is for a model given by name, and this one is a live module.",
-                "Spread it yourself before you hand it over: accelerate.dispatch_model(model,"
+                "A device map is only for a model given by name, not for a module.",
+                "Distribute the module before you pass it: accelerate.dispatch_model(model,"
                 " accelerate.infer_auto_device_map(model)).",
             )
         kinds, hook_count = tuple(interventions.hook_kind), interventions.hook_count
         if kinds or hook_count:
             resolve_hook_kinds(kinds, hook_count, verb=self.command)
         if interventions.hook_args and not hook_count:
-            raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
+            raise RequestError("--hook-arg is given without a hook.", "Add --hook.")
         penalty = self.loss.penalty if self.loss is not None else None
         check_second_order(penalty, interventions.gradient_edits, kinds)
 

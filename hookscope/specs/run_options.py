@@ -42,15 +42,15 @@ class RunOptions:
     def __post_init__(self) -> None:
         seed: object = self.seed
         if not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise RequestError(f"{seed!r} is no seed.", "Give a whole number from 0 to 2**63 - 1.")
-        if self.dtype is not None and self.dtype not in DTYPES:
             raise RequestError(
-                f"{self.dtype!r} is no dtype to run a model in.", f"Use {', '.join(DTYPES)}."
+                f"{seed!r} is not a valid seed.", "Give a whole number from 0 to 2**63 - 1."
             )
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise RequestError(f"{self.dtype!r} is not a valid dtype.", f"Use {', '.join(DTYPES)}.")
         # In Python it may be a torch.device, whose text is its name.
         if self.device is not None and not _DEVICE.fullmatch(str(self.device)):
             raise RequestError(
-                f"{str(self.device)!r} is no device to run on.", "Use cpu, cuda, mps or auto."
+                f"{str(self.device)!r} is not a valid device.", "Use cpu, cuda, mps or auto."
             )
 
 
@@ -71,22 +71,24 @@ def check_device_map(
     if device_map is None:
         if max_memory:
             raise RequestError(
-                "--max-memory is for a model that is spread over devices.",
+                "--max-memory needs --device-map.",
                 "Add --device-map auto.",
             )
         return
     check_choice("--device-map", device_map, DEVICE_MAPS)
     if device is not None:
         raise RequestError(
-            f"--device {device} puts the model on one device, and --device-map on several.",
-            "Give one of them; HOOKSCOPE_DEVICE counts as --device.",
+            f"--device {device} uses one device, but --device-map uses several.",
+            "Leave out one of them. HOOKSCOPE_DEVICE counts as --device.",
         )
     for name in max_memory or ():
         if not _DEVICE_WITH_MEMORY.fullmatch(name):
-            raise RequestError(f"{name!r} is no device of --max-memory.", "Use cuda:0, mps or cpu.")
+            raise RequestError(
+                f"{name!r} is not a valid device for --max-memory.", "Use cuda:0, mps or cpu."
+            )
     if source in (TORCHSCRIPT, EXPORTED):
         kind = "A scripted" if source == TORCHSCRIPT else "An exported"
         raise RequestError(
-            f"{kind} model is bound to the device in its code, and cannot be spread over several.",
+            f"{kind} model is bound to the device in its code and cannot be split across several.",
             "Use --device, or give the Python code that made it: FILE.py:NAME.",
         )

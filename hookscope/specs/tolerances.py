@@ -41,5 +41,6 @@ def check_tolerances(atol: float | None, rtol: float | None) -> None:
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not 0 <= value < math.inf:
             raise RequestError(
-                f"--{name} {value} is no tolerance.", "Give a finite number that is 0 or more."
+                f"--{name} {value} is not a valid tolerance.",
+                "Give a finite number that is 0 or more.",
             )

@@ -1,7 +1,7 @@
-"""A gate in the graph of autograd: a function gets all gradients that pass it at once.
+"""A gate in the graph of autograd, at which a function gets several gradients together.
 
-PyTorch's own backward hooks put a gate of views into the graph, and a view refuses to be changed in
-place. This one hands on clones, so that models that work in place run as they are.
+PyTorch's own backward hooks insert views into the graph, and these must not be changed in place.
+This gate inserts clones, so that models with in-place operations run unchanged.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class GradientGate(torch.autograd.Function):
     def forward(ctx: Any, function: GradHook, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return a clone of each of ``tensors``."""
         ctx.function = function
-        ctx.set_materialize_grads(False)  # a gradient that does not exist is no zero
+        ctx.set_materialize_grads(False)  # a missing gradient must stay None
         return tuple(clone_preserving_strides(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return what the function makes of ``grads``; it is no input of the graph itself."""
+        """Return the function's result for ``grads``, and None for the function itself."""
         return None, *ctx.function(grads)
 
 
@@ -45,9 +45,9 @@ def insert_gradient_gate(value: Any, function: GradHook) -> Any:
     """Return ``value`` with clones in it whose gradients go through ``function`` together.
 
     Args:
-        value: a tensor, or a structure that holds some. One that carries no gradient is left.
-        function: takes one entry for each distinct tensor of ``value``, in order: the gradient that
-            arrived, or None where none can or did; returns as many, which go on in their place.
+        value: a tensor, or a structure with tensors. Those without a gradient are not replaced.
+        function: takes one entry for each distinct tensor of ``value``, in order: the gradient, or
+            None if there is none. It returns as many, which replace them.
 
     Raises:
         HookscopeError: a tensor is nested and of the layout torch.strided.
@@ -65,11 +65,13 @@ def insert_gradient_gate(value: Any, function: GradHook) -> Any:
     if any(tensors[i].is_nested and tensors[i].layout is torch.strided for i in through):
         raise HookscopeError(
             "The gradient of a nested tensor of the layout torch.strided cannot be changed or"
-            " timed: PyTorch lets no function of Python return one.",
-            "Make it with layout=torch.jagged, or choose other layers.",
+            " timed, because PyTorch allows no Python function to return one.",
+            "Create it with layout=torch.jagged, or choose other layers.",
         )
 
-    count = len(tensors)  # the tensors themselves may lead back here, if they change in place
+    count = len(
+        tensors
+    )  # not the tensors: they may refer to this function, if they are changed in place
 
     def on_grads(grads: Grads) -> Grads:
         shown: list[Tensor | None] = [None] * count
@@ -86,7 +88,7 @@ def insert_gradient_gate(value: Any, function: GradHook) -> Any:
 
 
 def carries_gradient(tensor: Tensor) -> bool:
-    """Whether autograd follows ``tensor`` now. Inside ``torch.func`` no gate can stand: False."""
+    """Whether ``tensor`` has a graph now; False inside ``torch.func``, which allows no gate."""
     return torch.is_grad_enabled() and tensor.requires_grad and not is_functorch_tensor(tensor)
 
 
@@ -95,9 +97,9 @@ class BackwardHookPair:
 
     Args:
         function: ``function(grad_input, grad_output)``, one entry for each distinct tensor, called
-            once the gradients at the inputs are known; returns what goes on in place of
-            ``grad_input``. Where nothing further back asks for a gradient it is called with None
-            for each input, as soon as those at the outputs are known.
+            when the gradients at the inputs are known; its result replaces ``grad_input``. If no
+            input needs a gradient, it is called with None for each input, as soon as those at the
+            outputs are known.
         on_grad: called with the gradients at the outputs when they arrive.
     """
 
@@ -113,7 +115,7 @@ class BackwardHookPair:
         self._clones: list[InputClone] = []
 
     def enter(self, args: Any) -> Any:
-        """Return what to call the module with."""
+        """Return the arguments to call the module with."""
         gated = insert_gradient_gate(args, lambda grads: self.function(grads, self._from_output))
         inputs = distinct_tensors(args)
         self._inputs = len(inputs)
@@ -123,9 +125,9 @@ class BackwardHookPair:
         return gated
 
     def leave(self, output: Any) -> Any:
-        """Return what to hand on in place of ``output``; a change in place reaches the caller."""
+        """Return the replacement of ``output``; in-place changes of inputs reach the caller."""
         gated = bool(self._clones)
-        while self._clones:  # a clone that is kept here would keep the graph, and that keeps this
+        while self._clones:  # a clone that stays here would be a cycle, through the graph
             write_back(self._clones.pop(0))
 
         def on_output(grads: Grads) -> Grads:

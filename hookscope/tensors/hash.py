@@ -1,4 +1,4 @@
-"""The hash of tensors: whether two models, or two runs, have the very same values."""
+"""The hash of tensors, which shows whether two models or two runs have the same values."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from hookscope.files.weight_files import HASH_THREADS
 from hookscope.tensors.nested import bits_of
 
-_BLOCK = 1 << 26  # bytes brought to the CPU at once
+_BLOCK = 1 << 26  # bytes that are copied to the CPU at a time
 
 
 def hash_tensors(named: Iterable[tuple[str, Tensor]]) -> str | None:
     """Return the BLAKE3 of the names, dtypes, shapes and values of tensors in their order.
 
-    How a tensor lies in memory makes no difference. None where values are out of reach: on the meta
-    device, as offloaded ones are, or of a class of tensors without a plain memory.
+    The memory layout does not matter. None if values cannot be read: on the meta device, where
+    offloaded ones are, or of a tensor class without plain memory.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Where the positions of an image lie in what a layer returned, inferred from shapes alone."""
+"""The positions of an image in the output of a layer, inferred from shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ImageGrid:
         height: rows.
         width: columns.
         layout: ``NCHW``, ``NHWC`` or, for tokens, ``NLC``.
-        prefix: how many tokens stand before those of the grid.
+        prefix: number of tokens before those of the grid.
     """
 
     height: int
@@ -50,15 +50,15 @@ def find_image_grid(
     image: tuple[int, int],
     known: Collection[tuple[int, int]] = (),
 ) -> ImageGrid | None:
-    """Return the grid in a tensor of ``shape``, None where there is none of two positions or more.
+    """Return the grid in a tensor of ``shape``, None unless it has two positions or more.
 
-    Maps are (N, C, H, W), or (N, H, W, C) where only those lengths have the image's aspect. Tokens
-    (N, L, C) lie on a grid that an earlier layer's maps had, else on one of the image's aspect; the
-    smallest number of tokens before it counts, up to 16.
+    Maps are (N, C, H, W), or (N, H, W, C) if only those lengths have the image's aspect. Tokens
+    (N, L, C) form the grid of an earlier layer's maps, else one of the image's aspect, with as few
+    tokens before it as possible, up to 16.
 
     Args:
         shape: of the tensor.
-        batch: how many images were put in.
+        batch: number of input images.
         image: their height and width.
         known: heights and widths of maps that came before.
 

@@ -1,4 +1,4 @@
-"""Clones given to a module in place of its inputs, and which tensors share memory."""
+"""Clones passed to a module in place of its inputs, and tensors that share memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookscope.tensors.nested import is_functorch_tensor
 
 @dataclass(frozen=True)
 class InputClone:
-    """A clone given to a module in place of one of its inputs."""
+    """A clone passed to a module in place of one of its inputs."""
 
     original: Tensor
     clone: Tensor
@@ -24,7 +24,7 @@ class InputClone:
 
     @classmethod
     def of(cls, original: Tensor, clone: Tensor) -> InputClone:
-        """A clone as it is now, made to look like the original."""
+        """A clone, with the class and the attributes of the original."""
         clone = with_type_and_attributes(clone, original)
         return cls(original, clone, clone._version, attributes_of(clone))
 
@@ -35,17 +35,17 @@ class InputClone:
 
 
 def clone_preserving_strides(tensor: Tensor) -> Tensor:
-    """Return a clone that lies in memory as ``tensor`` does, gaps between its rows included.
+    """Return a clone with the memory layout of ``tensor``, including gaps between its rows.
 
-    Kernels go by that: a GELU on rows with gaps may differ in the last bit from one without.
+    Kernels depend on it: a GELU on rows with gaps may differ in the last bit from one without.
     """
     clone = tensor.clone()
     if tensor.layout is not torch.strided or tensor.is_nested or clone.stride() == tensor.stride():
         return clone
-    reach = 0  # of the dimensions that lie closer together
+    reach = 0  # of the dimensions with smaller strides
     for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1 and step <= reach:
-            return clone  # its elements share memory, and so cannot be written one by one
+            return clone  # its elements share memory and cannot be written separately
         reach += step * (length - 1)
     gapped = torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
@@ -54,7 +54,7 @@ def clone_preserving_strides(tensor: Tensor) -> Tensor:
 
 
 def write_back(clone: InputClone) -> bool:
-    """Where the module changed its input in place, change the caller's; False if that cannot be.
+    """Copy an in-place change of the clone to the caller's tensor; False if that is impossible.
 
     Attributes that the module set on its input, or deleted, are set or deleted at the caller's.
     """
@@ -74,7 +74,7 @@ def write_back(clone: InputClone) -> bool:
 
 
 def attributes_of(tensor: Tensor) -> dict[str, Any]:
-    """The attributes that Python code has set on a tensor, those in slots of its class too."""
+    """The attributes that Python code has set on a tensor, including those in slots."""
     attributes = dict(vars(tensor))
     for cls in type(tensor).__mro__:
         slots = vars(cls).get("__slots__", ()) if issubclass(cls, Tensor) else ()
@@ -85,7 +85,7 @@ def attributes_of(tensor: Tensor) -> dict[str, Any]:
 
 
 def with_type_and_attributes(tensor: Tensor, original: Tensor) -> Tensor:
-    """Return ``tensor`` with the class of ``original``, and those of its attributes it lacks."""
+    """Return ``tensor`` with the class of ``original``, and with its missing attributes."""
     if type(tensor) is Tensor and type(original) is not Tensor:
         try:
             tensor.__class__ = type(original)
@@ -99,19 +99,19 @@ def with_type_and_attributes(tensor: Tensor, original: Tensor) -> Tensor:
 
 
 def _same_shape(a: Tensor, b: Tensor) -> bool:
-    if a.is_nested and a.layout is torch.strided:  # has no shape, but one for each component
+    if a.is_nested and a.layout is torch.strided:  # it has one shape for each component
         return torch.equal(a._nested_tensor_size(), b._nested_tensor_size())
     return a.shape == b.shape
 
 
 def shared_storages(tensors: Iterable[Tensor]) -> set[int]:
-    """The memory that two different ones of ``tensors`` have in common."""
+    """The ids of memory that at least two different ``tensors`` share."""
     counts = Counter(storage_id(t) for t in {id(t): t for t in tensors}.values())
     return {storage for storage, count in counts.items() if count > 1}
 
 
 def storage_id(tensor: Tensor) -> int:
-    """What tells whether two tensors share memory."""
+    """An id that is the same for two tensors that share memory."""
     if (
         tensor.layout is not torch.strided or tensor.is_nested or is_functorch_tensor(tensor)
     ):  # has none

@@ -1,10 +1,10 @@
-"""Restoration that no signal cuts short: an interrupt that comes meanwhile is raised after it.
+"""Context managers that signals do not interrupt: a signal is handled after they have finished.
 
-Python runs the handler of a signal in the main thread between two instructions of whatever runs
-there. Ctrl-C may therefore raise KeyboardInterrupt before the first line of an ``__exit__``, where
-no ``try`` can catch it. So the handlers themselves are replaced while something has to be restored.
-Ours looks at the stack: while a context manager of this module is being entered or left it only
-notes the signal, and at any other time it calls the handler that it stands for.
+Python runs the handler of a signal in the main thread between two instructions of the code that
+runs there. Ctrl-C may therefore raise KeyboardInterrupt before the first line of an ``__exit__``,
+where no ``try`` can catch it. So the handlers are replaced while there is state to restore. The
+replacement looks at the stack: while a context manager of this module is being entered or left it
+only notes the signal. At any other time it calls the original handler.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any, Generic, ParamSpec, TypeVar
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# SIGINT is Ctrl-C. The others are here because programs set handlers for them that raise: a time
-# limit, a request to end. SIGINT is the first to be stood for and the last to be given back.
+# SIGINT is Ctrl-C. The others are listed because programs set handlers for them that raise, for a
+# time limit or a request to end. SIGINT is replaced first and restored last.
 _NAMES = ("SIGINT", "SIGALRM", "SIGTERM", "SIGHUP", "SIGBREAK")
 _SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 
-_RESTORING: set[CodeType] = set()  # what runs from a frame of these is not interrupted
-_WAITING: set[CodeType] = set()  # except for what runs from a frame of these
+_RESTORING: set[CodeType] = set()  # code called from these is not interrupted
+_WAITING: set[CodeType] = set()  # except for code called from these
 
 
 class _Signals:
-    """Stands for the handlers of the main thread while something has to be restored.
+    """Replaces the handlers of the main thread while there is state to restore.
 
-    All of it runs in the main thread: there signals are handled, and only there can handlers be
+    All of it runs in the main thread, where signals are handled and where alone handlers can be
     set. Other threads are never interrupted.
     """
 
@@ -43,23 +43,23 @@ class _Signals:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def begin(self) -> bool:
-        """Stand for the handlers until ``end``; False on any other thread than the main one."""
+        """Replace the handlers until ``end``; return False on threads other than the main one."""
         if threading.get_ident() != threading.main_thread().ident:
             return False
         if not self._open:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
-                # One that is no Python function (the default, one of C) does not raise here.
+                # A handler that is not a Python function (the default, or one in C) does not raise.
                 if callable(handler) and handler != self._handle:
                     self._handlers[number] = handler
                     signal.signal(number, self._handle)
-        self._open += 1  # not before: an interrupt may have come until the first was set
+        self._open += 1  # not earlier: an interrupt may come until the first one is set
         return True
 
     def end(self, caller: FrameType) -> None:
-        """Handle what is pending, unless ``caller`` is not to be interrupted either.
+        """Handle pending signals, unless ``caller`` must not be interrupted either.
 
-        The last ``end`` gives the handlers back.
+        The last ``end`` restores the handlers.
         """
         try:
             if self.pending and not is_signal_safe(caller):
@@ -67,22 +67,22 @@ class _Signals:
         finally:
             self._open -= 1
             if not self._open:
-                self._give_back()
+                self._restore()
 
-    def _give_back(self) -> None:
-        # A handler that is back may raise as the others are given back; so it is tried twice. One
-        # that is still not back calls its handler all the same, and comes back the next time.
+    def _restore(self) -> None:
+        # A restored handler may raise while the others are restored, so this is tried twice. If one
+        # is still not restored, ours calls it all the same, and it is restored the next time.
         try:
-            self._set_handlers_back()
+            self._restore_handlers()
         finally:
             try:
-                self._set_handlers_back()
+                self._restore_handlers()
             finally:
                 self.deliver()
 
-    def _set_handlers_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number in reversed(self._handlers):
-            if signal.getsignal(number) == self._handle:  # else somebody has set another one
+            if signal.getsignal(number) == self._handle:  # else another one was set
                 signal.signal(number, self._handlers[number])
 
     def deliver(self) -> None:
@@ -97,7 +97,7 @@ class _Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not is_signal_safe(frame):
             self._handlers[number](number, frame)
-        elif number not in self.pending:  # a second Ctrl-C asks for nothing that the first did not
+        elif number not in self.pending:  # a second Ctrl-C adds nothing
             self.pending.append(number)
 
 
@@ -105,7 +105,7 @@ _signals = _Signals()
 
 
 def is_signal_safe(frame: FrameType | None) -> bool:
-    """Whether ``frame`` runs, however far inside, as part of something that is not interrupted."""
+    """Whether ``frame``, or a frame that called it, must not be interrupted."""
     while frame is not None:
         if frame.f_code in _WAITING:
             return False
@@ -144,8 +144,8 @@ class SignalSafeContext(Generic[T]):
             if self._defers:
                 _signals.end(sys._getframe(1))
             raise
-        # Signals are handled after calls. None is made between the last look at what is pending and
-        # the block, so a signal that comes later is handled in the block.
+        # Signals are handled after calls. There is no call between the last check for pending ones
+        # and the block, so a signal that comes later is handled in the block.
         while self._defers and _signals.pending and not is_signal_safe(sys._getframe(1)):
             try:
                 _signals.deliver()
@@ -197,9 +197,10 @@ def signal_safe(manager: AbstractContextManager[T]) -> SignalSafeContext[T]:
 def signal_safe_contextmanager(
     function: Callable[P, Iterator[T]],
 ) -> Callable[P, SignalSafeContext[T]]:
-    """Make a context manager of a generator, as ``contextmanager`` does, that is not interrupted.
+    """Like ``contextmanager``, but signals do not interrupt the generator.
 
-    What stands before and after its ``yield`` is not; the block in which it is used is.
+    This applies to the code before and after its ``yield``. The block of the ``with`` can be
+    interrupted.
     """
     made = contextmanager(function)
 
@@ -211,7 +212,7 @@ def signal_safe_contextmanager(
 
 
 def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
-    """Let no signal interrupt a function: it is handled when the function has returned."""
+    """Defer signals while a function runs: they are handled when it has returned."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -227,9 +228,9 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def interruptible(function: Callable[P, T]) -> Callable[P, T]:
-    """Let signals interrupt a function even where its caller is not to be interrupted.
+    """Let signals interrupt a function even if its caller must not be interrupted.
 
-    It is to change nothing itself, as for one that only waits.
+    It must not change any state, such as a function that only waits.
     """
     _WAITING.add(function.__code__)
     return function

@@ -1,8 +1,8 @@
-"""Find the tensors inside whatever a module takes or returns, and put others in their place.
+"""Find and replace the tensors in the arguments and results of modules.
 
-Opened are tuples (named ones by field), lists, mappings and dataclasses, at any depth; that covers
+Tuples (named ones by field), lists, mappings and dataclasses are searched at any depth. That covers
 ``OrderedDict`` outputs, detection's list of dicts, LSTM states, packed sequences and the output
-classes of other libraries. Other objects stay closed: see ``opaque_types``.
+classes of other libraries. Other objects are not searched: see ``opaque_types``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hookscope.errors import HookscopeError
 
 TensorPath = tuple[str, ...]
 
-# What can hold no tensor; anything else that is not opened may.
+# Types that cannot contain tensors; other objects that are not searched may.
 _PLAIN = (str, bytes, int, float, complex, NoneType, Enum, torch.dtype, torch.device, torch.layout)
 
 
-FUNCTORCH_REASON = "inside torch.func (vmap, grad), whose tensors must not leave it"
+FUNCTORCH_REASON = "inside torch.func (vmap, grad), whose tensors cannot be stored"
 
 
 def is_functorch_tensor(tensor: Tensor) -> bool:
-    """Whether a tensor belongs to a transform of ``torch.func``; see ``ESCAPES``."""
+    """Whether a tensor belongs to a transform of ``torch.func``; see ``FUNCTORCH_REASON``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
@@ -52,7 +52,7 @@ def unreadable_reason(tensor: Tensor) -> str:
         except RuntimeError:  # made of other tensors, or of none
             real = False
         if not real:
-            return f"a {kind.__name__}, whose values no file of results holds"
+            return f"a {kind.__name__}, whose values cannot be stored in a file"
     name = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_quantized and not _can_be_cloned(tensor):
         return f"of dtype {name}, which PyTorch cannot copy"
@@ -87,8 +87,8 @@ _LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.devic
 def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[TensorPath, Tensor]]:
     """Yield ``(path, tensor)`` for every tensor in ``value``, in order; a lone tensor has path ().
 
-    A nested tensor (``torch.nested``) is opened into its components, since no file format holds it;
-    with ``whole`` it is yielded itself.
+    A nested tensor (``torch.nested``) is split into its components, because no file format stores
+    it; with ``whole`` it is yielded itself.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ def _walk(
                 yield (*path, str(i)), part
         else:
             yield path, value
-    elif type(value) not in _LEAVES and id(value) not in above:  # one that holds itself, once
+    elif type(value) not in _LEAVES and id(value) not in above:  # one that contains itself, once
         for name, item in _items(value):
             yield from _walk(item, (*path, name), (*above, id(value)), whole)
 
@@ -128,12 +128,12 @@ def distinct_tensors(value: Any) -> dict[TensorPath, Tensor]:
 def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> Any:
     """Return ``value`` with each tensor replaced by ``change(path, tensor)``.
 
-    Containers are rebuilt as the same type, never changed in place; one in which nothing was
-    replaced comes back as the very same object. A tensor that occurs twice is replaced by one
-    tensor, so that it still occurs twice.
+    Containers are rebuilt as the same type, never changed in place. A container in which nothing
+    was replaced is returned itself. A tensor that occurs twice is replaced by one tensor, so that
+    it still occurs twice.
 
     Raises:
-        HookscopeError: a container cannot be made anew by its own type.
+        HookscopeError: a container cannot be rebuilt as its type.
 
     Example:
         >>> import torch
@@ -143,7 +143,7 @@ def map_tensors(value: Any, change: Callable[[TensorPath, Tensor], Tensor]) -> A
     return _mapped(value, change, (), (), {})
 
 
-def _mapped(  # no function within a function: one that calls itself would hold tensors, in a cycle
+def _mapped(  # not a nested function: one that calls itself would keep tensors alive in a cycle
     item: Any,
     change: Callable[[TensorPath, Tensor], Tensor],
     path: TensorPath,
@@ -165,14 +165,13 @@ def _mapped(  # no function within a function: one that calls itself would hold 
         return _rebuild(item, new)
     except Exception as error:
         raise HookscopeError(
-            f"A {type(item).__name__} cannot be put together again with other tensors in it:"
-            f" {error}.",
+            f"A {type(item).__name__} cannot be rebuilt with other tensors in it: {error}.",
             "Leave out the layer that takes or returns it.",
         ) from error
 
 
 def opaque_types(value: Any) -> list[str]:
-    """Names of the types in ``value`` that may hold tensors and are not opened by ``walk``.
+    """Names of the types in ``value`` that may contain tensors and are not searched by ``walk``.
 
     Example:
         >>> class Cache:
@@ -188,7 +187,7 @@ def opaque_types(value: Any) -> list[str]:
 
 
 def outline(value: Any) -> str:
-    """The structure of ``value`` and the shapes in it; two values that differ in them differ here.
+    """The structure of ``value`` and the shapes in it as text, different for different ones.
 
     Example:
         >>> import torch
@@ -212,10 +211,10 @@ def _outline(value: Any, above: tuple[int, ...]) -> str:
 
 
 def as_call(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Turn what stands for a model's input into ``(args, kwargs)``.
+    """Turn a model's input into ``(args, kwargs)``.
 
-    A tuple holds positional arguments, a dict keyword arguments, a pair ``(tuple, dict)`` both; any
-    other value is the one positional argument.
+    A tuple is positional arguments, a dict is keyword arguments, a pair ``(tuple, dict)`` is both.
+    Any other value is the only positional argument.
 
     >>> as_call(((1, 2), {"mask": 3})), as_call([1]), as_call({"ids": 4})
     (((1, 2), {'mask': 3}), (([1],), {}), ((), {'ids': 4}))
@@ -251,7 +250,7 @@ def _is_dataclass(value: Any) -> bool:
 
 
 def _rebuild(value: Any, parts: list[Any]) -> Any:
-    """A container of the type of ``value`` that holds ``parts`` in place of its own."""
+    """A container of the type of ``value`` that contains ``parts``."""
     if isinstance(value, tuple):
         if hasattr(value, "_make"):  # also packed sequences, whose constructor would check again
             return value._make(parts)
@@ -269,7 +268,7 @@ def _rebuild(value: Any, parts: list[Any]) -> Any:
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """Return the entries of a tensor as the bytes that they are: one dimension, uint8.
+    """Return the bytes of a tensor's entries: one dimension, uint8.
 
     >>> bits_of(torch.tensor([[1, 256]], dtype=torch.int16))
     tensor([1, 0, 0, 1], dtype=torch.uint8)
@@ -279,5 +278,5 @@ def bits_of(tensor: Tensor) -> Tensor:
     elif tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    # Of a single entry the strides may be anything, and a view of another dtype looks at them.
+    # A single entry may have any strides, which a view of another dtype checks.
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)

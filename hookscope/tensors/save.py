@@ -1,8 +1,8 @@
-"""The file of results: tensors by key and one JSON text, as safetensors, or numpy's arrays alone.
+"""Result files: tensors by key and one JSON text, as safetensors, or only arrays, as numpy files.
 
-All metadata stands under the single key ``hookscope``. Safetensors does not sort metadata keys, so
-that with several of them equal recordings would give unequal files. What a file's header says is
-read in ``results/capture_file.py``, without torch.
+All metadata is under the single key ``hookscope``. Safetensors does not sort metadata keys, so with
+several keys the same recording could give different files. The header is read in
+``results/capture_file.py``, without torch.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from hookscope.specs.output_path import MARK, SUFFIX
 
 log = logging.getLogger("hookscope")
 
-_REPAIR = "Choose another place with --output, or fewer layers."
+_REPAIR = "Choose another path with --output, or fewer layers."
 
 
 def write_tensors(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: dict[str, Any]
 ) -> int:
-    """Write ``tensors`` and ``info`` to ``path`` as a whole; return the file's size in bytes.
+    """Write ``tensors`` and ``info`` to ``path`` atomically; return the file's size in bytes.
 
-    Layouts and dtypes that the format cannot hold are stored by value: sparse tensors dense,
+    Layouts and dtypes that the format does not have are stored by value: sparse tensors dense,
     quantized ones dequantized to float32, bcomplex32 as complex64, complex32 and complex128 as
-    pairs of reals in a last dimension of two. ``info["stored_as"]`` says so for each key, and
-    ``read`` turns the pairs back.
+    pairs of reals in a last dimension of two. ``info["stored_as"]`` names these
+    by key, and ``read_tensors`` restores the pairs.
 
     Raises:
-        StoreError: the folder cannot be written, the disk is full, or a dtype has no place in the
-            format. An earlier file at ``path`` is then as it was.
+        StoreError: the folder cannot be written, the disk is full, or the format does not have a
+            dtype. An earlier file at ``path`` is not changed.
     """
     stored: dict[str, Tensor] = {}
     notes: dict[str, str] = {}
@@ -56,7 +56,7 @@ def write_tensors(
             save_file(stored, scratch, metadata=metadata)
         except KeyError as error:
             raise StoreError(
-                f"A file of results holds no tensors of dtype {error}.",
+                f"A result file cannot store tensors of dtype {error}.",
                 "Convert them to another dtype, or do not record them.",
             ) from error
         size = scratch.stat().st_size
@@ -64,10 +64,10 @@ def write_tensors(
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the ``info`` of a file that ``write`` made.
+    """Return the tensors and the ``info`` of a file that ``write_tensors`` wrote.
 
     Raises:
-        ResultsFileError: there is no such file, it is no safetensors file, or hookscope did not
+        ResultsFileError: there is no such file, it is not a safetensors file, or hookscope did not
             write it.
     """
     header = read_header(path)
@@ -81,11 +81,11 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], ending: str) -> int:
-    """Write ``tensors`` alone to a ``.npy`` or ``.npz`` file; return its size in bytes.
+    """Write ``tensors`` to a ``.npy`` or ``.npz`` file; return its size in bytes.
 
     Raises:
-        RequestError: it ends in ``.npy``, and there is not just one tensor.
-        StoreError: the file cannot be written, or numpy has no place for a dtype.
+        RequestError: it ends in ``.npy``, and there are several tensors or none.
+        StoreError: the file cannot be written, or numpy does not have a dtype.
     """
     check_single(tensors, ending, "tensors")
     widened = [key for key, tensor in tensors.items() if _wider(tensor.dtype)]
@@ -96,7 +96,7 @@ def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], end
         more = f" and {len(widened) - 1} more" if widened[1:] else ""
         first = tensors[widened[0]].dtype
         log.info(
-            "%s%s: numpy lacks %s; written as %s, with the same values",
+            "%s%s: numpy has no %s; written as %s with the same values",
             *(widened[0], more, _name(first), _name(_wider(first))),
         )
     return size
@@ -116,7 +116,7 @@ def _entries(tensors: Mapping[str, Tensor]) -> Iterator[ArrayEntry]:
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype | None:
-    """The dtype that holds the same values, of one that numpy lacks; None for all others."""
+    """For a dtype that numpy does not have, one that contains its values; else None."""
     if dtype.is_complex and dtype not in (torch.complex64, torch.complex128):
         return torch.complex64
     known = (torch.float16, torch.float32, torch.float64)
@@ -128,7 +128,7 @@ def _name(dtype: torch.dtype | None) -> str:
 
 
 def _plain(tensor: Tensor) -> tuple[Tensor, str]:
-    """A dense tensor in memory, and a note where its layout or dtype was another one."""
+    """A dense tensor in memory, and a note if its layout or dtype was another one."""
     note = ""
     tensor = tensor.detach()
     if tensor.is_quantized:
@@ -141,7 +141,7 @@ def _plain(tensor: Tensor) -> tuple[Tensor, str]:
 
 
 def _storable(tensor: Tensor) -> tuple[Tensor, str]:
-    """A tensor that safetensors holds, and a note where that is not the same dtype or layout."""
+    """A tensor that safetensors can store, and a note if its dtype or layout is another one."""
     tensor, note = _plain(tensor)
     if tensor.dtype in (torch.complex32, torch.complex128):
         note = f"{PAIRS}, from {_name(tensor.dtype)}"

@@ -1,4 +1,4 @@
-"""Random numbers from a seed, whichever generator they are drawn from, within a block."""
+"""Seeding of all random generators within a block."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hookscope.tensors.threads import exclusive_run
 
 @signal_safe_contextmanager
 def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
-    """Seed torch's generators, of the CPU and of GPUs by their index; put their states back.
+    """Seed torch's generators, of the CPU and of GPUs by their index; restore their states.
 
-    Every thread draws from the same ones: another thread that seeds them waits until then.
+    All threads share the generators: another thread that seeds them waits until the block ends.
     """
     with exclusive_run():
         generators = [torch.default_generator]
         if gpus:
-            torch.cuda.init()  # before it there are no generators of GPUs
+            torch.cuda.init()  # creates the generators of GPUs
             generators += [torch.cuda.default_generators[gpu] for gpu in gpus]
         states = [generator.get_state() for generator in generators]
         try:
@@ -35,9 +35,9 @@ def seeded_torch(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
 
 @signal_safe_contextmanager
 def seeded_throughout(seed: int, gpus: Sequence[int] = ()) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python, and put their states back.
+    """Seed the generators of torch, numpy and Python; restore their states.
 
-    Another thread that seeds them waits until then.
+    Another thread that seeds them waits until the block ends.
 
     Args:
         seed: for all of them.

@@ -1,4 +1,4 @@
-"""Statistics of one of torch's tensors, in one pass over its memory."""
+"""Statistics of a torch tensor, in one pass over its memory."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def summarize(tensor: Tensor) -> Stats:
         >>> s.mean, s.min, s.max, s.zeros, s.nan
         (1.0, 0.0, 2.0, 1, 1)
     """
-    reason = "nested: its components have them" if tensor.is_nested else unreadable_reason(tensor)
+    reason = (
+        "nested; its components have statistics" if tensor.is_nested else unreadable_reason(tensor)
+    )
     if reason:
         raise HookscopeError(
             f"This tensor has no statistics: it is {reason}.",
-            "Record the plain tensors that it is made of.",
+            "Record the plain tensors in it.",
         )
     flat = _dense(tensor.detach()).reshape(-1)
     exact = not (flat.is_floating_point() or flat.is_complex())
@@ -41,37 +43,37 @@ def summarize(tensor: Tensor) -> Stats:
     for block in flat.split(BLOCK):
         wide = _widen(block)
         moments.zeros += wide.numel() - int(torch.count_nonzero(wide))
-        kept = wide
+        values = wide
         if not exact:
             finite = torch.isfinite(wide)
             if not bool(finite.all()):
                 nan_here = int(torch.isnan(wide).sum())
-                kept = wide[finite]
+                values = wide[finite]
                 moments.nan += nan_here
-                moments.inf += wide.numel() - kept.numel() - nan_here
-        if not kept.numel():
+                moments.inf += wide.numel() - values.numel() - nan_here
+        if not values.numel():
             continue
-        bounds = _exact(block) if exact else kept
+        bounds = _exact(block) if exact else values
         low, high = bounds.min().item(), bounds.max().item()
-        sums, exponent = _sums(kept), 0
+        sums, exponent = _sums(values), 0
         if not square_in_range(sums[-1]) and (low or high):
             exponent = exponent_of(max(abs(low), abs(high)))
-            sums = _sums(scale_by_power_of_two(kept, -exponent))
-        moments.merge(kept.numel(), *sums, low, high, exponent)
+            sums = _sums(scale_by_power_of_two(values, -exponent))
+        moments.merge(values.numel(), *sums, low, high, exponent)
     return moments.stats(flat.numel(), exact)
 
 
-def _sums(kept: Tensor) -> tuple[float, float, float]:
+def _sums(values: Tensor) -> tuple[float, float, float]:
     """The mean, the sum of squared distances from it, and the sum of squares."""
-    mean = float(kept.mean())
-    return mean, float(torch.sum((kept - mean) ** 2)), float(torch.dot(kept, kept))
+    mean = float(values.mean())
+    return mean, float(torch.sum((values - mean) ** 2)), float(torch.dot(values, values))
 
 
 @torch.no_grad()
 def sum_of_squares(values: Tensor) -> tuple[float, int]:
     """Return the sum of the squares of ``values`` (float64 or complex128) as value * 2**exponent.
 
-    NaN or infinite, with the exponent 0, where an entry is.
+    NaN or infinite, with the exponent 0, if an entry is.
 
     Example:
         >>> sum_of_squares(torch.tensor([3.0, 4.0], dtype=torch.float64))
@@ -92,7 +94,7 @@ def sum_of_squares(values: Tensor) -> tuple[float, int]:
 
 
 def scale_by_power_of_two(values: Tensor, exponent: int | Tensor) -> Tensor:
-    """Return real ``values * 2**exponent``; digits are lost only below the range of the dtype."""
+    """Return ``values * 2**exponent`` of real values; digits are lost only on underflow."""
     power = torch.as_tensor(exponent, device=values.device)
     half = power // 2  # in two steps: one power of two alone may be beyond the range
     first, second = (part.to(values.dtype).exp2() for part in (half, power - half))
@@ -103,8 +105,8 @@ def scale_by_power_of_two(values: Tensor, exponent: int | Tensor) -> Tensor:
 def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
 
-    They are of the tensor's dtype; what numpy has not (bfloat16, float8) is float32, without a
-    change of value.
+    They are of the tensor's dtype. Dtypes that numpy does not have (bfloat16, float8) are converted
+    to float32, without a change of value.
 
     Example:
         >>> [block.tolist() for block in numpy_blocks(torch.ones(2, 2, dtype=torch.bfloat16))]
@@ -138,15 +140,15 @@ def _dense(tensor: Tensor) -> Tensor:
 def _widen(block: Tensor) -> Tensor:
     """The block in float64, on the CPU where the device has no float64 (Apple's MPS).
 
-    Complex numbers are widened before their magnitude is taken: that of finite ones is then finite.
+    Complex numbers are widened before their magnitude is taken: so that of finite ones is finite.
     """
     here = block.cpu() if block.device.type == "mps" else block
     return here.to(torch.complex128).abs() if here.is_complex() else here.to(torch.float64)
 
 
 def _exact(block: Tensor) -> Tensor | NDArray[Any]:
-    """The block of integers or bools as something that has a smallest entry, without rounding."""
-    # Torch has no minimum of bools everywhere, nor of the wider unsigned integers.
+    """The block of integers or bools, of a type with ``min`` and ``max``, without rounding."""
+    # Torch lacks min of bools on some devices, and min of the wider unsigned integers.
     wide = block.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
     return block.cpu().numpy() if wide else block
 
@@ -185,8 +187,8 @@ def _computed_in_range(of: Callable[[Tensor], Tensor], x: Tensor, dim: int | Non
         return plain
     sizes = x.detach().abs()
     largest = sizes.max() if dim is None else sizes.amax(dim, keepdim=True)
-    sound = (largest > 0) & largest.isfinite()
-    exponent = torch.where(sound, largest.log2().ceil(), 0)
+    scalable = (largest > 0) & largest.isfinite()
+    exponent = torch.where(scalable, largest.log2().ceil(), 0)
     # As two factors: one power of two alone may be beyond the range of the dtype.
     first, second = torch.exp2((exponent / 2).floor()), torch.exp2((exponent / 2).ceil())
     scaled = of(x / first / second)

@@ -1,15 +1,15 @@
-"""Which recordings the calls of a thread belong to, and what only one thread may do at a time.
+"""The threads of a recording, and runs that only one thread may make at a time.
 
-A hook is attached to a module, and any thread may call that module. A recording is that of the
-thread that opened it. To it belong too:
+A hook is attached to a module, and any thread may call that module. A recording belongs to the
+thread that opened it. These threads are part of it too:
 
 - the threads in which autograd runs a backward pass that such a thread started. On the CPU that is
-  the thread itself; each GPU has one of its own. PyTorch hands what is kept in its thread-local
-  state on to them, so that is where the scope of a thread is kept.
+  the thread itself; each GPU has its own thread. PyTorch passes its thread-local state to them, so
+  the scope of a thread is stored there.
 - the threads that the model starts while it is being called: those of ``nn.DataParallel``, and
   those that a ``forward`` starts itself.
 
-A thread started elsewhere, or before, is another one: a worker of a server, or of a pool.
+A thread started elsewhere, or earlier, is not part of it, such as a worker of a server or a pool.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _CALLS = {  # what runs while a module is being called
 
 
 class ThreadScope:
-    """What the calls of a thread belong to.
+    """The recordings that the calls of a thread belong to.
 
     Attributes:
-        recordings: those that are open in it.
+        recordings: the open ones.
         parent: the scope of the thread whose call of a module started this thread.
-        uses: how many blocks and functions under way need it.
+        uses: number of running blocks and functions that need it.
     """
 
     def __init__(self, parent: ThreadScope | None = None) -> None:
@@ -59,9 +59,9 @@ class ThreadScope:
         self.uses = 0
         self.recordings: set[RecordingThreads] = set(parent.recordings) if parent else set()
 
-    def lies_in(self, other: ThreadScope | None) -> bool:
-        """Whether it is ``other``, or began in a call made in it."""
-        return self is other or (self.parent is not None and self.parent.lies_in(other))
+    def is_within(self, other: ThreadScope | None) -> bool:
+        """Whether it is ``other``, or its thread was started by a call in ``other``."""
+        return self is other or (self.parent is not None and self.parent.is_within(other))
 
 
 def _scope() -> ThreadScope | None:
@@ -87,10 +87,10 @@ def _begin_use() -> ThreadScope:
 
 
 def _end_use(scope: ThreadScope) -> None:
-    """Take a scope that nothing uses any more off this thread.
+    """Remove an unused scope from this thread.
 
-    PyTorch frees its thread-local state after Python has forgotten the thread, and needs Python
-    for an object in it: a process that ends at that moment would abort.
+    PyTorch frees its thread-local state after Python has deleted the thread, and needs Python to
+    free an object in it: a process that ends at that moment would abort.
     """
     scope.uses -= 1
     if not scope.uses and _scope() is scope:
@@ -98,7 +98,7 @@ def _end_use(scope: ThreadScope) -> None:
 
 
 def fork_safe_lock() -> threading.RLock:
-    """Return a lock that is free in a process that is forked while another thread holds it."""
+    """Return a lock that is released in a forked process, even if another thread held it."""
     lock = threading.RLock()
     if hasattr(os, "register_at_fork"):
         # As Python's own modules do with their locks.
@@ -121,7 +121,7 @@ def _run_in(scope: ThreadScope, function: Callable[..., T], *args: Any) -> T:
 
 
 def as_this_thread(function: Callable[..., T]) -> Callable[..., T]:
-    """Return ``function`` so that it counts, in whatever thread it runs, as run in this one.
+    """Return ``function`` such that it counts as run in this thread, whatever thread runs it.
 
     Only one of the threads that count as one may run at a time.
     """
@@ -129,10 +129,10 @@ def as_this_thread(function: Callable[..., T]) -> Callable[..., T]:
 
 
 class SharedSetting:
-    """A setting of the whole process: the first thread that asks for it makes it, the last undoes.
+    """A setting of the process: made for the first thread that needs it, undone after the last.
 
-    Were each thread to put back what it had found, the last one would put back the setting itself.
-    To be acquired and released where no signal interrupts.
+    If each thread restored what it found, the last one would restore the setting itself. Acquire
+    and release it only where signals are deferred.
 
     Args:
         make: returns the context manager that makes the setting.
@@ -164,9 +164,9 @@ class SharedSetting:
 
 @contextmanager
 def _marking_threads() -> Iterator[None]:
-    """Let a thread that is started in a call of a module belong to what that call belongs to.
+    """Give a thread that is started in a call of a module the scope of that call.
 
-    Python does not tell which thread started another one (from 3.14 on a thread can inherit a
+    Python does not record which thread started another one (from 3.14 on a thread can inherit a
     context, which is off by default), so ``Thread.start`` is replaced while a recording is open.
     """
     plain = threading.Thread.start
@@ -182,7 +182,7 @@ def _marking_threads() -> Iterator[None]:
     try:
         yield
     finally:
-        if threading.Thread.start is start:  # else somebody has replaced it since
+        if threading.Thread.start is start:  # else it was replaced by other code since
             threading.Thread.start = plain  # type: ignore[method-assign]
 
 
@@ -209,14 +209,14 @@ class RecordingThreads:
         self._scope: ThreadScope | None = None
 
     def open(self) -> None:
-        """Let the current thread be the first of them."""
+        """Add the current thread, as the first one."""
         _marked_threads.acquire()
         self._scope = _begin_use()
         self._scope.recordings.add(self)
         self._opener = get_ident()
 
     def close(self) -> None:
-        """Let no thread be one of them any more."""
+        """Remove all threads."""
         self._opener = None
         if self._scope is not None:
             self._scope.recordings.discard(self)
@@ -233,7 +233,7 @@ class RecordingThreads:
 
 
 class _FairLock:
-    """A lock that threads get in the order in which they asked for it; it may be taken again."""
+    """A reentrant lock that threads get in the order in which they requested it."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -246,8 +246,7 @@ class _FairLock:
         """Wait until no other thread holds it.
 
         Raises:
-            RequestError: this thread was started by the one that holds it, which would wait for
-                this one for good.
+            RequestError: this thread was started by the one that holds it, and would block both.
         """
         name = threading.current_thread().name
         with self._mutex:
@@ -255,17 +254,17 @@ class _FairLock:
                 self._holder, self._name = scope, name
                 self._depth += 1
                 return
-            if scope.lies_in(self._holder):
+            if scope.is_within(self._holder):
                 raise RequestError(
-                    f"A run of hookscope was started in thread {name!r}, which the model of another"
-                    f" run, in thread {self._name!r}, has started.",
-                    "Start it in the thread that calls the model.",
+                    f"Thread {name!r} cannot start a run of hookscope: it was itself started by the"
+                    f" model of a run in thread {self._name!r}.",
+                    "Start the run in the thread that calls the model.",
                 )
             gate = threading.Lock()
             gate.acquire()
             self._queue.append((scope, name, gate))
             holder = self._name
-        log.info("waiting: a run of hookscope is under way in thread %r", holder)
+        log.info("waiting: another run of hookscope is active in thread %r", holder)
         try:
             _wait(gate)
         except BaseException:
@@ -273,12 +272,12 @@ class _FairLock:
                 waits = (scope, name, gate) in self._queue
                 if waits:
                     self._queue.remove((scope, name, gate))
-            if not waits:  # it was handed over before the interrupt came
+            if not waits:  # this thread got it before the interrupt
                 self.release()
             raise
 
     def release(self) -> None:
-        """Hand it to the thread that has waited longest."""
+        """Pass it to the thread that has waited longest."""
         with self._mutex:
             self._depth -= 1
             if self._depth:
@@ -290,7 +289,7 @@ class _FairLock:
                 gate.release()
 
     def forget_other_threads(self) -> None:
-        """In a process that was forked: only the thread that forked goes on."""
+        """Reset it in a forked process, in which only the thread that forked continues."""
         self._mutex = threading.Lock()
         self._queue.clear()
         if self._holder is not None and self._holder is not _scope():
@@ -307,13 +306,12 @@ _turn = _FairLock()
 
 @signal_safe_contextmanager
 def exclusive_run() -> Iterator[None]:
-    """Let no other thread be in such a block meanwhile; it waits.
+    """Make other threads that enter such a block wait until this one ends.
 
-    For whatever changes what threads share and then puts it back: the random generators of the
-    process, the mode, the buffers and the gradients of a model. A thread that put back what it
-    found in the middle of another's run would leave that behind. One lock for the whole process,
-    and not one for each model, since the generators are there once: two captures of different
-    models draw from the same.
+    It is for code that changes and then restores state that threads share: the random generators
+    of the process, and the mode, buffers and gradients of a model. Otherwise a thread could restore
+    the state that it found in the middle of another thread's run. There is one lock for the
+    process, not one for each model, because all models share the generators.
     """
     scope = _begin_use()
     try:

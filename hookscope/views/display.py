@@ -8,6 +8,7 @@ A few views are called directly, because the type of their argument does not det
 
 - ``models_lines``, ``extraction_lines`` and ``provenance_lines`` take a plain list or dict.
 - ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table.
+- ``mermaid_text`` and ``dot_text`` return another form of a tree, as plain text.
 - ``map_lines`` fills a window in colour, and ``show_document`` describes a part of a file.
 - ``exported_lines`` takes the rows of a result that ``api`` defines, and ``failure_document`` names
   the command that failed.

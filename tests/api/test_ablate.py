@@ -254,7 +254,7 @@ def test_without_classes_there_is_the_output_alone_of_all_its_floating_tensors()
 def test_what_cannot_be_knocked_out_is_told_with_its_reason_and_nan_is_loud() -> None:
     found = hookscope.ablate(Two(), input=torch.ones(2, 4))
     told = [(one.layer, one.type, one.reason) for one in found.left_out]
-    assert told == [("picks", "Picks", "it gives no floating-point tensor")]
+    assert told == [("picks", "Picks", "it returns no floating-point tensor")]
     assert [one.module for one in found.coverage.not_executed] == ["idle"]
     assert found.knockouts[0].layer == "first"
     assert math.isnan(found.knockouts[0].output or 0)  # zero over its norm
@@ -290,7 +290,9 @@ def test_a_module_that_is_called_twice_is_knocked_out_in_both_calls() -> None:
 
 
 def test_what_can_only_fail_is_an_error() -> None:
-    with pytest.raises(CheckFailed, match=r"Every knock-out failed, first first: .*nothing is"):
+    with pytest.raises(
+        CheckFailed, match=r"Every ablation failed. The first, of first: .*nothing is"
+    ):
         hookscope.ablate(Chooses(), input=torch.ones(2, 4), layers="first")
 
 
@@ -317,7 +319,7 @@ class Unsteady(nn.Module):
 def test_a_model_that_is_not_deterministic_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="hookscope"):
         hookscope.ablate(Unsteady(), input=torch.ones(2, 4))
-    assert "nothing knocked out gave another result, relative 0.5" in caplog.text
+    assert "gave another result (output differs, relative difference 0.5" in caplog.text
     caplog.clear()
     with caplog.at_level("WARNING", logger="hookscope"):
         hookscope.ablate(digits(), input=X)
@@ -373,7 +375,7 @@ def test_channels_that_not_every_tensor_has_are_told() -> None:
     found = hookscope.ablate(Tokens(), input=x, layers="attention", channels=True)
     assert sorted(k.channel or 0 for k in found.knockouts) == list(range(5))
     [left] = found.left_out
-    assert left.reason == "channels from 5 on, which not every tensor that it gives has"
+    assert left.reason == "channels from 5 up, which some of its output tensors lack"
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -393,10 +395,10 @@ def test_the_model_is_left_as_it_was() -> None:
     ("options", "error", "told"),
     [
         ({"layers": "conv9"}, LayerError, "matches 'conv9'"),
-        ({"by": "magic"}, RequestError, "'magic' is no value of by"),
-        ({"rank": "size"}, RequestError, "'size' is no value of rank"),
+        ({"by": "magic"}, RequestError, "'magic' is not a valid value for by"),
+        ({"rank": "size"}, RequestError, "'size' is not a valid value for rank"),
         ({"target": 12}, LossError, "no class 12"),
-        ({"target": "uniform", "rank": "score"}, LossError, "The score is the logit of a class"),
+        ({"target": "uniform", "rank": "score"}, LossError, "needs a class as target"),
     ],
 )
 def test_a_wrong_request_is_refused(options: dict[str, Any], error: Any, told: str) -> None:
@@ -506,7 +508,7 @@ def test_nan_and_infinity_survive_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [{"target": 3}, {"reduction": "sum"}, {"raw": True}])
 def test_what_is_only_for_classes_is_not_ignored(given: Any) -> None:
     net = nn.Sequential(nn.Linear(3, 3))
-    with pytest.raises(LossError, match=f"--{next(iter(given))} is for class scores or a loss"):
+    with pytest.raises(LossError, match=f"--{next(iter(given))} needs class scores or a --loss"):
         hookscope.ablate(net, input=torch.ones(2, 5, 3), **given)
 
 
@@ -519,7 +521,7 @@ def test_an_output_without_tensors_cannot_be_measured() -> None:
         def forward(self, x: Tensor) -> list[str]:
             return [str(float(self.inner(x).sum()))]
 
-    with pytest.raises(LossError, match="holds no tensor"):
+    with pytest.raises(LossError, match="contains no tensor"):
         hookscope.ablate(Words(), input=torch.ones(2, 3))
 
 

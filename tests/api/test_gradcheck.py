@@ -86,10 +86,10 @@ def test_nested_outputs_keywords_and_integers() -> None:
 def test_a_gradient_that_does_not_come_back_is_told_and_is_not_an_agreement() -> None:
     cut = Module(lambda self, x: x.detach() * 2)
     [comparison] = hookscope.gradcheck(cut, input=torch.ones(2)).comparisons
-    assert (comparison.wrong, comparison.note) == (2, "no gradient came back")
+    assert (comparison.wrong, comparison.note) == (2, "no gradient")
     apart = Module(lambda self, x: torch.zeros(2, requires_grad=True) * 1)
     [comparison] = hookscope.gradcheck(apart, input=torch.ones(2)).comparisons
-    assert (comparison.wrong, comparison.note) == (0, "the output is independent")
+    assert (comparison.wrong, comparison.note) == (0, "the output does not depend on it")
 
 
 def test_nan_is_wrong() -> None:
@@ -109,13 +109,13 @@ def test_models_that_draw_or_work_in_place_are_checked_too() -> None:
 
 
 def test_what_cannot_be_checked_is_told_in_a_sentence() -> None:
-    with pytest.raises(RequestError, match="at most 10,000,000 are checked"):
+    with pytest.raises(RequestError, match="the limit is 10,000,000"):
         hookscope.gradcheck(nn.Identity(), shape=(100, 100))
-    with pytest.raises(RequestError, match="takes no tensor of a floating-point type"):
+    with pytest.raises(RequestError, match="contains no floating-point values"):
         hookscope.gradcheck(nn.Embedding(4, 2), input=torch.tensor([1]))
-    with pytest.raises(LossError, match="returns no tensor of a floating-point type"):
+    with pytest.raises(LossError, match="returns no floating-point tensor"):
         hookscope.gradcheck(Module(lambda self, x: x.argmax()), shape=(3,))
-    with pytest.raises(RequestError, match="cannot be negative"):
+    with pytest.raises(RequestError, match="eps must be above 0"):
         hookscope.gradcheck(nn.Tanh(), shape=(3,), eps=0.0)
 
     class Fails(torch.autograd.Function):
@@ -158,7 +158,7 @@ def test_parameters_are_varied_and_put_back_bit_for_bit(repo: Path) -> None:
 def test_parameters_that_are_too_many_are_told() -> None:
     result = hookscope.gradcheck(nn.Linear(101, 100), shape=(1, 101))
     assert result.ok
-    assert result.unvaried == "the parameters, which are 10,200 numbers"
+    assert result.unvaried == "the parameters (10,200 numbers)"
 
 
 def test_it_works_inside_inference_mode() -> None:
@@ -168,5 +168,5 @@ def test_it_works_inside_inference_mode() -> None:
 
 @pytest.mark.parametrize("x", [torch.zeros(0, 3), torch.eye(2).to_sparse()])
 def test_an_empty_or_sparse_input_is_refused(x: Tensor) -> None:
-    with pytest.raises(RequestError, match=r"no tensor of a floating-point type that|sparse"):
+    with pytest.raises(RequestError, match=r"no floating-point values|sparse"):
         hookscope.gradcheck(nn.Tanh(), input=x)

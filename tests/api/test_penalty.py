@@ -172,7 +172,7 @@ def test_what_cannot_be_differentiated_twice_is_told_in_a_sentence() -> None:
     for net in nets:
         with pytest.raises(ForwardError, match="cannot be differentiated twice") as caught:
             hookscope.grads(net, penalty="gp", input=X)
-        assert "operator in its place" in caught.value.hint
+        assert "Replace that operator" in caught.value.hint
         assert hooks_left(net) == 0
 
 
@@ -199,7 +199,7 @@ def test_a_runs_traces_are_gone_afterwards() -> None:
     [{"grad_edits": "1=scale:0.5"}, {"hooks": {"1": print}, "hook_kind": "tensor"}],
 )
 def test_gradients_that_are_differentiated_again_are_not_changed_on_the_way(changes: Any) -> None:
-    with pytest.raises(EditError, match="--penalty differentiates gradients again"):
+    with pytest.raises(EditError, match="--penalty differentiates the gradients again"):
         hookscope.grads(nn.Linear(3, 2), shape=(5, 3), penalty="gp", **changes)
 
 

@@ -106,9 +106,9 @@ def test_a_failing_hook_of_the_step_keeps_the_gradients() -> None:
 @pytest.mark.parametrize(
     ("verb", "hook", "told"),
     [
-        ("grads", {"hook_kind": "step_pre"}, "waits for an optimizer's step, and grads makes none"),
-        ("capture", {"hook_kind": "tensor"}, "waits for a gradient, and capture makes none"),
-        ("step", {"hook_kind": "step_post", "glob": "0"}, "is bound to no layer, and '0' names"),
+        ("grads", {"hook_kind": "step_pre"}, "needs an optimizer's step, which grads does not run"),
+        ("capture", {"hook_kind": "tensor"}, "needs a backward pass, which capture does not run"),
+        ("step", {"hook_kind": "step_post", "glob": "0"}, "does not run at layers, but '0'"),
     ],
 )
 def test_a_kind_that_would_never_run_is_refused(verb: str, hook: Any, told: str) -> None:

@@ -123,7 +123,7 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
     (slow / "resumed").touch()
     resumed = run(*WORDS)
     assert resumed.rc == 0, resumed.stderr
-    assert f"resuming: {kept} of 27 were done" in resumed.stderr
+    assert f"resuming: {kept} of 27 already done" in resumed.stderr
     assert "replacing" not in resumed.stderr
     assert runs.stat().st_size == 2 + 27 - kept
     whole = run(*WORDS, "-o", "whole.json")
@@ -150,7 +150,7 @@ def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> N
         (["--rank", "size"], "'size' is not one of"),
         (["-o", "mine.json"], "The file mine.json exists and was not written by hookscope."),
         (["-o", "no/where.json"], "The output folder no does not exist."),
-        (["--layer", "a{b"], "has a brace without its partner"),
+        (["--layer", "a{b"], "has an unbalanced brace"),
     ],
 )
 def test_a_wrong_request_is_refused_with_status_2(run, tmp_path: Path, arguments, told) -> None:

@@ -36,7 +36,7 @@ def test_the_real_command_on_a_trained_model(run: Run, tmp_path: Path) -> None:
     entry = wanted.metadata["cam"]["images"][0]
     peaks = [",".join(map(str, entry[name])) for name in ("peak", "pixel")]
     assert row.split()[1:3] + row.split()[5:7] == ["5", "5", *peaks]
-    assert "layer: pool, the last on a grid that the score needs" in done.stderr
+    assert "layer: pool (the last spatial output that affects the score)" in done.stderr
     work = tmp_path / "work"
     assert sorted(p.name for p in work.iterdir()) == ["trained.cam.png", "trained.cam.safetensors"]
     found = hookscope.load(work / "trained.cam.safetensors")
@@ -102,11 +102,11 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["-o", "five.png", "--force"], "five.png is an input of this run"),
         (["--by", "grandcam"], "'grandcam' is not one of"),
         (["--by", "guided", "--layer", "conv1"], "takes no layer"),
-        (["--layer", "fc"], "lies on no grid: 1x10"),
+        (["--layer", "fc"], "has no spatial output (1x10)"),
         (["--layer", "conv1", "-l", "conv2"], "--layer is given 2 times: conv1, conv2"),
         (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
         (["--target", "12"], "There is no class 12"),
-        (["--steps", "3"], "is for integrated gradients"),
+        (["--steps", "3"], "is only for --by integrated"),
     ],
 )
 def test_a_wrong_request_is_one_sentence(

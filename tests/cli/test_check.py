@@ -34,10 +34,10 @@ for line in json.load(sys.stdin):
     print(json.dumps([status, out.getvalue(), err.getvalue()]))
 """
 TEXTS = {
-    "log_of_negative": (1, "2: NaN arises here, in log(): "),
-    "dead_relu": (1, "2.1: 16 of 16 units are zero everywhere. [warning dead, "),
+    "log_of_negative": (1, "2: NaN first appears here, in log(): "),
+    "dead_relu": (1, "2.1: all 16 units are dead (always zero). [warning dead, "),
     "frozen": (1, "2: all its parameters (2) are frozen"),
-    "tied": (0, "2.0: its parameter is also 2.2: one tensor"),
+    "tied": (0, "2.0: its parameter is shared with 2.2"),
     "sound": (0, "Loss projection = "),
 }
 LINES = {
@@ -98,7 +98,7 @@ def test_the_command_finds_each_planted_fault(answers, name, found) -> None:
     if name != "sigmoids":  # which of the twenty comes first depends on the seed of the weights
         assert seen == found
     assert told["ok"] is (done.rc == 0) is all(level == "note" for level, _, _ in found)
-    assert told["thresholds"]["dead"] == 0.95
+    assert told["thresholds"]["dead"] == 0.5
     assert "Traceback" not in done.stderr
 
 
@@ -178,9 +178,9 @@ def test_junit_has_a_case_for_each_check(answers, folder) -> None:
         (["--dead", "1.5"], "it is a share"),
         (["--floor", "-1"], "floor cannot be -1"),
         (["--exploding", "nan"], "exploding cannot be nan"),
-        (["-o", "found.txt"], "is no report by its name"),
+        (["-o", "found.txt"], "does not have the suffix of a report"),
         (["-o", "no/folder/found.xml"], "does not exist"),
-        (["--forward-only", "--loss", "ce"], "--forward-only leaves that out"),
+        (["--forward-only", "--loss", "ce"], "which --forward-only skips"),
         (["--forse"], "No such option"),
         (["resnt18"], "resnet18"),
     ],

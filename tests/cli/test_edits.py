@@ -77,17 +77,17 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verb", "words", "status", "told"),
     [
-        ("capture", ["--edit", "conv1"], 2, "'conv1' is no edit."),
+        ("capture", ["--edit", "conv1"], 2, "'conv1' is not a valid edit."),
         ("capture", ["--edit", "conv1=zer"], 2, "there is no operation 'zer' for --edit"),
         ("capture", ["--edit", "conv1=clip:1"], 2, "--grad-edit has it."),
         ("capture", ["--edit", "nope=zero"], 2, "No layer of"),
         ("capture", ["--edit", "conv1[99]=zero"], 2, "Name channels from 0 to 15."),
         ("capture", ["--edit", "conv1=patch:gone.safetensors"], 2, "there is no file"),
         ("capture", ["--edit", "conv1:2=zero"], 2, "conv1 (Conv2d) was called 1 time"),
-        ("capture", ["--compare"], 2, "there are none"),
+        ("capture", ["--compare"], 2, "but this run has none"),
         ("capture", ["--grad-edit", "conv1=zero"], 2, "--grad-edit belongs to hookscope grads"),
-        ("grads", ["--grad-edit", "input:conv1=zero"], 2, "edits an input"),
-        ("step", ["--grad-edit", "conv1=clip:x"], 2, "'x' is no number"),
+        ("grads", ["--grad-edit", "input:conv1=zero"], 2, "names an input"),
+        ("step", ["--grad-edit", "conv1=clip:x"], 2, "'x' is not a number"),
     ],
 )
 def test_a_wrong_edit_is_refused_with_its_repair(

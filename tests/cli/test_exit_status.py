@@ -35,7 +35,7 @@ def example_input():
         (["capture", "--input", "*.png"], "No file matches '*.png'."),
         (["capture", "-o", "no/where.safetensors"], "The output folder no does not exist."),
         (["capture", "-o", "."], ". is a folder; capture writes a single file"),
-        (["capture", "--shape", "0x3"], "Invalid value for --shape: '0x3' is no shape."),
+        (["capture", "--shape", "0x3"], "Invalid value for --shape: '0x3' is not a valid shape."),
         (["grads", "--loss", "entropy"], "Invalid value for --loss: 'entropy' is not one of"),
         (["completion", "tcsh"], "Invalid value for"),
         (["completion"], "Missing argument 'SHELL'. Choose from: bash, zsh, fish, powershell."),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -96,8 +95,8 @@ def test_what_cannot_be_run_is_refused(run, photos) -> None:
     for words, said in [
         (("--ops",), "No such option '--ops'"),
         (("--reduce", "men"), "mean"),
-        (("--stats-only", "--reduce", "mean"), "--stats-only keeps no rows"),
-        (("-o", "features.npy"), "features.npy is named like a file"),
+        (("--stats-only", "--reduce", "mean"), "--stats-only stores no rows"),
+        (("-o", "features.npy"), "features.npy has the name of a file"),
     ]:
         done = run(*EXTRACT, *words, cwd=photos.parent)
         assert (done.rc, done.stdout) == (2, "")
@@ -131,6 +130,7 @@ def test_a_terminal_sees_how_far_it_is_and_where_the_time_goes(photos, clean_env
         + "\nimport time\nclass Wait(nn.Module):\n    def forward(self, x):\n"
         "        time.sleep(1)\n        return x\n"
     )
+    pty = pytest.importorskip("pty")
     words = [word if word != "0" else "1" for word in EXTRACT]
     main, other = pty.openpty()
     process = subprocess.Popen(

@@ -112,7 +112,7 @@ def test_grads_and_trace_take_the_same_words(typed) -> None:
     ("words", "message"),
     [
         ("capture --input ids=missing.npy", "There is no file 'missing.npy'"),
-        ("capture --input random:3y4", "'3y4' is no shape"),
+        ("capture --input random:3y4", "'3y4' is not a valid shape"),
         ("capture --input ids.npy --size 8", "--size is for images, and no image is given"),
         ("capture --input broken.npz", "is a text file, not an array"),
         ("capture --input pickled.pt", "is a pickled Python object"),

@@ -17,7 +17,7 @@ from hookscope.specs.input_spec import InputSpec
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config"}
 PRESENTATION |= {"output", "no_output", "force"}
 # A second form of the result, and how fine it is.
-PRESENTATION |= {"chrome", "dpi"}
+PRESENTATION |= {"chrome", "dpi", "mermaid", "dot"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 # What only Python can give.
@@ -118,6 +118,8 @@ SAMPLES = {
     "ceiling": ("100", 100.0),
     "check output": ("out.sarif", "out.sarif"),
     "chrome": ("t.json", "t.json"),
+    "mermaid": ("1", True),
+    "dot": ("1", True),
     "map": ("1", True),
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
     "diff atol": ("0.1", 0.1),
@@ -256,7 +258,7 @@ def test_two_different_models_are_refused(parse) -> None:
         (["--size", "0"], "'0' is not a valid size"),
         (["--size", "1x2x3"], "'1x2x3' is not a valid size"),
         (["--mean", "0.5,red"], "'0.5,red' is not a list of numbers"),
-        (["--shape", "3x"], "'3x' is no shape"),
+        (["--shape", "3x"], "'3x' is not a valid shape"),
         (["--what", "output,weights"], "'weights' is not one of output, input"),
         (["--what", ""], "'' is not one of output, input"),
         (["--depth", "-1"], "-1 is not in the range"),

@@ -77,7 +77,7 @@ def test_capture_writes_the_arrays_of_numpy(run, tmp_path: Path) -> None:
     for note in ("wrote a.npz", "replacing an earlier file"):
         done = run(*words, "conv*", "-o", "a.npz", "--dtype", "bfloat16")
         assert done.rc == 0 and note in done.stderr
-    assert "numpy lacks bfloat16; written as float32, with the same values" in done.stderr
+    assert "numpy has no bfloat16; written as float32 with the same values" in done.stderr
     with np.load(work / "a.npz") as found:
         assert found.files == ["conv1/output", "conv2/output"]
     for name in ("a.npy", "a.npz"):
@@ -87,7 +87,7 @@ def test_capture_writes_the_arrays_of_numpy(run, tmp_path: Path) -> None:
     before = (work / "a.npy").read_bytes()
     done = run(*words, "conv*", "-o", "a.npy", "--force")
     assert (done.rc, done.stdout) == (2, "")
-    assert "holds one array, and there are 2 tensors: conv1/output, conv2/output" in done.stderr
+    assert "stores one array, but there are 2 tensors: conv1/output, conv2/output" in done.stderr
     assert (work / "a.npy").read_bytes() == before
 
     done = run("export", VALUES, "--layer", "conv1", "-o", "b.npy")
@@ -173,11 +173,11 @@ def test_links_that_lead_nowhere_are_refused(run, tmp_path: Path) -> None:
     (work / "device.npz").symlink_to("/dev/null")
     before = {name: os.readlink(work / name) for name in os.listdir(work)}
     for name, message in [
-        ("loop.npz", "is a link that leads back to itself"),
-        ("self.npz", "is a link that leads back to itself"),
+        ("loop.npz", "is a symbolic link that points back to itself"),
+        ("self.npz", "is a symbolic link that points back to itself"),
         ("far.npz", "The output folder"),
         ("folder.npz", "is a folder"),
-        ("device.npz", "is no plain file"),
+        ("device.npz", "is not a regular file"),
     ]:
         with pytest.raises(RequestError, match=message):
             outputs.check_output(work / name, force=True, suffix=".npz")

@@ -77,7 +77,7 @@ def test_folders_that_cannot_take_a_file(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(RequestError, match="cannot be written to"):
+        with pytest.raises(RequestError, match="is not writable"):
             outputs.check_output(tmp_path / "x.safetensors")
     finally:
         tmp_path.chmod(0o700)
@@ -85,7 +85,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix device")
 def test_a_device_is_never_replaced() -> None:
-    with pytest.raises(RequestError, match="is no plain file"):
+    with pytest.raises(RequestError, match="is not a regular file"):
         outputs.check_output(Path("/dev/null"), force=True)
 
 

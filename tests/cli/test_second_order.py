@@ -49,7 +49,7 @@ def test_own_losses_by_file_and_function(run: Run, repo: Path) -> None:
     for option in (["--raw"], ["--reduction", "sum"]):
         refused = run(*words, "--loss", f"{samples}/margin.py:margin", *option)
         assert (refused.rc, refused.stdout) == (2, "")
-        assert f"Error: {option[0]} is for the losses with a name" in refused.stderr
+        assert f"Error: {option[0]} is only for the built-in losses" in refused.stderr
     missing = run(*words, "--loss", "nowhere.py:loss")
     assert missing.rc == 2
     assert "There is no file 'nowhere.py'." in missing.stderr

@@ -131,7 +131,7 @@ def test_provenance_comes_with_v(run: Run) -> None:
         (["missing.safetensors"], 2, "There is no file missing.safetensors", "hookscope capture"),
         (["text"], 2, "Cannot read text", "hookscope capture"),
         (["empty"], 2, "Cannot read empty", "hookscope capture"),
-        (["."], 2, "The folder . holds no features", "hookscope extract"),
+        (["."], 2, "The folder . contains no features", "hookscope extract"),
         (["net.safetensors", "convv"], 2, "'convv' matches nothing", "hookscope show"),
         (["net.safetensors", "0/outptu"], 2, "matches nothing", "Did you mean 0/output"),
         (["net.safetensors", "0[9]"], 2, "2x6x6x6, and the slice does not fit", "Count from 0"),

@@ -34,8 +34,8 @@ def fill(folder: Path, images: int = 2) -> Path:
 
 
 TOLD = (
-    "4 entries that are not files: dangling.png (a link that leads nowhere), loop.png (a link that"
-    " leads nowhere), pipe.png (a pipe), ..."
+    "4 entries that are not files: dangling.png (a broken link), loop.png (a broken link),"
+    " pipe.png (a pipe), ..."
 )
 
 
@@ -47,7 +47,7 @@ def test_what_is_left_out_is_told(tmp_path: Path, caplog, word: str) -> None:
         found = list_files(word)
     names = [Path(file).name for file in found]
     assert [name for name in names if name.endswith(".png")] == ["a0.png", "a1.png"]
-    assert caplog.messages == [f"left out of {word}: {TOLD}"]
+    assert caplog.messages == [f"skipped in {word}: {TOLD}"]
 
 
 def test_folders_that_a_glob_looks_into_are_not_told(tmp_path: Path, caplog) -> None:
@@ -60,7 +60,7 @@ def test_folders_that_a_glob_looks_into_are_not_told(tmp_path: Path, caplog) -> 
 
 def test_a_folder_of_nothing_else_says_what_is_in_it(tmp_path: Path) -> None:
     folder = fill(tmp_path / "photos", images=0)
-    with pytest.raises(InputError, match="holds no image") as caught:
+    with pytest.raises(InputError, match="contains no images") as caught:
         list_files(str(folder))
     assert TOLD in caught.value.message
 
@@ -79,8 +79,8 @@ def test_each_way_to_run_says_so_once(run, tmp_path: Path, caplog, command: str)
     words = (command, model, "--input", "photos", "--layer", "fc", "-o", output, "--force")
     done = run(*words)
     assert done.rc == 0, done.stderr
-    assert done.stderr.count(f"left out of photos: {TOLD}") == 1
-    assert "left out" not in run(*words, "-q").stderr
+    assert done.stderr.count(f"skipped in photos: {TOLD}") == 1
+    assert "skipped in" not in run(*words, "-q").stderr
 
 
 # A working folder that was deleted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hookscope.cli.console import prepare_streams
 from hookscope.cli.main import cli
 
 ESCAPE = "\x1b["
@@ -124,6 +126,15 @@ def test_an_ascii_stream_takes_any_error(run) -> None:
     done = run("tree", "modèle→…", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
     assert done.rc == 2
     assert r"mod\xe8le->..." in done.stderr
+
+
+def test_a_line_in_a_pipe_ends_with_a_newline_alone(monkeypatch) -> None:
+    written = io.BytesIO()  # as Windows opens a pipe
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, newline="\r\n"))
+    prepare_streams()
+    sys.stdout.write("complete -F _hookscope hookscope\n")
+    sys.stdout.flush()
+    assert written.getvalue() == b"complete -F _hookscope hookscope\n"
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def test_a_hook_that_fails_keeps_what_was_recorded_and_exits_1(run, tmp_path, js
     ("arguments", "told"),
     [
         (["--hook", "no.py:f"], "There is no file 'no.py'."),
-        (["--hook", "f"], "'f' names no function."),
-        (["--hook", "a{b=os:f"], "has a brace without its partner"),
+        (["--hook", "f"], "'f' does not name a function."),
+        (["--hook", "a{b=os:f"], "has an unbalanced brace"),
         (["--hook", "os:getcwd", "--hook-kind", "tensor"], "'tensor' is not one of"),
-        (["--hook-kind", "forward"], "A kind of hook is given and no hook."),
+        (["--hook-kind", "forward"], "--hook-kind is given without a hook."),
         (["--hook", "os:a", "--hook-arg", "x"], "'x' is not KEY=VALUE."),
     ],
 )

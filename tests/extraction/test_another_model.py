@@ -54,7 +54,7 @@ def test_a_module_with_other_values_cannot_go_on(tmp_path, name) -> None:
     extract(net, tmp_path / "out")
     cut_short(tmp_path / "out")
     net.state_dict()[name].copy_(before + 1)
-    with pytest.raises(RequestError, match="had another model"):
+    with pytest.raises(RequestError, match=": model "):
         extract(net, tmp_path / "out", resume=True)
     net.state_dict()[name].copy_(before)
     extract(net, tmp_path / "out", resume=True)
@@ -67,7 +67,7 @@ def test_a_file_that_was_changed_cannot_go_on(tmp_path, change) -> None:
     extract(f"{file}:Net", out)
     cut_short(out)
     file.write_text(SOURCE.replace(*change))
-    with pytest.raises(RequestError, match="had another model"):
+    with pytest.raises(RequestError, match=": model "):
         extract(f"{file}:Net", out, resume=True)
     file.write_text(SOURCE)
     extract(f"{file}:Net", out, resume=True)

@@ -116,15 +116,15 @@ def test_a_damaged_shard_leaves_the_earlier_file(folder: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "layers", "message"),
     [
-        ("a.npy", ["conv", "bf"], r"holds one array, and there are 2 keys"),
+        ("a.npy", ["conv", "bf"], r"stores one array, but there are 2 keys"),
         (
             "a.txt",
             "conv",
-            r"names no format that is written here.\nUse .safetensors, .npy, .npz or",
+            r"has the suffix of an unsupported format.\nUse .safetensors, .npy, .npz or",
         ),
         ("a.npy", "cnov", "Did you mean conv"),
-        ("a.npy", "conv[0]", "A slice stands behind"),
-        ("features/b.npy", "conv", "lies among the files of"),
+        ("a.npy", "conv[0]", "is followed by a slice"),
+        ("features/b.npy", "conv", "would be among the files of"),
     ],
 )
 def test_what_cannot_be_exported_is_told(folder, tmp_path, name, layers, message) -> None:

@@ -170,10 +170,10 @@ def test_a_run_with_another_model_or_input_cannot_resume(photos, tmp_path) -> No
     extract(photos, out)
     with pytest.raises(RequestError, match="Add --resume"):
         extract(photos, out)
-    with pytest.raises(RequestError, match="had another seed: 0, and now it would be 1"):
+    with pytest.raises(RequestError, match="seed was 0, and is 1 now"):
         extract(photos, out, resume=True, seed=1)
     (photos / "03.jpg").unlink()
-    with pytest.raises(RequestError, match="another inputs rows: 12, and now it would be 11"):
+    with pytest.raises(RequestError, match="inputs rows was 12, and is 11 now"):
         extract(photos, out, resume=True)
     assert extract(photos, out, force=True).rows == 11
 
@@ -323,7 +323,7 @@ def test_what_has_no_dimension_for_the_inputs_is_refused(photos, tmp_path) -> No
             "        return x.sum(0)\n\nclass Small",
         )
     )
-    with pytest.raises(LayerError, match="sum/output has no dimension for the inputs"):
+    with pytest.raises(LayerError, match="sum/output has no batch dimension"):
         extract(photos, tmp_path / "out", layers="sum")
 
 

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -33,6 +32,7 @@ from hookscope.results.features.location import Location
 
 from .conftest import contents
 
+resource = pytest.importorskip("resource")  # which Windows does not have
 pytestmark = pytest.mark.slow
 WORDS = ("small.py:Small", "--layer", "relu", "--input", "photos", "--batch", "4")
 

@@ -121,7 +121,7 @@ def test_items_of_a_dataset_are_rows_in_their_order(home, caplog) -> None:
 def test_images_of_a_dataset_become_what_images_in_files_become(home, caplog) -> None:
     with caplog.at_level(logging.INFO, "hookscope"):
         extract("data.py:photos", "items", size=24)
-    assert "the second of each pair is taken for a label and left out" in caplog.text
+    assert "the second element of each pair is ignored as a label" in caplog.text
     (home / "files").mkdir()
     for i in range(10):
         pixels = Image.new("RGB", (40, 30), (i * 20, 255 - i * 20, 7))
@@ -176,15 +176,15 @@ class Stream(IterableDataset):
     ("given", "said"),
     [
         ("data.py:shuffled", "RandomSampler"),
-        ("data.py:stream", "is a stream"),
-        (DataLoader(Stream()), "is a stream"),
-        ("data.py:batches", "a generator, is neither"),
-        (torch.zeros(4, 3, 16, 16), "Tensor is neither"),
+        ("data.py:stream", "has no indices or no length"),
+        (DataLoader(Stream()), "has no indices or no length"),
+        ("data.py:batches", "a generator, is not a file"),
+        (torch.zeros(4, 3, 16, 16), "Tensor is not a file"),
         (Tensors([]), "is empty"),
-        (DataLoader(Tensors([torch.zeros(3)]), batch_size=None), "a way of its own"),
+        (DataLoader(Tensors([torch.zeros(3)]), batch_size=None), "or no batch_size"),
         (["data.py:noisy", "photos"], "only input"),
         ("data.py:noisy", "the disk is on fire"),
-        (Tensors([torch.zeros(3, 16, 16), torch.zeros(3, 8, 8)]), "do not go together"),
+        (Tensors([torch.zeros(3, 16, 16), torch.zeros(3, 8, 8)]), "cannot be collated"),
     ],
 )
 def test_what_gives_no_rows_is_refused(home, given, said) -> None:
@@ -195,7 +195,7 @@ def test_what_gives_no_rows_is_refused(home, given, said) -> None:
 def test_choices_for_images_are_refused_where_there_are_none(home) -> None:
     with pytest.raises(InputError, match="--size is for images"):
         extract("data.py:own", "out", size=8)
-    with pytest.raises(RequestError, match="decodes its images itself"):
+    with pytest.raises(RequestError, match="--decode is for image files"):
         extract("data.py:own", "out", decode="fast")
 
 
@@ -228,7 +228,9 @@ class Deadly(Tensors):
 
 
 def test_a_process_that_dies_while_it_reads_is_told_of(home, tmp_path) -> None:
-    with pytest.raises(HookscopeError, match="A process that reads inputs has died") as caught:
+    with pytest.raises(
+        HookscopeError, match="A worker process that reads inputs has died"
+    ) as caught:
         extract(Deadly(VALUES), tmp_path / "out", workers=1)
     assert "--workers" in caught.value.hint
     extract(Deadly(VALUES), tmp_path / "out", resume=True)
@@ -243,7 +245,7 @@ def test_the_command_takes_a_dataset(run, home) -> None:
     done = run(*words, "-o", "out/", "--batch", "4", cwd=home)
     assert done.rc == 0, done.stderr
     assert "10 rows of 1 tensor" in done.stdout
-    assert "taken for a label" in done.stderr
+    assert "ignored as a label" in done.stderr
     done = run(*words[:-1], "data.py:shuffled", "-o", "other/", cwd=home)
     assert (done.rc, done.stdout) == (2, "")
     assert "shuffle=False" in done.stderr

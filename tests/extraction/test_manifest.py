@@ -116,13 +116,13 @@ def test_a_damaged_manifest_is_mended_from_its_copy(tmp_path, caplog, kind, dama
     with caplog.at_level(logging.WARNING, "hookscope"):
         assert extract(out, **kind, resume=True).resumed == 6
     assert contents(out) == whole
-    assert ("It is made again." in caplog.text) is (damage is not None)
+    assert ("It will be rewritten." in caplog.text) is (damage is not None)
 
 
 def test_a_damaged_manifest_lets_no_other_command_go_on(tmp_path: Path) -> None:
     extract(tmp_path / "out")
     (tmp_path / "out" / "manifest.json").write_text("{")
-    with pytest.raises(RequestError, match=r"had another batch: 2, and now it would be 3\."):
+    with pytest.raises(RequestError, match=r"batch was 2, and is 3 now\."):
         extract(tmp_path / "out", batch=3, resume=True)
     assert len(list((tmp_path / "out").glob("rows-*"))) == 3
 
@@ -137,7 +137,7 @@ def test_where_nothing_tells_of_the_run_all_rows_are_done_again(tmp_path, caplog
         assert extract(out, resume=True).resumed == 0
     assert contents(out) == whole
     assert "Cannot read manifest.json" in caplog.text
-    assert "All rows are done again." in caplog.text
+    assert "All rows will be extracted again." in caplog.text
 
 
 def unfinished(out: Path, **kind) -> dict[str, bytes]:
@@ -155,12 +155,12 @@ def test_a_damaged_plan_is_mended(tmp_path, caplog, kept: bool) -> None:
     (out / ".parts" / "plan.json").write_text("{")
     if not kept:
         (out / INDEX).unlink()
-    with pytest.raises(StoreError, match=r"not finished: 4 of \? rows"):
+    with pytest.raises(StoreError, match=r"incomplete: 4 of \? rows"):
         hookscope.load(out)
     with caplog.at_level(logging.WARNING, "hookscope"):
         assert extract(out, resume=True).resumed == (4 if kept else 0)
     assert contents(out) == whole
-    told = "It is made again." if kept else "All rows are done again."
+    told = "It will be rewritten." if kept else "All rows will be extracted again."
     assert told in caplog.text
 
 
@@ -200,7 +200,7 @@ def test_a_changed_line_in_the_table_of_inputs_is_named_and_its_shard_done_again
     table = out / "inputs.jsonl"
     table.write_bytes(whole["inputs.jsonl"].replace(b'"item": 3', b'"item": 8'))
     [damage] = hookscope.verify(out).damages
-    assert damage == type(damage)("inputs.jsonl", "lines 3 to 4 are not those that were written")
+    assert damage == type(damage)("inputs.jsonl", "lines 3 to 4 do not match their checksum")
     assert extract(out, resume=True).resumed == 4
     assert contents(out) == whole
 
@@ -235,7 +235,9 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, reader: str, n
         rename_in(out, name)
     else:
         rename_in(out, name.format(out=out))
-    with pytest.raises(ResultsFileError, match=r"leads out of|not a file of results") as caught:
+    with pytest.raises(
+        ResultsFileError, match=r"outside that folder|not a file of results"
+    ) as caught:
         READERS[reader](out)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "all.npy").exists()
@@ -260,7 +262,7 @@ def test_the_other_files_are_not_read_through_links_that_lead_out(tmp_path, name
     (out / name).symlink_to(tmp_path / "x")
     assert notices(out)
     if name != INDEX:  # which readers do not need
-        with pytest.raises(ResultsFileError, match="leads out of"):
+        with pytest.raises(ResultsFileError, match="outside that folder"):
             hookscope.load(out).inputs[0]
 
 
@@ -302,7 +304,7 @@ def test_a_link_in_the_place_of_the_folder_of_parts_is_refused(tmp_path: Path) -
     (other / "plan.json").write_text("mine")
     (out / ".parts").symlink_to(other)
     for word in ("resume", "force"):
-        with pytest.raises(ResultsFileError, match="leads out of that folder"):
+        with pytest.raises(ResultsFileError, match="outside that folder"):
             extract(out, **{word: True})
     assert contents(other) == {"plan.json": b"mine"}
 
@@ -330,5 +332,5 @@ def test_a_place_follows_no_name_out_of_its_folder(tmp_path: Path) -> None:
             location.remove,
             lambda name: location.write(name, b""),
         ):
-            with pytest.raises(ResultsFileError, match="leads out of"):
+            with pytest.raises(ResultsFileError, match="outside that folder"):
                 use(name)

@@ -44,11 +44,11 @@ def test_a_folder_without_rows_says_so(run, tmp_path: Path) -> None:
     features = hookscope.load(folder)
     assert (len(features), features.keys, list(features.inputs)) == (0, ("fc/output",), [])
     for use in (lambda: features["fc"], lambda: features.dataset("fc")):
-        with pytest.raises(RequestError, match="holds no rows"):
+        with pytest.raises(RequestError, match="contains no rows"):
             use()
     assert hookscope.verify(folder).ok
     for ending in ("npy", "safetensors", "parquet"):
-        with pytest.raises(RequestError, match="holds no rows"):
+        with pytest.raises(RequestError, match="contains no rows"):
             hookscope.export(folder, tmp_path / f"a.{ending}")
     done = run("show", folder)
     assert (done.rc, "0 rows" in done.stdout, done.stderr) == (0, True, "")

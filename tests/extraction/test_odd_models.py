@@ -62,9 +62,9 @@ class Pairs(nn.Module):
 
 
 def test_a_shape_that_depends_on_the_batch_is_told_so(tmp_path) -> None:
-    with pytest.raises(CheckFailed, match="Rows 10 to 10 gave") as caught:
+    with pytest.raises(CheckFailed, match="Rows 10 to 10 returned") as caught:
         extract(Pairs(), tmp_path / "out")
-    assert "how many inputs run at once" in caught.value.hint
+    assert "on the batch size" in caught.value.hint
     assert "--batch" in caught.value.hint
 
 
@@ -98,6 +98,8 @@ class Deadly(nn.Module):
 
 
 def test_a_reader_that_dies_while_the_model_runs_is_no_fault_of_the_model(tmp_path) -> None:
-    with pytest.raises(HookscopeError, match="A process that reads inputs has died") as caught:
+    with pytest.raises(
+        HookscopeError, match="A worker process that reads inputs has died"
+    ) as caught:
         extract(Deadly(), tmp_path / "out", batch=1, workers=1)
     assert "--workers" in caught.value.hint

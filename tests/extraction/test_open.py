@@ -61,7 +61,7 @@ def test_a_layer_or_a_key_names_its_rows(folder: Path) -> None:
         features["cnv"]
     with pytest.raises(RequestError, match=r"'fc\*' stands for 2 keys.*\nName one: fc/output, fc:"):
         features["fc*"]
-    with pytest.raises(RequestError, match="A slice stands behind conv/output"):
+    with pytest.raises(RequestError, match="conv/output is followed by a slice"):
         features["conv[0]"]
 
 
@@ -228,7 +228,7 @@ def test_an_address_is_read_like_a_folder(tmp_path: Path) -> None:
         for index in (slice(None), [6, 1, 2], (slice(None, None, -2), 1), (4, ..., 0), slice(0, 0)):
             assert np.array_equal(features["fc"][index], ramp(7, 4, 3).numpy()[index])
         assert features.inputs[2]["row"] == 2
-    with pytest.raises(RequestError, match="holds no features"):
+    with pytest.raises(RequestError, match="contains no features"):
         hookscope.load("memory://lab/none")
 
 
@@ -237,13 +237,13 @@ def test_what_is_no_finished_folder_says_what_it_is(tmp_path: Path) -> None:
         hookscope.load(f"{tmp_path}/none/")
     with pytest.raises(ResultsFileError, match="none"):
         hookscope.load(tmp_path / "none")
-    with pytest.raises(RequestError, match=r"holds no features: there is no manifest\.json"):
+    with pytest.raises(RequestError, match=r"contains no features: it has no manifest\.json"):
         hookscope.load(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsFileError, match="file"):
         hookscope.load(tmp_path / "file")
     (tmp_path / "manifest.json").write_text('{"name": "a web page"}')
-    with pytest.raises(RequestError, match=r"manifest\.json tells of none"):
+    with pytest.raises(RequestError, match=r"manifest\.json describes none"):
         hookscope.load(tmp_path)
     folder = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
     told = json.loads((folder / "manifest.json").read_text())
@@ -261,7 +261,7 @@ def test_an_unfinished_folder_says_how_to_finish_it(tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     write_json(parse_location(folder), ".parts/plan.json", {"rows": 5})
     write_json(parse_location(folder), ".parts/00000000.json", {**told["shards"][0], "inputs": []})
-    with pytest.raises(StoreError, match=r"not finished: 2 of 5 rows are there.\n.* --resume"):
+    with pytest.raises(StoreError, match=r"incomplete: 2 of 5 rows are finished.\n.* --resume"):
         hookscope.load(folder)
 
 
@@ -294,6 +294,6 @@ def test_a_shard_by_itself_is_told_to_be_part_of_a_folder(run, folder: Path, ver
     words = [shard, shard] if verb == "diff" else [shard, "conv"] if verb == "plot" else [shard]
     done = run(verb, *words)
     assert (done.rc, done.stdout) == (2, "")
-    assert "in a folder of features" in done.stderr or "part of a folder of feat" in done.stderr
-    named = {"export": f"export {folder}/", "verify": f"Name the folder: {folder}/"}
+    assert "in a features folder" in done.stderr or "part of a features folder" in done.stderr
+    named = {"export": f"export {folder}/", "verify": f"Give the folder: {folder}/"}
     assert named.get(verb, f"show {folder}/") in done.stderr

@@ -82,4 +82,4 @@ def test_rows_without_a_number_are_refused(run, tmp_path: Path) -> None:
     folder = write_features(tmp_path / "f", {"a/output": torch.zeros(4, 3, 0)}, 2)
     done = run("export", folder, "-o", tmp_path / "a.parquet")
     assert (done.rc, done.stdout) == (2, "")
-    assert "A row of a/output is 3x0, which holds no number" in done.stderr
+    assert "The rows of a/output have shape 3x0 and no values" in done.stderr

@@ -180,18 +180,18 @@ def test_pca_over_space_keeps_the_map_and_projects_its_channels() -> None:
     [
         ("cls", MAPS, "it has no tokens"),
         ("cls", VECTOR, "it has no tokens"),
-        ("cls", ("Mixer", (49, 8), None), "none stands before them"),
-        ("mean:tokens", MAPS, "it has space, and no tokens"),
-        ("max:space", TOKENS, "it has tokens, and no space"),
-        ("mean:space", VECTOR, "it has channels alone, and no space"),
-        ("topk:13", VECTOR, "there are 12 numbers to take 13 from"),
-        ("topk:26:space", MAPS, "there are 25 numbers"),
-        ("pca:7:space", MAPS, "there are 6 numbers"),
+        ("cls", ("Mixer", (49, 8), None), "no class token before them"),
+        ("mean:tokens", MAPS, "it has space, but no tokens"),
+        ("max:space", TOKENS, "it has tokens, but no space"),
+        ("mean:space", VECTOR, "it has channels, but no space"),
+        ("topk:13", VECTOR, "13 is more than the 12 values to choose from"),
+        ("topk:26:space", MAPS, "more than the 25 values"),
+        ("pca:7:space", MAPS, "more than the 6 values"),
         ("mean", ("Pad", (4, 0), None), "it is empty"),
     ],
 )
 def test_what_does_not_fit_a_layer_is_refused_by_its_name(word, layer, why) -> None:
-    with pytest.raises(LayerError, match=f"{word} does not fit a/output.*{why}"):
+    with pytest.raises(LayerError, match=f"{word} cannot be applied to a/output.*{why}"):
         made(word, layer[0], layer[1])
 
 
@@ -204,14 +204,14 @@ def test_complex_values_are_kept_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize(
     ("word", "message", "hint"),
     [
-        ("maen", "'maen' is no reduction", "Did you mean mean"),
-        ("qqq", "'qqq' is no reduction", "Choose among mean, max, cls"),
-        ("topk", "does not say how many numbers topk keeps", "topk:10"),
-        ("topk:0", "does not say how many", "topk:10"),
-        ("pca:x", "does not say how many", "pca:10"),
+        ("maen", "'maen' is not a valid reduction", "Did you mean mean"),
+        ("qqq", "'qqq' is not a valid reduction", "Choose among mean, max, cls"),
+        ("topk", "has no valid number of values", "topk:10"),
+        ("topk:0", "has no valid number of values", "topk:10"),
+        ("pca:x", "has no valid number of values", "pca:10"),
         ("mean:token", "'token' in 'mean:token'", "tokens"),
         ("mean:all:all", "'all' in 'mean:all:all'", ""),
-        ("cls:all", "cls goes over one thing only", "Write cls"),
+        ("cls:all", "cls always reduces the same axes", "Write cls"),
         ("mean:", "'' in 'mean:'", "space, tokens, all"),
     ],
 )
@@ -223,9 +223,9 @@ def test_a_wrong_word_is_refused_with_near_names(word, message, hint) -> None:
 
 
 def test_contradictions_are_refused() -> None:
-    with pytest.raises(RequestError, match="keeps no rows, and --reduce"):
+    with pytest.raises(RequestError, match="stores no rows, so --reduce"):
         parse_storage("mean", None, True)
-    with pytest.raises(RequestError, match="'float15' is no dtype to store"):
+    with pytest.raises(RequestError, match="'float15' is not a valid dtype to store"):
         parse_storage(None, "float15", False)
 
 

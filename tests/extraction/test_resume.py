@@ -144,7 +144,7 @@ def test_a_folder_can_be_made_where_its_parents_allow_it(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     for word in ("file", "file/below"):
-        with pytest.raises(RequestError, match="file is a file, and no folder"):
+        with pytest.raises(RequestError, match="file is a file, not a folder"):
             Location(str(tmp_path / word)).check_writable()
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     with pytest.raises(RequestError, match="dangling is a file"):
@@ -190,7 +190,7 @@ def test_an_address_is_a_folder_too() -> None:
     for name in ("a", "b/c", "x", "none"):
         location.remove(name)
     assert location.names() == []
-    with pytest.raises(RequestError, match="is no address"):
+    with pytest.raises(RequestError, match="is not a valid address"):
         parse_location("nosuchprotocol://a/b")
 
 
@@ -278,19 +278,22 @@ def changed(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("plan", "told"),
     [
-        (changed(options={"batch": 3, "seed": 0}), r"another batch: 2, and now it would be 3\."),
-        (changed(options={"batch": 2, "seed": 1}), r"another seed: 0, and now it would be 1\."),
-        (changed(options={"batch": 2, "seed": 0, "x": 1}), r"another x: nothing, and now .* 1\."),
-        (changed(options={"batch": 2}), r"another seed: 0, and now it would be nothing\."),
-        (changed(model={"word": "n", "blake3": "1"}), r'another model word: "m", and now .* "n"'),
-        (changed(model={"word": "m", "blake3": "9"}), r'another model blake3: "1", and now .* "9"'),
-        (changed(rows=7), r"another rows: 6, and now it would be 7\."),
-        (changed(keys=[]), r'another keys: \[\{"key": "0/output"\}\], and now it would be \[\]'),
+        (changed(options={"batch": 3, "seed": 0}), r"batch was 2, and is 3 now\."),
+        (changed(options={"batch": 2, "seed": 1}), r"seed was 0, and is 1 now\."),
+        (changed(options={"batch": 2, "seed": 0, "x": 1}), r"x was not set, and is 1 now\."),
+        (changed(options={"batch": 2}), r"seed was 0, and is not set now\."),
+        (changed(model={"word": "n", "blake3": "1"}), r'model word was "m", and is "n" now'),
+        (changed(model={"word": "m", "blake3": "9"}), r'model blake3 was "1", and is "9" now'),
+        (changed(rows=7), r"rows was 6, and is 7 now\."),
+        (changed(keys=[]), r'keys was \[\{"key": "0/output"\}\], and is \[\] now'),
         (
             changed(inputs={"words": ["a"], "rows": 6, "sha256": "3"}),
-            r'another inputs sha256: "2", and now it would be "3"',
+            r'inputs sha256 was "2", and is "3" now',
         ),
-        (changed(options={"batch": 2, "seed": 0, "x": "y" * 99}), r'x: nothing.* "y{56}\.\.\.\.'),
+        (
+            changed(options={"batch": 2, "seed": 0, "x": "y" * 99}),
+            r'x was not set, and is "y{56}\.\.\. now\.',
+        ),
     ],
 )
 def test_a_plan_that_differs_is_refused_with_the_first_difference(
@@ -399,7 +402,7 @@ def test_rows_that_are_not_told_of_keep_the_manifest_from_being_written(tmp_path
         assert [part["first"] for part in parts] == [0] and "inputs" not in parts[0]
         return list(parts), {"0/output[0:1]": "rows-00000000.safetensors"}, 12
 
-    with pytest.raises(StoreError, match="Of 6 rows 1 are known"):
+    with pytest.raises(StoreError, match="incomplete: 1 of 6 rows"):
         manifest.finish_run(location, PLAN, {"fired": []}, gather)
     assert "manifest.json" not in location.names()
     found = manifest.finish_run(location, PLAN | {"rows": 1}, {"fired": [], "silent": []}, gather)
@@ -438,10 +441,10 @@ def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"inputs": None}, r'another inputs: \{"rows": 6, "sha256": "2"\}, and now .* nothing\.'),
-        ({"keys": [{"b": 1, "a": 2}]}, r'and now it would be \[\{"a": 2, "b": 1\}\]\.'),
-        ({"rows": "r" * 58}, rf'and now it would be "{"r" * 58}"\.'),
-        ({"rows": "r" * 59}, rf'and now it would be "{"r" * 56}\.\.\.\.'),
+        ({"inputs": None}, r'inputs was \{"rows": 6, "sha256": "2"\}, and is not set now\.'),
+        ({"keys": [{"b": 1, "a": 2}]}, r'and is \[\{"a": 2, "b": 1\}\] now\.'),
+        ({"rows": "r" * 58}, rf'and is "{"r" * 58}" now\.'),
+        ({"rows": "r" * 59}, rf'and is "{"r" * 56}\.\.\. now\.'),
     ],
 )
 def test_a_difference_is_told_in_one_short_line(tmp_path: Path, change: Any, told: str) -> None:

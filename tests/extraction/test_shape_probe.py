@@ -98,7 +98,7 @@ def test_what_the_model_raises_names_the_layer(tmp_path) -> None:
 
 def test_a_program_for_one_input_is_refused_with_a_repair_that_there_is(tmp_path) -> None:
     program = torch.export.export(nn.Linear(4, 2), (VALUES[:1],))
-    with pytest.raises(InputError, match="shape 1x4, and got 2x4") as caught:
+    with pytest.raises(InputError, match="shape 1x4, but got 2x4") as caught:
         extract(program, tmp_path / "out", layers=".")
     assert "dynamic_shapes" in caught.value.hint
     assert "--shape" not in caught.value.hint

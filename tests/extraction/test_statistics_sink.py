@@ -252,7 +252,7 @@ def test_statistics_of_a_finished_run_are_kept_and_those_of_parts_are_no_capture
     out = tmp_path / "out"
     with pytest.raises(hookscope.HookscopeError):
         hookscope.extract(Net(), out, input=Ending(x), **options)
-    with pytest.raises(hookscope.HookscopeError, match="a part of a folder of features"):
+    with pytest.raises(hookscope.HookscopeError, match="part of a features folder"):
         hookscope.load(out / "rows-00000000.safetensors")
     done = hookscope.extract(Net(), out, input=TensorDataset(x), force=True, **options)
     [key] = done.manifest["keys"]

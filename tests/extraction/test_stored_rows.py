@@ -90,14 +90,16 @@ def test_components_are_fitted_once_and_kept_beside(photos, tmp_path, whole) -> 
 
 
 def test_more_components_than_inputs_are_refused(photos, tmp_path) -> None:
-    with pytest.raises(LayerError, match="has 12 observations of relu/output") as caught:
+    with pytest.raises(
+        LayerError, match="more than 12 observations of relu/output, and there are 12"
+    ) as caught:
         extract(photos, tmp_path / "out", reduce="pca:12", layers="relu")
     assert "pca:12:space" in caught.value.hint
 
 
 def test_what_is_offered_in_place_of_too_many_components_is_there(photos, tmp_path) -> None:
-    for layer, offered in (("relu", "--reduce pca:3:space"), ("head", "give more inputs.")):
-        with pytest.raises(LayerError, match="has 3 observations of") as caught:
+    for layer, offered in (("relu", "--reduce pca:3:space"), ("head", "or more inputs.")):
+        with pytest.raises(LayerError, match="and there are 3") as caught:
             extract(photos, tmp_path / layer, layers=layer, reduce="pca:3", every=4)
         assert caught.value.hint.endswith(offered)
 
@@ -185,7 +187,7 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
     assert told["keys"][0]["reduce"] == "statistics"
     index = json.loads((out / "features.safetensors.index.json").read_text())["weight_map"]
     assert set(index) == set(found)
-    with pytest.raises(RequestError, match="holds statistics of all inputs, and no rows"):
+    with pytest.raises(RequestError, match="contains statistics of all inputs, but no rows"):
         hookscope.load(out)["head"]
 
 
@@ -269,5 +271,5 @@ def test_a_wrong_word_leaves_no_folder(photos, tmp_path) -> None:
 
 def test_another_reduction_cannot_resume(photos, tmp_path) -> None:
     extract(photos, tmp_path / "out", reduce="mean")
-    with pytest.raises(RequestError, match='had another reduce: "mean"'):
+    with pytest.raises(RequestError, match='reduce was "mean"'):
         extract(photos, tmp_path / "out", reduce="max", resume=True)

@@ -70,28 +70,28 @@ def cut(path: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "gone": (lambda f: (f / SECOND).unlink(), SECOND, "missing"),
-    "cut": (lambda f: cut(f / SECOND), SECOND, "bytes, and it was written with"),
+    "cut": (lambda f: cut(f / SECOND), SECOND, "bytes instead of"),
     "swapped": (
         lambda f: shutil.copy(f / "rows-00000000.safetensors", f / SECOND),
         SECOND,
-        "its bytes are not those that were written",
+        "its checksum does not match",
     ),
     "stray": (
         lambda f: shutil.copy(f / SECOND, f / "rows-00000099.safetensors"),
         "rows-00000099.safetensors",
-        "the manifest has no such shard",
+        "not listed in the manifest",
     ),
     "no index": (lambda f: (f / INDEX).unlink(), INDEX, "missing"),
     "index no JSON": (lambda f: cut(f / INDEX), INDEX, "Cannot read"),
     "index leads astray": (
         lambda f: rewrite(f, INDEX, lambda v: v["weight_map"].update({"a/output[0:3]": SECOND})),
         INDEX,
-        "not what the shards hold, at a/output[0:3]",
+        "does not match the shards at a/output[0:3]",
     ),
     "index too long": (
         lambda f: rewrite(f, INDEX, lambda v: v["weight_map"].update({"c": SECOND})),
         INDEX,
-        "not what the shards hold, at c",
+        "does not match the shards at c",
     ),
     "index too short": (
         lambda f: rewrite(f, INDEX, lambda v: v["weight_map"].pop("b/output.scale[3:6]")),
@@ -101,14 +101,18 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "index of another size": (
         lambda f: rewrite(f, INDEX, lambda v: v["metadata"].update(total_size=1)),
         INDEX,
-        "its total_size is 1, and the shards hold tensors of 176 bytes",
+        "its total_size is 1, but the tensors in the shards have 176 bytes",
     ),
     "no table": (lambda f: (f / "inputs.jsonl").unlink(), "inputs.jsonl", "missing"),
-    "table cut": (lambda f: cut(f / "inputs.jsonl"), "inputs.jsonl", "line 8 is not the whole"),
+    "table cut": (
+        lambda f: cut(f / "inputs.jsonl"),
+        "inputs.jsonl",
+        "line 8 is not a complete entry",
+    ),
     "line lost": (
         lambda f: (f / "inputs.jsonl").write_text('{"row": 0}\n{"row": 2}\n'),
         "inputs.jsonl",
-        "line 2 is not the whole one of row 1",
+        "line 2 is not a complete entry of row 1",
     ),
     "table short": (
         lambda f: (f / "inputs.jsonl").write_text('{"row": 0}\n'),
@@ -128,7 +132,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "manifest has other shapes": (
         lambda f: rewrite(f, "manifest.json", lambda v: v["keys"][0].update(shape=[5])),
         SECOND,
-        "it holds no a/output[3:6] of the shape",
+        "it has no a/output[3:6] of the shape",
     ),
 }
 
@@ -148,10 +152,10 @@ def test_a_damaged_shard_is_no_damage_of_the_index(folder: Path) -> None:
 
 
 def test_what_is_no_folder_of_features_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="holds no features"):
+    with pytest.raises(RequestError, match="contains no features"):
         hookscope.verify(tmp_path)
     write_json(parse_location(tmp_path), ".parts/plan.json", {"rows": 8})
-    with pytest.raises(StoreError, match="not finished: 0 of 8 rows"):
+    with pytest.raises(StoreError, match="incomplete: 0 of 8 rows"):
         hookscope.verify(tmp_path)
 
 

@@ -51,7 +51,8 @@ def test_an_output_without_a_tensor_is_told(value: Any) -> None:
     with hookscope.record(model, layers=["part"]) as capture:
         model(torch.ones(1)), model(torch.ones(1))
     assert capture.absent == tuple(
-        Absent("part", "Module", call, "output", "output", "no tensor came out") for call in (1, 2)
+        Absent("part", "Module", call, "output", "output", "no tensor was returned")
+        for call in (1, 2)
     )
 
 
@@ -110,7 +111,7 @@ def test_a_parameter_on_the_meta_device_is_told_to_be_offloaded() -> None:
     with hookscope.record(model, grads=True) as capture:
         model[1](torch.ones(1, 2)).sum().backward()
     reasons = {a.what: a.reason for a in capture.absent if a.module == "0"}
-    why = "offloaded: it holds no values but while its module runs"
+    why = "offloaded: it has values only while its module runs"
     assert reasons["weight.grad"] == reasons["bias.grad"] == why
 
 
@@ -149,7 +150,7 @@ def test_a_module_whose_call_failed_is_told_for_that_call() -> None:
         part(torch.ones(2))
         with pytest.raises(ValueError, match="too much"):
             part(torch.full((2,), 9.0))
-    told = Absent(".", "Module", 2, "output", "output", "an error ended its call")
+    told = Absent(".", "Module", 2, "output", "output", "the call raised an error")
     assert capture.absent == (told,)
     assert list(capture) == ["./output"]
 

@@ -36,7 +36,7 @@ def causes(model: nn.Module, *inputs: Tensor) -> dict[str, str]:
 
 
 X = torch.ones(2, 4)
-CONTAINER = "a container: it is never called, its parent runs what is in it"
+CONTAINER = "a container: its parent calls its children, never the container itself"
 UNEXPLAINED = "a branch not taken in {} mode, or its parent calls .forward() or uses its weights"
 
 
@@ -63,8 +63,8 @@ def test_a_sequential_whose_parts_were_run_one_by_one_is_told_from_one_that_neve
                            nn.Sequential())  # fmt: skip
     model = Tree(lambda self, x: self.steps[0](x), steps=steps, spare=spare, empty=empty)
     found = causes(model.eval(), X)
-    assert found["steps"] == "a container: its parent runs what is in it one by one"
-    assert found["empty"] == "a container that holds nothing"
+    assert found["steps"] == "a container: its parent calls its children one by one"
+    assert found["empty"] == "an empty container"
     assert found["spare"].startswith(UNEXPLAINED.format("eval"))
     assert found["spare.0"] == "it belongs to spare, which never ran"
     assert found["steps.1"] == "it belongs to steps, which never ran"
@@ -85,7 +85,7 @@ def test_what_attention_hands_to_a_kernel_is_named() -> None:
     attention = nn.MultiheadAttention(4, 2)
     found = causes(Tree(lambda self, x: self.part(x, x, x)[0], part=attention), X)
     assert found == {
-        "part.out_proj": "attention hands its weights to a fused kernel instead of calling it"
+        "part.out_proj": "attention passes its weights to a fused kernel instead of calling it"
     }
 
 
@@ -93,14 +93,17 @@ def test_the_fast_path_of_an_encoder_layer_is_named_in_eval_mode_alone() -> None
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
     layer.add_module("extra", nn.Tanh())
     x = torch.ones(1, 3, 4)
-    fast = "the encoder layer took its fused fast path"
+    fast = "the encoder layer used its fused fast path"
     assert causes(layer.eval(), x)["extra"] == fast
     assert causes(layer.train(), x)["extra"].startswith(UNEXPLAINED.format("train"))
 
 
 def test_a_module_without_forward_is_named() -> None:
     found = causes(Tree(lambda self, x: x, part=Module.__mro__[1]()), X)
-    assert found["part"] == "it has no forward: it holds others, or tracing left out what it does"
+    assert (
+        found["part"]
+        == "it has no forward: it only contains other modules, or tracing removed its code"
+    )
 
 
 @pytest.mark.parametrize("train", [True, False])

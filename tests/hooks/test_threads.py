@@ -202,7 +202,7 @@ def test_a_thread_started_in_the_block_is_another_one() -> None:
     assert list(capture) == []
     assert same_bits(outputs[0], net(torch.ones(3, 2)))
     reasons = {not_executed.reason for not_executed in capture.coverage.not_executed}
-    assert reasons == {"only threads called it that the recording does not belong to"}
+    assert reasons == {"called only by threads that are not part of the recording"}
 
 
 CHANGES: dict[str, dict[str, Any]] = {

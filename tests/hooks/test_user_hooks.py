@@ -253,7 +253,7 @@ def test_an_error_names_the_line_and_the_layer_and_keeps_what_was_recorded(word:
     )
     capture = caught.value.capture
     assert list(capture) == ["conv1/output", "relu1/output", "conv2/output"]
-    assert ("relu2", "an error ended its call") in {(a.module, a.reason) for a in capture.absent}
+    assert ("relu2", "the call raised an error") in {(a.module, a.reason) for a in capture.absent}
     assert all(same_bits(capture[key], clean[key]) for key in capture)
     assert {s.reason for s in capture.coverage.not_executed} == {"the run ended before it"}
     assert capture.metadata["failed"] == caught.value.message
@@ -319,19 +319,22 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
     ("given", "told"),
     [
         ({"hooks": "nowhere.py:f"}, "There is no file 'nowhere.py'"),
-        ({"hooks": "halve"}, "'halve' names no function"),
-        ({"hooks": f"!fc={FILE}:mute"}, "says where its hook does not go"),
+        ({"hooks": "halve"}, "'halve' does not name a function"),
+        ({"hooks": f"!fc={FILE}:mute"}, "only excludes layers"),
         ({"hooks": f"{FILE}:mut"}, "has no function 'mut'"),
         ({"hooks": f"{FILE}:Tensor"}, "is a class"),
         ({"hooks": f"{FILE}:clip"}, "cannot be called with module, input, output"),
         ({"hooks": f"{FILE}:mute", "hook_args": {"chanel": 1}}, "No hook has a parameter 'chanel'"),
-        ({"hooks": halve, "hook_kind": "backward"}, "waits for a gradient, and capture makes none"),
-        ({"hooks": halve, "hook_kind": "sideways"}, "'sideways' is no kind of hook"),
+        (
+            {"hooks": halve, "hook_kind": "backward"},
+            "needs a backward pass, which capture does not run",
+        ),
+        ({"hooks": halve, "hook_kind": "sideways"}, "'sideways' is not a kind of hook"),
         ({"hooks": halve, "hook_kind": ["forward", "forward"]}, "2 kinds are given for 1 hook"),
-        ({"hooks": [3]}, "int is no hook"),
+        ({"hooks": [3]}, "not int"),
         ({"hooks": {"nope*": halve}}, "No layer of"),
-        ({"hook_kind": "forward"}, "A kind of hook is given and no hook"),
-        ({"hook_args": {"a": 1}}, "An argument for a hook is given and no hook"),
+        ({"hook_kind": "forward"}, "--hook-kind is given without a hook"),
+        ({"hook_args": {"a": 1}}, "--hook-arg is given without a hook"),
     ],
 )
 def test_what_cannot_be_a_hook_is_refused(given: dict[str, Any], told: str) -> None:

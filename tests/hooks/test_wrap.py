@@ -112,7 +112,7 @@ def test_modes_and_devices_pass_through() -> None:
 def test_another_shape_and_what_is_no_module_are_refused() -> None:
     with pytest.raises(RequestError, match="returned 1 in place of 3"):
         hookscope.wrap(nn.Identity(), after=lambda m, i, o: o[:1])(torch.ones(3))
-    with pytest.raises(RequestError, match="A model is needed"):
+    with pytest.raises(RequestError, match="Expected a model"):
         hookscope.wrap(3)  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="after is of type int"):
         hookscope.wrap(nn.Identity(), after=3)  # type: ignore[arg-type]

@@ -285,7 +285,7 @@ def test_a_lazy_module_is_refused_by_the_verbs_and_recorded_as_it_gets_its_shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lazy = nn.Sequential(nn.LazyLinear(3))
-    with pytest.raises(RequestError, match=r"0 \(LazyLinear\) has no shape yet"):
+    with pytest.raises(RequestError, match=r"0 \(LazyLinear\) is lazy and has no shape yet"):
         hookscope.capture(lazy, input=torch.ones(2, 5))
     with hookscope.record(lazy) as capture:
         output = lazy(torch.ones(2, 5))
@@ -376,5 +376,5 @@ def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("given", [{"device": "cpu"}, {"dtype": "float64"}])
 def test_a_dispatched_model_is_not_moved(tmp_path: Path, given: dict[str, str]) -> None:
-    with pytest.raises(RequestError, match="spread over devices by accelerate"):
+    with pytest.raises(RequestError, match="split across devices by accelerate"):
         hookscope.capture(dispatched(tmp_path), input=X, **given)

@@ -64,7 +64,7 @@ def test_inputs_by_position_and_name_go_together(folder: Path) -> None:
     [
         (["ids=a.npy", "msk=b.npy"], "no argument 'msk'"),
         (["ids=a.npy"], "missing a required argument: 'mask'"),
-        (["1=b.npy"], "position 0 is not"),
+        (["1=b.npy"], "position 0 is missing"),
         (["a.npy", "0=b.npy", "mask=a.npy"], "Argument 0 is given twice"),
         (["0=a.npy", "1=b.npy", "2=b.npy"], "too many positional arguments"),
         (["a.npy", "mask=b.npy", "ids=b.npy"], "multiple values for argument 'ids'"),
@@ -98,16 +98,16 @@ def test_words_keep_their_meaning_when_expanded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ids=", "names no input after the ="),
-        ("text: ", "says nothing"),
-        ("random:3xx", "is no shape"),
-        ("random:0x3", "is no shape"),
-        ("ints:3", "which whole numbers"),
-        ("ints:3:5-5", "which whole numbers"),
+        ("ids=", "has no input after the ="),
+        ("text: ", "contains no text"),
+        ("random:3xx", "is not a valid shape"),
+        ("random:0x3", "is not a valid shape"),
+        ("ints:3", "no valid range of integers"),
+        ("ints:3:5-5", "no valid range of integers"),
         ("rand:3x4", "There is no kind of input 'rand'"),
         ("x=missing.npy", "There is no file 'missing.npy'"),
         ("missing.npz:a", "There is no file 'missing.npz'"),
-        ("data.py", "names no function"),
+        ("data.py", "does not name a function"),
         ("nope.py:f", "There is no file 'nope.py'"),
     ],
 )
@@ -117,6 +117,12 @@ def test_a_word_without_meaning_is_refused(folder: Path, word: str, message: str
         parse_inputs([word])
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_a_drive_letter_is_no_kind_of_input(folder: Path) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_inputs([r"C:\gone.png"])
+    assert "random:SHAPE" not in caught.value.hint
 
 
 def test_json_holds_arguments_with_tensors_by_file(folder: Path) -> None:
@@ -155,13 +161,13 @@ def test_a_list_in_json_holds_arguments_by_position(folder: Path) -> None:
         ("[" * 5000, "cannot be read as JSON"),
         ("[" * 300 + "]" * 300, "nested too deep"),
         ('{"ids": {"file": "gone.npy"}}', "There is no file 'gone.npy'"),
-        ('{"ids": {"file": 3}}', "3 names no file"),
-        ('{"ids": {"file": "*.npy"}}', "is several files"),
-        ('{"ids": {"file": "args.json"}}', "no file of tensors"),
-        ('{"ids": {"tensor": [[1], [1, 2]]}}', "a tensor that cannot be made"),
-        ('{"ids": {"tensor": "x"}}', "a tensor that cannot be made"),
+        ('{"ids": {"file": 3}}', "3 is not the name of a file"),
+        ('{"ids": {"file": "*.npy"}}', "matches several files"),
+        ('{"ids": {"file": "args.json"}}', "not a file of tensors"),
+        ('{"ids": {"tensor": [[1], [1, 2]]}}', "contains an invalid tensor"),
+        ('{"ids": {"tensor": "x"}}', "contains an invalid tensor"),
         ('{"ids": ' + "9" * 5000 + "}", "cannot be read as JSON"),
-        ('{"ids": {"tensor": ' + "9" * 50 + "}}", "a tensor that cannot be made"),
+        ('{"ids": {"tensor": ' + "9" * 50 + "}}", "contains an invalid tensor"),
     ],
 )
 def test_json_that_names_no_arguments_is_refused(folder: Path, text: str, message: str) -> None:
@@ -210,7 +216,7 @@ def test_a_pair_is_input_and_label_only_where_one_argument_is_needed(
         assert [t.tolist() for t in args] == [[1, 1], [0, 0]]
         assert "label" not in caplog.text
         build_batch(ONE, "data.py:batches")
-    assert "the second of each pair is taken for a label and left out" in caplog.text
+    assert "the second element of each pair is ignored as a label" in caplog.text
     assert "gives the first batch of 2" in caplog.text
 
 
@@ -248,13 +254,13 @@ def test_shuffling_follows_the_seed_and_leaves_the_global_state_alone(folder: Pa
     ("text", "error", "message"),
     [
         ("other = 1", InputError, "has no 'batches'"),
-        ("batches = 1", InputError, "gives no tensor but int"),
+        ("batches = 1", InputError, "gives int, which contains no tensor"),
         ("def batches(n): return n", InputError, "missing a required argument: 'n'"),
         ("def batches(): raise OSError('gone')", ModelError, "line 3, raised OSError: gone"),
-        ("def batches():\n    yield from ()", InputError, "gives no batch: it is empty"),
-        ("batches = TensorDataset(torch.ones(0))", InputError, "it is empty"),
+        ("def batches():\n    yield from ()", InputError, "is empty and gives no batch"),
+        ("batches = TensorDataset(torch.ones(0))", InputError, "is empty and gives no batch"),
         ("1/0", ModelError, "line 3, raised ZeroDivisionError"),
-        ("def batches(): return batches", InputError, "gives no tensor but function"),
+        ("def batches(): return batches", InputError, "gives function, which contains no tensor"),
     ],
 )
 def test_python_code_that_offers_nothing_is_told(

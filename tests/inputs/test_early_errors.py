@@ -21,15 +21,15 @@ finally:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("capture --weights nope.pth", "There is no file of weights 'nope.pth'."),
+        ("capture --weights nope.pth", "There is no weights file 'nope.pth'."),
         ("capture --weights IMAGENET1K_V9", "There are no weights called 'IMAGENET1K_V9'."),
         ("capture --mean 1", "--mean is for images, and no image is given."),
         ("capture --preprocess imagenet", "--preprocess is for images, and no image is given."),
         ("capture --std 0,0,0", "--std: '0,0,0' has a 0"),
         ("capture --layer=", "A layer pattern is empty."),
-        ("tree --layer {a", "has a brace without its partner"),
+        ("tree --layer {a", "has an unbalanced brace"),
         ("capture --input ids=nope.npy", "There is no file 'nope.npy'."),
-        ("capture --input random:3xx", "'3xx' is no shape."),
+        ("capture --input random:3xx", "'3xx' is not a valid shape."),
         ("capture --input ones:2 --mean 1", "--mean is for images, and no image is given."),
         ("capture --input text.npy", "is a text file, not an array saved by numpy (.npy)."),
         ("capture --input text.png", "'text.png' is not an image: it looks like a text file."),

@@ -51,7 +51,7 @@ def test_an_existing_file_is_no_glob(folder: Path) -> None:
         ("b.pgn", "There is no file"),
         ("none/b.png", "There is no file"),
         ("empty.png", "is empty"),
-        ("hollow", "holds no image"),
+        ("hollow", "contains no images"),
         ("*.webp", "No file matches"),
         ("dangling.png", "There is no file"),
     ],
@@ -73,7 +73,7 @@ def test_a_mistyped_file_is_answered_with_near_ones(folder: Path) -> None:
 
 
 def test_empty_words_and_a_second_standard_input_are_refused() -> None:
-    with pytest.raises(InputError, match="empty word"):
+    with pytest.raises(InputError, match="An input is empty"):
         expand_inputs([""])
     with pytest.raises(InputError, match="only once"):
         expand_inputs(["-", "-"])

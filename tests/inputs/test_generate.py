@@ -99,9 +99,9 @@ def test_a_generate_of_ones_own_is_run_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("resnet18", {"generate": 2}, "has no generate"),
+        ("resnet18", {"generate": 2}, "has no method generate"),
         ("gpt2", {"generate": 0}, "0 is no number of tokens"),
-        ("gpt2", {"generate": 2, "method": "generate"}, "both say which method"),
+        ("gpt2", {"generate": 2, "method": "generate"}, "cannot be used together"),
     ],
 )
 def test_what_cannot_generate_is_refused(

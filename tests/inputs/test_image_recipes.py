@@ -74,7 +74,7 @@ def test_three_means_do_not_fit_a_grey_image() -> None:
 
 
 def test_an_unknown_recipe_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="imagenet and none"):
+    with pytest.raises(InputError, match="imagenet or none"):
         named_recipe("clip")
 
 
@@ -174,4 +174,4 @@ def test_the_text_says_what_is_done() -> None:
     text = preset_recipe(get_model_weights("resnet18").DEFAULT).text
     assert "ResNet18_Weights.IMAGENET1K_V1" in text
     assert "shorter side to 256 (bilinear), centre crop 224x224" in text
-    assert named_recipe("none", 32).text == "resized to 32x32, values 0 to 1"
+    assert named_recipe("none", 32).text == "resized to 32x32, scaled to 0-1"

@@ -43,14 +43,14 @@ NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
 @pytest.mark.parametrize(
     ("array", "hint"),
     [
-        (NOISE[0], "The dimension of the batch is missing: array[None]"),
+        (NOISE[0], "The batch dimension is missing: array[None]"),
         (
             NOISE[0].transpose(1, 2, 0),
             "the channels come last: write array.transpose(2, 0, 1)[None].",
         ),
         (NOISE.transpose(0, 2, 3, 1), "The channels come last"),
-        (NOISE[:, :1], "3 channels are needed in dimension 1, and it has 1"),
-        (NOISE[0, 0, 0], "4 dimensions are needed, and it has 1"),
+        (NOISE[:, :1], "3 channels are needed in dimension 1, got 1"),
+        (NOISE[0, 0, 0], "4 dimensions are needed, got 1"),
         (NOISE.astype("u1"), "astype('float32')"),
     ],
 )
@@ -65,7 +65,7 @@ def test_bytes_as_floats_are_warned_of(saved, caplog: pytest.LogCaptureFixture) 
         build_batch(RESNET, saved(np.abs(NOISE)))
         assert caplog.text == ""
         build_batch(RESNET, saved(np.clip(np.abs(NOISE) * 100, 0, 255)))
-    assert "Divide by 255" in caplog.text
+    assert "Divide values of 0-255 by 255" in caplog.text
 
 
 def alarms(name: str, caplog: pytest.LogCaptureFixture) -> str:
@@ -90,26 +90,77 @@ def test_no_torchvision_model_raises_a_false_alarm(caplog) -> None:
     assert {name: said for name in list_models() if (said := alarms(name, caplog))} == {}
 
 
-def test_a_shape_of_noise_does_not_count_as_a_file() -> None:
-    assert build_batch(RESNET, shape=(3, 32, 32)).value.shape == (3, 32, 32)
+@pytest.mark.parametrize(
+    ("name", "shape", "meant"),
+    [
+        ("resnet18", (3, 64, 48), "1x3x64x48"),
+        ("resnet18", (64, 48, 3), "1x3x64x48"),
+        ("resnet18", (64, 48), "1x3x64x48"),
+        ("resnet18", (2, 64, 48, 3), "2x3x64x48"),
+        ("r3d_18", (3, 8, 64, 64), "1x3x8x64x64"),
+        ("raft_small", (3, 128, 128), "1x3x128x128"),
+    ],
+)
+def test_a_shape_without_a_batch_is_answered_with_the_shape_that_was_meant(
+    name: str, shape: tuple[int, ...], meant: str
+) -> None:
+    with pytest.raises(InputError, match=f"takes shapes such as 1x3x.*{shape[-1]}") as caught:
+        build_batch(load(name, meta=True), shape=shape)
+    assert f"Did you mean --shape {meant}?" in caught.value.hint
+
+
+def test_the_tree_with_shapes_checks_the_shape_too() -> None:
+    with pytest.raises(InputError) as caught:
+        hookscope.tree("resnet18", shapes=True, shape=(3, 64, 64))
+    assert "--shape 1x3x64x64" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_shape_of_a_model_is_accepted(name: str) -> None:
+    model = load(name, meta=True)
+    assert model.shape is not None
+    assert build_batch(model, shape=model.shape).sources[0]["shape"]
+
+
+def test_a_convolution_on_noise_without_a_batch_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.ReLU())
+    with caplog.at_level(logging.WARNING, "hookscope"):
+        assert hookscope.capture(model, layers=["1"], shape=(3, 8, 8))["1/output"].shape == (
+            4,
+            6,
+            6,
+        )
+    assert "did you mean --shape 1x3x8x8?" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "hookscope"):
+        hookscope.capture(model, shape=(1, 3, 8, 8))
+        hookscope.capture(nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 4, 3)), shape=(1, 8))
+        hookscope.capture(nn.Sequential(nn.Linear(8, 3), nn.Conv1d(3, 3, 1)), shape=(3, 8))
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
     ("module", "word", "said"),
     [
-        (nn.Embedding(10, 4), "random:1x4", "An embedding takes whole numbers"),
-        (nn.Embedding(10, 4), "ints:1x50:0-30", "The embedding has 10 rows, and the input holds 2"),
+        (nn.Embedding(10, 4), "random:1x4", "An embedding takes integers"),
+        (
+            nn.Embedding(10, 4),
+            "ints:1x50:0-30",
+            "The embedding has 10 rows, but the input contains 2",
+        ),
         (nn.Conv2d(3, 4, 3), "random:1x8x8x3", "array.transpose(0, 3, 1, 2)"),
         (nn.Conv1d(5, 4, 3), "random:1x9x5", "array.transpose(0, 2, 1)"),
         (nn.Conv2d(3, 4, 3), "random:1x1x8x8", "3 channels are needed in dimension 1"),
-        (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "The layer takes floating numbers"),
+        (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "The layer takes floating-point numbers"),
         (
             nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
             "random:3x8x8",
-            "4 dimensions, and it has 3",
+            "4 dimensions, got 3",
         ),
         (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
-        (nn.Linear(4, 2), "random:3x5", "one more: a column of labels"),
+        (nn.Linear(4, 2), "random:3x5", "a column of labels"),
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", "and it has 12."),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import resource
 import struct
 import subprocess
 import sys
@@ -82,6 +81,7 @@ except HookscopeError as error:
 
 @pytest.mark.slow
 def test_long_cells_that_are_no_numbers_take_no_longer_than_others(tmp_path: Path) -> None:
+    pytest.importorskip("resource")  # the process limits itself with it
     # Going over the digits once more for each of them would take an hour of a processor.
     cell = "1" * 130_000 + "x"
     (tmp_path / "t.csv").write_text(f"{','.join([cell] * 90)}\n1\n")
@@ -92,7 +92,7 @@ def test_long_cells_that_are_no_numbers_take_no_longer_than_others(tmp_path: Pat
         check=False,
     )
     assert done.returncode == 0, done.returncode
-    assert "has 1 cells, and line 1 has 90" in done.stdout
+    assert "has 1 cells, but line 1 has 90" in done.stdout
 
 
 def test_a_long_table_is_read_as_exactly_as_a_short_one(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_text_that_is_too_long_is_not_read(tmp_path: Path, name: str, size: int,
         model = replace(model, own_text=TextRecipe(lambda texts: torch.zeros(1), "zeros"))
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=f"longer than {size} MiB") as caught:
+        with pytest.raises(InputError, match=f"exceeds {size} MiB") as caught:
             build_batch(model, str(path))
         assert tracemalloc.get_traced_memory()[1] < 3 * size * MEBIBYTE
     finally:
@@ -210,10 +210,12 @@ def test_a_real_bomb_takes_no_memory(tmp_path: Path) -> None:
         np.lib.format.write_array_header_1_0(record, header)
         for _ in range(1200):
             record.write(bytes(MEBIBYTE))
+    resource = pytest.importorskip("resource")
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match="unpacks to more than 1 GB"):
         value_of(tmp_path / "a.npz")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit < 200_000_000
 
 
 def test_a_compressed_checkpoint_gives_the_weights_that_were_saved(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_names_are_found_in_every_way_that_pickles_have(tmp_path: Path) -> None:
 
 def test_a_tensor_that_is_small_in_its_file_alone_is_refused(tmp_path: Path) -> None:
     torch.save(torch.ones(1).expand(10**6, 10**6), tmp_path / "a.pt")
-    with pytest.raises(InputError, match="1 GB beyond"):
+    with pytest.raises(InputError, match="over 1 GB more memory"):
         value_of(tmp_path / "a.pt")
     torch.save(torch.ones(1).expand(1000, 1000), tmp_path / "a.pt")
     found = value_of(tmp_path / "a.pt")

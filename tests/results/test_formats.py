@@ -103,7 +103,7 @@ def test_a_dtype_that_numpy_cannot_hold_is_refused_and_nothing_is_written(tmp_pa
 @pytest.mark.parametrize("count", [0, 2, 20])
 def test_npy_takes_one_tensor_alone(tmp_path: Path, count: int) -> None:
     capture = kept(**{f"a{i}": torch.ones(1) for i in range(count)})
-    with pytest.raises(RequestError, match="holds one array") as caught:
+    with pytest.raises(RequestError, match="stores one array") as caught:
         capture.save(tmp_path / "a.npy")
     assert (f"{count} tensors: a0/output, a1/output" if count else "no tensors") in str(
         caught.value
@@ -114,7 +114,7 @@ def test_npy_takes_one_tensor_alone(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("name", ["a.txt", "a.pt", "a.npy.gz", "a.safetensor", "resnet18.layer3"])
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(RequestError, match="names no format"):
+    with pytest.raises(RequestError, match="unsupported format"):
         kept(a=torch.ones(1)).save(tmp_path / name)
     assert os.listdir(tmp_path) == []
 
@@ -197,10 +197,10 @@ def test_export_copies_some_tensors_of_a_capture_to_a_capture(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "layers", "message"),
     [
-        ("b.npy", (), "holds one array, and there are"),
-        ("b.parquet", "0", "is for the rows of a folder of features"),
-        ("b.safetensors", "0/output[0]", "is a part of a tensor"),
-        ("b.txt", (), "names no format"),
+        ("b.npy", (), "stores one array, but there are"),
+        ("b.parquet", "0", "Only a features folder can be exported"),
+        ("b.safetensors", "0/output[0]", "is a slice, but"),
+        ("b.txt", (), "unsupported format"),
         ("b.npz", "nothing", "matches nothing"),
         ("a.safetensors", (), "is an input of this command"),
     ],

@@ -150,7 +150,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
         lambda info: info["records"][0].update(shape=["2"]), "a.b/output.shape.0 is '2'",
     ),
     "another shape": (
-        lambda info: info["records"][0].update(shape=[3]), "a.b/output is of another shape",
+        lambda info: info["records"][0].update(shape=[3]), "a.b/output has another shape",
     ),
     "another tensor": (
         lambda info: info["records"][1].update(key="gone/output"), "gone/output",
@@ -160,7 +160,7 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     ),
     "fewer than no zeros": (
         lambda info: info["records"][0]["stats"].update(zeros=-1),
-        "the statistics of a.b/output are no tensor's",
+        "the statistics of a.b/output are impossible",
     ),
     "a number for a reason": (
         lambda info: info["absent"][0].update(reason=4), "c.reason is 4",

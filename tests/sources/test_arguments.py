@@ -71,8 +71,8 @@ def test_a_value_follows_its_parameter(key: str, text: str, value: object) -> No
 @pytest.mark.parametrize(
     ("key", "text", "wanted"),
     [
-        ("width", "wide", "a whole number"),
-        ("width", "1.5", "a whole number"),
+        ("width", "wide", "an integer"),
+        ("width", "1.5", "an integer"),
         ("scale", "big", "a number"),
         ("deep", "maybe", "true or false"),
         ("maybe", "x", "int or none"),
@@ -82,7 +82,7 @@ def test_a_value_follows_its_parameter(key: str, text: str, value: object) -> No
 def test_a_value_of_the_wrong_type_is_refused(key: str, text: str, wanted: str) -> None:
     with pytest.raises(RequestError) as caught:
         convert_arguments(build, {key: CommandLineText(text)})
-    assert f"{text!r} does not do for {key}: it takes {wanted}." == caught.value.message
+    assert f"{key}={text} is not valid: {key} must be {wanted}." == caught.value.message
 
 
 def test_a_class_is_read_by_its_constructor() -> None:

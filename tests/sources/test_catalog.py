@@ -85,12 +85,12 @@ def test_a_wrong_name_is_told_without_torch() -> None:
 @pytest.mark.parametrize(
     ("model", "word", "message", "hint"),
     [
-        ("resnet18", "missing.bin", "no file of weights 'missing.bin'", "Check the name"),
-        ("resnet18", "w.pht.pth", "no file of weights", "Did you mean w.pth"),
-        ("resnet18", "folder", "is a folder", "Name a file of weights"),
+        ("resnet18", "missing.bin", "no weights file 'missing.bin'", "Check the name"),
+        ("resnet18", "w.pht.pth", "no weights file", "Did you mean w.pth"),
+        ("resnet18", "folder", "contains no weights", "Give a weights file"),
         ("resnet18", "IMAGENET1K_V9", "no weights called 'IMAGENET1K_V9'", "IMAGENET1K_V1"),
         ("net.py", "default", "has no weights called 'default'", "--weights FILE"),
-        ("net.py", "missing.bin", "no file of weights", "Check the name"),
+        ("net.py", "missing.bin", "no weights file", "Check the name"),
     ],
 )
 def test_weights_that_cannot_be_right_are_refused_at_once(

@@ -180,14 +180,14 @@ def test_copies_and_moved_models_run(resnet: tuple[nn.Module, Path]) -> None:
 
 def test_weights_and_arguments_are_refused(resnet: tuple[nn.Module, Path]) -> None:
     for given in ({"weights": WeightsRequest("default")}, {"model_args": {"width": "8"}}):
-        with pytest.raises(RequestError, match="holds its weights"):
+        with pytest.raises(RequestError, match="has its own weights"):
             opened(resnet[1], **given)
 
 
 def test_training_mode_is_refused_and_eval_is_not(resnet: tuple[nn.Module, Path]) -> None:
     module = opened(resnet[1]).module
     module.eval()
-    with pytest.raises(RequestError, match="keeps the mode it was exported in") as caught:
+    with pytest.raises(RequestError, match="stays in the mode it was exported in") as caught:
         module.train()
     assert "--train" in caught.value.hint
     assert not any(m.training for m in module.modules())
@@ -337,10 +337,10 @@ def test_lengths_that_were_left_free_may_vary(free: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ((9, 5), (18,), "an input x of shape NxM (N from 2 to 8, M 4 or more), and got 9x5."),
-        ((3, 3), (6,), "and got 3x3."),
-        ((3,), (6,), "and got 3."),
-        ((3, 5), (8,), "an input y of shape (2*N) (N from 2 to 8), and got 8."),
+        ((9, 5), (18,), "an input x of shape NxM (N from 2 to 8, M 4 or more), but got 9x5."),
+        ((3, 3), (6,), "but got 3x3."),
+        ((3,), (6,), "but got 3."),
+        ((3, 5), (8,), "an input y of shape (2*N) (N from 2 to 8), but got 8."),
     ],
 )
 def test_a_free_length_out_of_its_limits_is_refused(
@@ -354,12 +354,12 @@ def test_a_free_length_out_of_its_limits_is_refused(
 @pytest.mark.parametrize(
     ("given", "message", "hint"),
     [
-        ((torch.ones(1, 3, 9, 9),), "of shape 1x3x64x64, and got 1x3x9x9.", "--shape 1x3x64x64"),
-        ((torch.ones(3, 64, 64),), "and got 3x64x64.", "dynamic_shapes"),
-        ((torch.ones(1, 3, 64, 64).long(),), "is of float32, and got int64.", "--input"),
-        ((torch.ones(1), 3), "for the inputs (x), and got (tensor of 1, int).", "its file holds"),
-        ((3,), "Input x of the program is a tensor, and got int.", "1x3x64x64"),
-        ((), "for the inputs (x), and got ().", "its file holds"),
+        ((torch.ones(1, 3, 9, 9),), "of shape 1x3x64x64, but got 1x3x9x9.", "--shape 1x3x64x64"),
+        ((torch.ones(3, 64, 64),), "but got 3x64x64.", "dynamic_shapes"),
+        ((torch.ones(1, 3, 64, 64).long(),), "must be float32, but got int64.", "--input"),
+        ((torch.ones(1), 3), "for the inputs (x), but got (tensor of 1, int).", "its file holds"),
+        ((3,), "Input x of the program must be a tensor, but got int.", "1x3x64x64"),
+        ((), "for the inputs (x), but got ().", "its file holds"),
     ],
 )
 def test_an_input_that_does_not_fit_is_refused_in_one_sentence(
@@ -377,12 +377,12 @@ def test_an_input_that_does_not_fit_is_refused_in_one_sentence(
 
 
 def test_a_plain_value_is_the_one_of_the_export(free: nn.Module) -> None:
-    with pytest.raises(InputError, match="exported with times = 2, and got 3"):
+    with pytest.raises(InputError, match="exported with times = 2, but got 3"):
         free(torch.ones(3, 5), torch.ones(6), 3)
 
 
 def test_a_program_that_was_differentiated_cannot_be_taken_apart() -> None:
-    with pytest.raises(ModelError, match="cannot be taken apart"):
+    with pytest.raises(ModelError, match="cannot be split into its layers"):
         to_module(_joint_program())
 
 

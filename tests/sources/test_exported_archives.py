@@ -136,7 +136,15 @@ CODE: list[tuple[Change, dict[str, bytes], str]] = [
     (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.hub.load"), {}, "torch.hub.load"),
     (program_text(r"torch\.ops\.aten\.relu_?\.default", "_operator.call"), {}, "_operator.call"),
     (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.ops.aten.from_file.default"), {},
-     "a tensor mapped onto a file"),
+     "a call of torch.ops.aten.from_file.default, which opens a file"),
+    (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.ops.aten.from_file.out"), {},
+     "which opens a file"),
+    (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.ops.aten.save.default"), {},
+     "which writes a file"),
+    (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.ops.image.read_file.default"), {},
+     "which reads a file"),
+    (program_text(r"torch\.ops\.aten\.relu_?\.default", "torch.ops.image.write_file.default"), {},
+     "which writes a file"),
     (with_enum, {}, "the import of a module"),
 ]  # fmt: skip
 

@@ -33,18 +33,18 @@ def test_a_python_file_may_name_its_model(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("", "An empty word"),
-        ("  ", "An empty word"),
+        ("", "The name of the model is empty"),
+        ("  ", "The name of the model is empty"),
         ("nett.py", "There is no file 'nett.py'"),
         ("nett.py:Net", "There is no file 'nett.py'"),
-        ("net.py:", "'' is no name"),
-        ("net.py:a.b", "'a.b' is no name"),
+        ("net.py:", "'' is not a valid Python name"),
+        ("net.py:a.b", "'a.b' is not a valid Python name"),
         (".", "is a folder"),
         ("runs/last.pth", "There is no file 'runs/last.pth'"),
         ("last.safetensors", "There is no file"),
         ("tim:resnet18", "no source of models called 'tim', and no module of that name"),
-        ("timm:a/b", "no name of timm's"),
-        ("hub:pytorch/vision", "runs whatever Python"),
+        ("timm:a/b", "not a valid name of a timm model"),
+        ("hub:pytorch/vision", "runs Python code from the repository"),
         ("hf:", "no folder or file"),
         ("hf:./nets", "no folder or file './nets'"),
         ("hf:nets/config.json", "no folder or file"),
@@ -141,7 +141,7 @@ def test_shapes_are_read_as_they_are_written(lengths: list[int], between: str) -
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "1x0", "1x-3", "1x2.5", "axb", "1 3"])
 def test_what_is_no_shape_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no shape"):
+    with pytest.raises(InputError, match="is not a valid shape"):
         parse_shape(text)
 
 

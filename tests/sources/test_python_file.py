@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hookscope
-from hookscope.errors import ModelError, RequestError
+from hookscope.errors import InputError, ModelError, RequestError
 from hookscope.sources.model_loader import load
 from hookscope.specs.model_spec import CommandLineText
 
@@ -48,13 +48,13 @@ def test_the_only_model_of_a_file_needs_no_name(write) -> None:
 @pytest.mark.parametrize(
     ("code", "word", "message", "hint"),
     [
-        (NET + "model = Net()", "", "holds 2 models", "net.py:Net (class), "),
-        ("def build(): return nn.ReLU()", "", "holds no nn.Module", "net.py:build"),
-        ("x = 3", "", "holds no nn.Module", "no class or function"),
+        (NET + "model = Net()", "", "contains 2 models; name one.", "net.py:Net (class), "),
+        ("def build(): return nn.ReLU()", "", "contains no nn.Module", "net.py:build"),
+        ("x = 3", "", "contains no nn.Module", "no class or function"),
         (NET, ":Nett", "defines no 'Nett'", "Did you mean Net?"),
         ("x = 3", ":x", "is of type int", "nn.Module"),
-        ("def build(): return {}", ":build", "gave a dict", "nn.Module"),
-        ("def build(): return 3", ":build", "gave an int", "nn.Module"),
+        ("def build(): return {}", ":build", "returned a dict", "nn.Module"),
+        ("def build(): return 3", ":build", "returned an int", "nn.Module"),
     ],
 )
 def test_a_name_that_is_no_model_is_refused(write, code, word, message, hint) -> None:
@@ -71,9 +71,9 @@ def test_wrong_arguments_are_answered_with_the_signature(write) -> None:
     assert "build(width: int, deep=False)" in caught.value.hint
     with pytest.raises(ModelError, match="unexpected keyword argument 'depth'"):
         load(f"{path}:build", model_args={"width": 1, "depth": 2})
-    with pytest.raises(RequestError, match="'wide' does not do for width"):
+    with pytest.raises(RequestError, match="width=wide is not valid"):
         load(f"{path}:build", model_args={"width": CommandLineText("wide")})
-    with pytest.raises(ModelError, match="is built already"):
+    with pytest.raises(ModelError, match="is an instance"):
         load(f"{path}:model", model_args={"width": 1})
 
 
@@ -94,6 +94,65 @@ def test_what_the_file_raises_is_told_with_its_line(write, code, message) -> Non
         load(write(code) + ":Net")
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_a_file_with_relative_imports_is_named_as_a_module_of_its_package(
+    write, tmp_path, monkeypatch
+) -> None:
+    write("WIDTH = 5\n", "nets_with_parts/sizes.py")
+    file = write("from .sizes import WIDTH\n" + NET, "nets_with_parts/linear.py")
+    with pytest.raises(ModelError) as caught:
+        load(f"{file}:Net")
+    assert f"write nets_with_parts.linear:NAME instead of {file}:NAME" in caught.value.hint
+    assert f"run hookscope in {str(tmp_path)!r}" in caught.value.hint
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError) as caught:
+        load("nets_with_parts/linear.py:Net")
+    assert "nets_with_parts.linear:NAME" in caught.value.hint
+    assert "run hookscope in" not in caught.value.hint
+    assert load("nets_with_parts.linear:Net").module.in_features == 3
+
+
+@pytest.mark.parametrize(
+    ("marked", "imported", "module"),
+    [
+        ((), "from ..sizes import WIDTH", "outer.inner.net"),
+        (("outer",), "from ..sizes import WIDTH", "outer.inner.net"),
+        (("outer", "outer/inner"), "from . import sizes", "outer.inner.net"),
+        (("outer/inner",), "from . import sizes", "inner.net"),
+    ],
+)
+def test_the_package_of_a_relative_import_has_all_the_folders_that_it_needs(
+    write, tmp_path, marked, imported, module
+) -> None:
+    (tmp_path / "outer").mkdir()
+    file = write(imported + "\n", "outer/inner/net.py")
+    for folder in marked:
+        (tmp_path / folder / "__init__.py").touch()
+    with pytest.raises(ModelError) as caught:
+        load(file)
+    assert f"write {module}:NAME" in caught.value.hint
+
+
+def test_an_import_error_of_another_kind_says_how_imports_work(write) -> None:
+    with pytest.raises(ModelError) as caught:
+        load(write("from torch import not_there_at_all\n"))
+    assert caught.value.hint == "Imports work as in: python FILE.py"
+
+
+def test_a_syntax_error_shows_the_line(write) -> None:
+    with pytest.raises(ModelError) as caught:
+        load(write("x = 1\ny = foo(x\n"))
+    assert caught.value.message.endswith("net.py, line 4, raised SyntaxError: '(' was never closed")
+    assert caught.value.hint == "Check this line and the one before it: y = foo(x"
+
+
+def test_an_unknown_input_is_answered_with_the_options_that_give_it(write) -> None:
+    path = write(NET)
+    with pytest.raises(InputError) as caught:
+        hookscope.capture(f"{path}:Net")
+    assert caught.value.message == f"Cannot tell what input {path}:Net expects."
+    assert all(word in caught.value.hint for word in ("--shape", "--input FILE", "example_input()"))
 
 
 def test_ctrl_c_in_the_file_is_no_error_of_the_file(write) -> None:
@@ -157,7 +216,7 @@ def test_what_is_offered_may_fail_with_its_line(write) -> None:
     with pytest.raises(ModelError, match="line 5, raised ZeroDivisionError"):
         loaded.example(0)
     assert loaded.preprocess is not None
-    with pytest.raises(ModelError, match="gave list"):
+    with pytest.raises(ModelError, match="returned list"):
         loaded.preprocess(Image.new("RGB", (2, 2)))
 
 

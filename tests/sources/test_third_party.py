@@ -54,7 +54,7 @@ def test_a_registered_source_is_asked(register, tmp_path: Path) -> None:
     ("code", "said"),
     [
         ("import not_there", "registered by nets-to-go as nets_to_go:load, cannot be imported"),
-        (PLUGIN + "    return 3", "gave a int for 'net'"),
+        (PLUGIN + "    return 3", "returned a int for 'net'"),
         (PLUGIN + "    return 1 / 0", "could not load 'net': ZeroDivisionError"),
     ],
 )
@@ -111,7 +111,7 @@ def test_timm_answers_a_wrong_name_or_argument() -> None:
     assert "resnet18" in caught.value.hint
     with pytest.raises(ModelError, match="cannot be built with wide=3"):
         load("timm:resnet10t", model_args={"wide": 3})
-    with pytest.raises(RequestError, match="is no model argument"):
+    with pytest.raises(RequestError, match="cannot be a model argument"):
         load("timm:resnet10t", model_args={"pretrained": True})
 
 
@@ -163,7 +163,7 @@ def test_a_folder_brings_its_weights_tokenizer_and_classes(tmp_path: Path) -> No
     args, kwargs = as_call(call)
     assert torch.equal(loaded.module(*args, **kwargs).logits, model(**call).logits)
     fresh = load(f"hf:{tmp_path}/config.json")
-    with pytest.raises(WeightsError, match="alone brings no weights"):
+    with pytest.raises(WeightsError, match="comes without weights"):
         load(f"hf:{tmp_path}/config.json", weights="default")
     assert fresh.weights.word == "random"
     assert not torch.equal(fresh.module.classifier.weight, model.classifier.weight)
@@ -194,7 +194,7 @@ def test_pictures_and_sound_go_through_the_processors_of_the_folder(tmp_path: Pa
     [
         ("{", "cannot be read"),
         ("[]", "has no model_type"),
-        ('{"model_type": "berd"}', "knows no model type 'berd'"),
+        ('{"model_type": "berd"}', "has no model type 'berd'"),
         ('{"model_type": "own", "auto_map": {}}', "hookscope does not run"),
         ('{"model_type": "bert", "hidden_size": "wide"}', "bert"),
     ],
@@ -215,9 +215,9 @@ def test_values_of_a_configuration_and_the_kind_of_attention_can_be_set(tmp_path
     assert [key for key in shot if key.endswith("/attention")]
     with pytest.raises(ModelError, match="has no 'num_hidden_layer'"):
         load(word, model_args={"num_hidden_layer": 1})
-    with pytest.raises(ModelError, match="no attention called 'eagre'"):
+    with pytest.raises(ModelError, match="no attention implementation called 'eagre'"):
         load(word, attn="eagre")
-    with pytest.raises(RequestError, match="--attn is for models of transformers"):
+    with pytest.raises(RequestError, match="--attn is only for models of transformers"):
         load("resnet18", attn="eager")
 
 

@@ -81,7 +81,7 @@ def test_a_quantized_name_gives_the_float_model_and_says_so(
         loaded = load("quantized_resnet18")
     assert loaded.task == "quantized"
     assert all(p.dtype is torch.float32 for p in loaded.module.parameters())
-    assert "the float model is built" in caplog.text
+    assert "built as a float model" in caplog.text
     assert "weights: random from seed 0" in caplog.text
 
 
@@ -100,7 +100,7 @@ def test_model_arguments_reach_the_builder() -> None:
     assert loaded.categories == ()
     with pytest.raises(ModelError, match="cannot be built with depth=3"):
         load("resnet18", meta=True, model_args={"depth": 3})
-    with pytest.raises(RequestError, match="'weights' is no model argument"):
+    with pytest.raises(RequestError, match="'weights' cannot be a model argument"):
         load("resnet18", meta=True, model_args={"weights": "DEFAULT"})
 
 

@@ -98,7 +98,9 @@ def test_a_file_is_refused_where_strict_loading_refuses_it(
     if fits:
         assert load_file_into(net(), WeightsRequest(str(path))).missing == ()
         return
-    with pytest.raises(WeightsError, match=f"6 of the model's 7 tensors .*lacks {lacks}") as caught:
+    with pytest.raises(
+        WeightsError, match=f"6 of the model's 7 tensors .*missing: {lacks}"
+    ) as caught:
         load_file_into(net(), WeightsRequest(str(path)))
     assert caught.value.exit_code == 2
     assert "--partial" in caught.value.hint
@@ -126,7 +128,7 @@ def test_state_besides_tensors_that_is_missing_is_named(tmp_path: Path) -> None:
 
     path = tmp_path / "w.pth"
     torch.save(nn.Linear(2, 2).state_dict(), path)
-    with pytest.raises(WeightsError, match="lacks _extra_state"):
+    with pytest.raises(WeightsError, match="missing: _extra_state"):
         load_file_into(Extra(2, 2), WeightsRequest(str(path)))
 
 
@@ -145,7 +147,7 @@ def test_missing_names_beside_unexpected_ones_hint_at_renaming(tmp_path: Path) -
     path, state = tmp_path / "w.pth", net(1).state_dict()
     state["0.offset"] = state.pop("0.bias")
     torch.save(state, path)
-    with pytest.raises(WeightsError, match=r"lacks 0\.bias and holds 0\.offset besides") as caught:
+    with pytest.raises(WeightsError, match=r"missing: 0\.bias; unexpected: 0\.offset") as caught:
         load_file_into(net(), WeightsRequest(str(path)))
     assert "--rename" in caught.value.hint
     wanted = WeightsRequest(str(path), (("0.offset", "0.bias"),))
@@ -226,9 +228,9 @@ class Evil:
     [
         (net(), "Python objects (torch.nn.modules.container.Sequential)"),
         ({"state_dict": Evil()}, "which hookscope does not unpickle"),
-        ([1, 2], "holds no weights by name"),
-        ({"epoch": 3}, "holds no weights by name"),
-        ({"state_dict": {}}, "holds no weights by name"),
+        ([1, 2], "contains no named weights"),
+        ({"epoch": 3}, "contains no named weights"),
+        ({"state_dict": {}}, "contains no named weights"),
         ({"x": torch.ones(1)}, "0 of the model's 7 tensors"),
         ({"0.weight": torch.ones(2, 2), "0.bias": torch.ones(4)}, "1 of the model's 7 tensors"),
     ],
@@ -248,7 +250,7 @@ def test_content_that_is_no_fitting_weights_is_refused(
 def test_a_misfit_names_the_tensor_and_both_shapes(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save(nn.Sequential(nn.Linear(5, 4)).state_dict(), path)
-    with pytest.raises(WeightsError, match=r"0\.weight \(4x5 for 4x3\), and it lacks 1\.weight"):
+    with pytest.raises(WeightsError, match=r"0\.weight \(4x5 instead of 4x3\); missing: 1\.weight"):
         load_file_into(net(), WeightsRequest(str(path)))
 
 
@@ -325,8 +327,8 @@ def test_the_longest_prefix_counts_and_only_whole_parts_of_names(tmp_path: Path)
     [
         ((("bakbone", "body"),), "begins with 'bakbone'", "backbone"),
         ((("back", "body"),), "begins with 'back'", "backbone"),
-        ((("zzz", "body"),), "begins with 'zzz'", "Whole parts"),
-        ((("backbone.0", "same"), ("backbone.1", "same")), "would both be 'same.", "Give each"),
+        ((("zzz", "body"),), "begins with 'zzz'", "whole parts"),
+        ((("backbone.0", "same"), ("backbone.1", "same")), "would both become 'same.", "Give each"),
         ((("backbone", "elsewhere"),), "0 of the model's", "--rename"),
     ],
 )
@@ -353,7 +355,9 @@ def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
         info = load_file_into(target, WeightsRequest(str(path), partial=True))
     assert torch.equal(target[0].weight, kept)
     assert torch.equal(target[0].bias, state["0.bias"])
-    told = f"weights: left out for their shape (in {path}): 0.weight (7x3 for 4x3)"
+    told = (
+        f"weights: not loaded from {path} because of another shape: 0.weight (7x3 instead of 4x3)"
+    )
     assert caplog.messages == [told]
     assert info.missing == ("0.weight",)
 
@@ -361,7 +365,7 @@ def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
 def test_partial_with_nothing_that_fits_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     torch.save({"0.weight": torch.ones(7, 3), "0.bias": torch.tensor(3.0)}, path)
-    with pytest.raises(WeightsError, match=r"0 of .*7x3 for 4x3.*one number for 4"):
+    with pytest.raises(WeightsError, match=r"0 of .*7x3 instead of 4x3.*one number instead of 4"):
         load_file_into(net(), WeightsRequest(str(path), partial=True))
 
 
@@ -388,4 +392,4 @@ def test_torchscript_is_not_read_as_weights(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.trace(net().eval(), torch.ones(1, 3)), str(path))
     with pytest.raises(WeightsError, match="is a TorchScript archive, not weights") as caught:
         load_file_into(net(), WeightsRequest(str(path)))
-    assert "This version does not read" in caught.value.hint
+    assert "Weights cannot be read" in caught.value.hint

@@ -121,7 +121,7 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "notes in a list": (lambda info: info.update(stored_as=[]), "its metadata is damaged"),
     "a later schema": (
         lambda info: info.update(schema=2),
-        "has schema 2, and this hookscope reads",
+        "has schema 2, but this version of hookscope reads",
     ),
     "no schema": (lambda info: info.pop("schema") and None, "has schema None"),
     "a note of no tensor": (
@@ -180,7 +180,7 @@ def test_what_is_no_file_of_results_is_told_apart(tmp_path: Path) -> None:
     save_file({"x": torch.ones(2)}, tmp_path / "foreign")
     save_file({"x": torch.ones(2)}, tmp_path / "named", {"format": "pt"})
     for name in ("foreign", "named"):
-        with pytest.raises(ResultsFileError, match="hookscope did not write it"):
+        with pytest.raises(ResultsFileError, match="was not written by hookscope"):
             store.read_tensors(tmp_path / name)
     with pytest.raises(ResultsFileError, match=r"Cannot read .*: it is a folder\.") as caught:
         store.read_tensors(tmp_path)
@@ -201,7 +201,7 @@ def test_a_shard_is_no_capture(tmp_path: Path, mark: str) -> None:
         info[mark] = []
 
     path = rewritten(tmp_path / "s", shard, x=torch.ones(1))
-    with pytest.raises(ResultsFileError, match="a part of a folder of features") as caught:
+    with pytest.raises(ResultsFileError, match="part of a features folder") as caught:
         store.read_tensors(path)
     assert f"hookscope show {tmp_path}/" in caught.value.hint
     whole = rewritten(tmp_path / "t", lambda info: info.update({mark: []}), x=torch.ones(1))

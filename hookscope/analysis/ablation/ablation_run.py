@@ -1,6 +1,6 @@
-"""Ablation: one run of the model for each layer, or channel, that is knocked out.
+"""Ablation: one run of the model for each layer, or channel, that is ablated.
 
-A knock-out is an edit of the layer's output like those of ``--edit``. Nothing is recorded, and only
+An ablation is an edit of the layer's output like those of ``--edit``. Nothing is recorded, and only
 the metrics of each run are stored.
 """
 
@@ -53,7 +53,7 @@ Progress = Callable[[int, int], None]
 
 
 def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdit:
-    """Return the edit that knocks out a layer, or one of its channels."""
+    """Return the edit that ablates a layer, or one of its channels."""
     [edit] = parse_edits(f"*={ABLATION_EDITS[by]}")
     target = layer.name if channel is None else f"{layer.name}[{channel}]"
     channels = None if channel is None else (channel,)
@@ -90,7 +90,7 @@ class AblationScan(CallSubscriber):
         return output
 
     def parts(self) -> Iterator[tuple[Layer, int | None]]:
-        """Yield the layers that can be knocked out; with ``channels``, every channel of each."""
+        """Yield the layers that can be ablated; with ``channels``, every channel of each."""
         for layer in self._ran():
             if layer in self._faults:
                 continue
@@ -100,13 +100,13 @@ class AblationScan(CallSubscriber):
             yield from ((layer, n) for n in range(min(self._counts[layer])))
 
     def left_out(self) -> Iterator[SkippedLayer]:
-        """Yield the layers that ran and cannot be knocked out, or not all of their channels."""
+        """Yield the layers that ran and cannot be ablated, or not all of their channels."""
         for layer in self._ran():
             reason = self._faults.get(layer, "")
             counts = self._counts.get(layer) or {0}
             least, most = min(counts), max(counts)
             if self.channels and not reason and least < most:
-                reason = f"channels from {least} on, which not every tensor that it gives has"
+                reason = f"channels from {least} up, which some of its output tensors lack"
             if reason:
                 yield SkippedLayer(layer.name, layer.type, reason)
 
@@ -137,7 +137,7 @@ class AblationScan(CallSubscriber):
             self._faults.setdefault(layer, error.reason)
             return
         if not editable:
-            self._faults.setdefault(layer, "it gives no floating-point tensor")
+            self._faults.setdefault(layer, "it returns no floating-point tensor")
         counts = self._counts.setdefault(layer, set())
         counts.update(
             tensor.shape[channel_dim(layer.type, tensor.ndim)] for tensor in editable if tensor.ndim
@@ -146,15 +146,15 @@ class AblationScan(CallSubscriber):
 
 @dataclass(frozen=True)
 class AblationJob:
-    """The parts to knock out, in the order in which the layers ran, and the baseline."""
+    """The parts to ablate, in the order in which the layers ran, and the baseline."""
 
     prepared: Prepared
     by: str
     layers: Mapping[AblatedPart, Layer]
     baseline: Baseline
 
-    def knock_out(self, part: AblatedPart) -> LayerAblation:
-        """Run the model once with one part knocked out."""
+    def ablate(self, part: AblatedPart) -> LayerAblation:
+        """Run the model once with one part ablated."""
         layer, (_, channel) = self.layers[part], part
         interventions = BoundInterventions((ablation_edit(layer, self.by, channel),))
         try:
@@ -173,12 +173,12 @@ def prepare_ablation(
     measure: Callable[[Any], Baseline],
     metadata: dict[str, Any],
 ) -> tuple[AblationJob, Ablation]:
-    """Run the model twice with nothing knocked out; return the job and an empty result.
+    """Run the model twice without ablation; return the job and an empty result.
 
     Args:
         prepared: the model and the layers to choose from.
         by: one of ``ABLATION_EDITS``.
-        channels: knock out channels in place of whole layers.
+        channels: ablate channels instead of whole layers.
         rank: the metric to sort by; None for the score if there is one, else the output.
         measure: makes the baseline of the output of the clean run.
         metadata: the metadata of the result.
@@ -186,7 +186,7 @@ def prepare_ablation(
     Raises:
         ForwardError: the model raised.
         LossError: the loss or the target does not fit the output.
-        RequestError: nothing can be knocked out.
+        RequestError: nothing can be ablated.
     """
     with explain_forward_errors(prepared):
         clean = run_without_hooks(prepared)
@@ -194,10 +194,10 @@ def prepare_ablation(
     again = scan.run()
     if different := first_difference(clean, again):
         log.warning(
-            "A second run with hooks and nothing knocked out gave another result, relative %.3g"
-            " (%s differs): changes no larger than that mean nothing.",
-            relative_change(clean, again) or 0.0,
+            "A second run without ablation gave another result (%s differs, relative difference"
+            " %.3g). Changes up to that size are noise.",
             different,
+            relative_change(clean, again) or 0.0,
         )
     baseline = measure(clean)
     layers = {(layer.name, channel): layer for layer, channel in scan.parts()}
@@ -207,8 +207,8 @@ def prepare_ablation(
         not_executed = scan.coverage.not_executed
         reasons += [(layer.module, f"it never ran: {layer.reason}") for layer in not_executed]
         raise RequestError(
-            f"None of the chosen layers can be knocked out by {by}; {': '.join(reasons[0])}.",
-            "Choose other layers or another --by; mean and noise may take a larger batch.",
+            f"None of the selected layers can be ablated by {by}; {': '.join(reasons[0])}.",
+            "Select other layers or another --by; mean and noise may need a larger batch.",
         )
     result = Ablation(
         by=by,
@@ -230,24 +230,24 @@ def run_ablation(
     file: str | os.PathLike[str] | None,
     progress: Progress | None,
 ) -> Ablation:
-    """Make all knock-outs that ``file`` does not contain yet, and write them to it.
+    """Make all ablations that ``file`` does not contain yet, and write them to it.
 
     After an error or Ctrl-C too, the file contains all that were made.
 
     Args:
-        job: the parts to knock out, and the baseline.
-        result: the result without knock-outs.
+        job: the parts to ablate, and the baseline.
+        result: the result without ablations.
         file: written every few seconds and at the end; None to write no file.
-        progress: called with the numbers of knock-outs made and of all, at the start too.
+        progress: called with the number of ablations done and the total, at the start too.
 
     Raises:
-        CheckFailed: every knock-out failed.
+        CheckFailed: every ablation failed.
         StoreError: the file cannot be written.
     """
     stored = () if file is None else result.unfinished(file)
     earlier = {knockout.place: knockout for knockout in stored if knockout.place in job.layers}
     if earlier:
-        log.info("resuming: %d of %d were done", len(earlier), result.total)
+        log.info("resuming: %d of %d already done", len(earlier), result.total)
     made = dict(earlier)
 
     def so_far() -> Ablation:
@@ -262,7 +262,7 @@ def run_ablation(
         for part in job.layers:
             if part in made:
                 continue
-            made[part] = job.knock_out(part)
+            made[part] = job.ablate(part)
             if progress:
                 progress(len(made), result.total)
             if file is not None and time.monotonic() - saved > SAVED_EVERY:
@@ -274,8 +274,8 @@ def run_ablation(
     if all(knockout.failed for knockout in made.values()):
         first = next(iter(made.values()))
         raise CheckFailed(
-            f"Every knock-out failed, {first.layer} first: {first.failed}",
-            "Try another --by, or layers that the model can do without.",
+            f"Every ablation failed. The first, of {first.layer}: {first.failed}",
+            "Try another --by, or select other layers.",
         )
     return so_far()
 

@@ -139,12 +139,12 @@ def _check_unused_options(clean: Any, request: LossRequest) -> None:
     """Check that no option needs class scores or a loss, and that the output has a tensor."""
     for option in (f"--{name}" for name in chosen_options(request)):
         raise LossError(
-            f"{option} is for class scores or a loss, and the output is not one of class scores.",
-            f"Choose a --loss, or leave out {option}.",
+            f"{option} needs class scores or a --loss, and the output has no class scores.",
+            f"Add a --loss, or leave out {option}.",
         )
     if next(walk(clean), None) is None:
         raise LossError(
-            "The output holds no tensor, so nothing can be measured by it.",
+            "The output contains no tensor, so no change can be measured.",
             "Choose another model, or wrap it in one that returns tensors.",
         )
 
@@ -169,8 +169,8 @@ def _with_classes(baseline: Baseline, resolved: Target | None, *, required: bool
         return replace(baseline, clean=replace(clean, score=score), classes=resolved.classes)
     if required:
         raise LossError(
-            f"The score is the logit of a class, and the target is {clean.target}.",
-            "Give an index or a label's name as --target, or rank by loss or output.",
+            f"--rank score needs a class as target, and the target is {clean.target}.",
+            "Set --target to a class index or a label, or rank by loss or output.",
         )
     return baseline
 

@@ -17,7 +17,7 @@ from hookscope.inputs.image_recipes import black_and_white
 from hookscope.sources.loaded import Recipe
 from hookscope.tensors.nested import TensorPath, as_call, walk
 
-STRETCHED = "its values stretched from the least to the largest"
+STRETCHED = "the values scaled to their range"
 
 Progress = Callable[[int, int], None]
 
@@ -94,9 +94,9 @@ def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
     task = prepared.loaded.task
     if task in ("detection", "optical flow"):
         raise RequestError(
-            f"{prepared.loaded.word} is a model for {task}, whose output has no score of a class"
-            " for the image.",
-            "cam explains classifiers and segmentations.",
+            f"{prepared.loaded.word} is a model for {task}: its output has no class scores for the"
+            " image.",
+            "cam needs a classifier or a segmentation model.",
         )
     tensors = list(walk(as_call(prepared.value)))
     for path, tensor in tensors:
@@ -105,7 +105,7 @@ def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
     shapes = " and ".join("x".join(map(str, tensor.shape)) for _, tensor in tensors)
     raise RequestError(
         f"The model takes no images (N, C, H, W): its input is {shapes or 'no tensor'}.",
-        "cam draws its map over an image.",
+        "cam needs a floating-point input of four dimensions.",
     )
 
 

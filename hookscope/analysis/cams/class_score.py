@@ -10,7 +10,7 @@ from hookscope.errors import LossError, RequestError
 from hookscope.execution.losses.loss import Loss, class_scores, compute_loss
 from hookscope.execution.prepare import Prepared
 
-_ONE = "cam explains the score of a class, of a classifier or a segmentation."
+_ONE = "cam needs a classifier or a segmentation model."
 
 
 class ClassScore:
@@ -67,4 +67,4 @@ class ClassScore:
         except LossError as error:
             raise RequestError(error.message, _ONE) from error
         if sequence:
-            raise RequestError("The output is a sequence and names no class of the image.", _ONE)
+            raise RequestError("The output is a sequence, not class scores for the image.", _ONE)

@@ -250,14 +250,14 @@ def choose_candidate(
         return on_grid[-1]
     if on_grid:
         raise RequestError(
-            f"The score has no gradient at any of the {len(on_grid)} layers' outputs on a grid.",
-            "Choose another --target, or trained weights with --weights (a last layer of zeros has"
-            " no gradient), or --by eigencam.",
+            f"The score has no gradient at any of the {len(on_grid)} spatial layer outputs.",
+            "Choose another --target, or trained weights with --weights (a last layer of zeros"
+            " passes no gradient back), or --by eigencam.",
         )
     raise RequestError(
-        "No layer of this model returns something on a grid: maps (N, C, H, W) or (N, H, W, C), or"
-        " tokens (N, L, C) whose number fits the image.",
-        "saliency and integrated explain the image itself and need no such layer.",
+        "No layer of this model has a spatial output: maps (N, C, H, W) or (N, H, W, C), or tokens"
+        " (N, L, C) whose number fits the image.",
+        "Use --by saliency or --by integrated, which need no such layer.",
     )
 
 
@@ -273,12 +273,12 @@ def last_on_grid(candidates: Sequence[LayerCandidate], layer: Layer) -> LayerCan
         return last
     if not of_layer:
         raise RequestError(
-            f"The layer {layer.name} ({layer.type}) never ran, or returned no tensor.",
-            "Name another one, or leave out --layer.",
+            f"Layer {layer.name} ({layer.type}) never ran, or returned no tensor.",
+            "Name another layer, or leave out --layer.",
         )
     sizes = ("x".join(map(str, candidate.shape)) or "one number" for candidate in of_layer[-3:])
     shapes = " and ".join(sizes)
     raise RequestError(
-        f"What the layer {layer.name} ({layer.type}) returns lies on no grid: {shapes}.",
-        "Name a layer with maps or patches, or leave out --layer for the last one.",
+        f"Layer {layer.name} ({layer.type}) has no spatial output ({shapes}), and a map needs one.",
+        "Name a layer that returns feature maps or patches, or leave out --layer for the last one.",
     )

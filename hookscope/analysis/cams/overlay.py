@@ -58,7 +58,7 @@ def draw_overlay(capture: Capture) -> Image.Image:
     more = len(images) - len(rows)
     lines = [
         heading(metadata),
-        *([f"and {plural(more, 'image')} more in the file"] if more else []),
+        *([f"and {plural(more, 'more image')} in the file"] if more else []),
     ]
     content = _stacked([_text_block(lines, rows[0].width), *rows])
     page = Image.new("RGB", (content.width + 2 * GAP, content.height + 2 * GAP), PAPER)

@@ -232,9 +232,9 @@ def gradient_at_image(
         output = detach_clone(output)
     if leaf.grad is None:
         raise RequestError(
-            "The score has no gradient at the image: the model cuts the way from one to the other,"
-            " as torch.no_grad, detach and rounding do.",
-            "Choose a method that needs none, eigencam or scorecam.",
+            "The score has no gradient at the image: something in the model stops gradients, such"
+            " as torch.no_grad, detach or rounding.",
+            "Use --by eigencam or --by scorecam, which need no gradient.",
         )
     return output, leaf.grad
 

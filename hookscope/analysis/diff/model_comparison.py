@@ -201,8 +201,8 @@ def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:
     a, b = prepared
     if _tensors_and_modules(a.module) & _tensors_and_modules(b.module):
         # One module would have the hooks of both.
-        repair = "Build B anew rather than give the same model twice."
-        b = replace(b, module=copy_model(b.module, "to run beside itself", repair))
+        repair = "Build a second model instead of passing the same one twice."
+        b = replace(b, module=copy_model(b.module, "to be compared with itself", repair))
     return a, b
 
 

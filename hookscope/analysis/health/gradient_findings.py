@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hookscope.analysis.health.module_names import owner_of
-from hookscope.analysis.health.run_findings import CheckContext
+from hookscope.analysis.health.run_findings import UNNORMALISED, CheckContext
 from hookscope.results.gradient_flow import SPREAD, GradientLimits, first_norms, gradient_marks
 from hookscope.results.health import Finding
 from hookscope.results.module_tree import ROOT
@@ -65,16 +65,15 @@ def _harmless_reason(
         ends = [record for record in gradients if record.kind == INPUT_GRAD] or outputs[-1:]
         reached = max((record.stats.norm or 0.0 for record in ends), default=0.0)
         if reached >= first.get(OUTPUT_GRAD, 0.0) * context.thresholds.vanishing:
-            return "It is a branch alone: past it the gradient comes back whole."
+            return (
+                "Only this branch is affected: the gradient still reaches the start of the model."
+            )
         nearer = {record.module for record in gradients[: gradients.index(nearest)]} - {ROOT}
         zeros = (tensor.name for tensor in report.tensors if tensor.all_zero)
         name = next((name for name in zeros if owner_of(name) in nearer), "")
         if nearest.stats.norm == 0 and name:
-            return f"{name} is zero throughout, as some are built: nothing comes back yet."
-    # In eval mode the network is not normalised before these statistics are updated.
-    if report.never_updated and not report.updated and not context.training:
-        return "Batch normalisation does not normalise yet (see batchnorm): try --train."
-    return ""
+            return f"{name} is all zeros, a common initialisation, and passes no gradient back."
+    return UNNORMALISED if context.unnormalised else ""
 
 
 def _largest_by_module(records: Iterable[Record]) -> dict[str, Record]:
@@ -97,20 +96,20 @@ def _size_finding(
     limit = thresholds.vanishing / spread if check == VANISHING else thresholds.exploding * spread
     others = tuple(dict.fromkeys(r.module for r in records if r.module != nearest.module))
     verb = "vanishes" if check == VANISHING else "explodes"
-    norm_text = f"its gradient {verb}: the norm of {nearest.what} is {norm:.3g}"
-    message = f"{norm_text}, {ratio:.3g} times that nearest to the loss"
+    norm_text = f"the gradient {verb}: the norm of {nearest.what} is {norm:.3g}"
+    message = f"{norm_text}, {ratio:.3g} times the one nearest to the loss"
     measured, threshold = ratio, limit
     absmax = nearest.stats.absmax or 0.0
     if check == EXPLODING and ratio <= limit:
-        message = f"its gradient explodes: the largest entry of {nearest.what} is {absmax:.3g}"
+        message = f"the gradient explodes: the largest entry of {nearest.what} is {absmax:.3g}"
         measured, threshold = float(absmax), thresholds.ceiling
     elif check == VANISHING and ratio >= limit:
         message = norm_text
         measured, threshold = norm, thresholds.floor
     hint = (
-        "Layers before it learn next to nothing: use ReLUs, normalisation or skip connections."
+        "The layers before it barely learn: use ReLUs, normalisation or skip connections."
         if check == VANISHING
-        else "Clip gradients, normalise, or start from smaller weights."
+        else "Clip gradients, add normalisation, or start with smaller weights."
     )
     return Finding(check, WARNING, nearest.module, message, measured, threshold, hint, others)
 
@@ -118,8 +117,8 @@ def _size_finding(
 def _infinite_finding(record: Record, thresholds: Thresholds) -> Finding:
     """The finding for an infinite gradient if the check for infinities is not made."""
     share = f"{record.stats.inf:,} of {record.stats.numel:,} entries of {record.what}"
-    message = f"its gradient explodes: {share} are infinite"
-    hint = "Run the check inf too: it tells where they arise."
+    message = f"the gradient explodes: {share} are infinite"
+    hint = "Run the inf check too: it finds where they first appear."
     return Finding(EXPLODING, WARNING, record.module, message, math.inf, thresholds.ceiling, hint)
 
 
@@ -132,10 +131,11 @@ def _gradient_origin(first: Record, kinds: frozenset[str]) -> Finding:
     layer, what = first.module, "this module"
     if first.kind == OUTPUT_GRAD:  # made between this module and the next one
         layer = ROOT if first.module == ROOT else owner_of(first.module)
-        what = "the loss" if first.module == ROOT else f"what is done with {first.module}'s output"
-    message = f"going back, {what} makes a gradient that is no finite number"
-    share = f"{first.module}/{first.what} has {count:,} of {stats.numel:,} entries {kind}"
-    hint = "Roots and norms have no derivative at 0, nor a log: add a small number inside."
+        used = f"the code that uses the output of {first.module}"
+        what = "the loss" if first.module == ROOT else used
+    message = f"the backward pass of {what} produces a gradient that is not finite"
+    share = f"{count:,} of {stats.numel:,} entries of {first.module}/{first.what} are {kind}"
+    hint = "sqrt and log have no finite derivative at 0: add a small constant inside."
     return Finding(check, ERROR, layer, f"{message}: {share}", count, 0, hint)
 
 

@@ -194,8 +194,8 @@ def _nonfinite_findings(tensors: Sequence[StateTensor]) -> Iterator[Finding]:
                 entries = "entry" if count == 1 else "entries"
                 what = "parameter" if tensor.parameter else "buffer"
                 name = tensor.name.rpartition(".")[2]
-                message = f"its {what} {name} has {count:,} {kind} {entries}"
-                hint = "Load weights that are sound; training that diverged leaves such ones."
+                message = f"{what} {name} has {count:,} {kind} {entries}"
+                hint = "Load weights that are finite; training that diverged produces such values."
                 yield Finding(check, ERROR, owner_of(tensor.name), message, count, 0, hint)
 
 
@@ -203,8 +203,8 @@ def _batchnorm_findings(report: ParameterReport, *, weights_from_file: bool) -> 
     fresh = report.never_updated
     if not fresh:
         return
-    message = "its running mean is 0 and its variance 1: they were never updated"
-    hint = "Run the model in train mode over data, or load weights that hold the buffers too."
+    message = "the running mean is 0 and the running variance is 1: they were never updated"
+    hint = "Run the model on data in train mode, or load weights that include the buffers."
     level = WARNING if weights_from_file or report.updated else NOTE
     yield Finding(BATCHNORM, level, fresh[0], message, len(fresh), 0, hint, fresh[1:])
 
@@ -212,13 +212,15 @@ def _batchnorm_findings(report: ParameterReport, *, weights_from_file: bool) -> 
 def _sharing_findings(report: ParameterReport) -> Iterator[Finding]:
     """Tied parameters, and copies of parameters."""
     for names, count in group_by_modules(report.tied).items():
-        message = f"{_count_text(count)} also {_names_text(names)}: one tensor"
+        message = f"{_count_text(count)} shared with {_names_text(names)}"
         yield Finding(TIED, NOTE, names[0], message, len(names) - 1, None, others=names[1:])
     pairs = group_by_modules(report.duplicated)
     for names in pairs:
         if names[0] in outermost(other[0] for other in pairs):
-            message = f"{_count_text(pairs[names])} equal to {_names_text(names)} in every bit"
-            hint = "As after copy.deepcopy: initialise each anew, or share one parameter if meant."
+            message = (
+                f"{_count_text(pairs[names])} bit-identical to {_names_text(names)}, not shared"
+            )
+            hint = "copy.deepcopy leaves such copies: initialise each, or share one parameter."
             yield Finding(DUPLICATED, WARNING, names[0], message, pairs[names], 0, hint, names[1:])
 
 
@@ -240,12 +242,11 @@ def _mixed_findings(
     for kind in counts:
         if kind != common:
             layers = tuple(dict.fromkeys(owner_of(name) for name, k in tensors if k == kind))
-            what = "parameters" if check == DTYPES else "parameters and buffers"
+            what = "parameters" if check == DTYPES else "parameters or buffers"
+            place = "" if check == DTYPES else "on "
             message = (
-                f"it is {'of' if check == DTYPES else 'on'} {kind}, where {counts[common]:,} of"
-                f" {len(tensors):,} {what} are {common}"
+                f"{what} here are {place}{kind}, and {counts[common]:,} of the model's"
+                f" {len(tensors):,} are {place}{common}"
             )
-            hint = (
-                f"Bring the whole model to one with .to(), unless it is meant so (--skip {check})."
-            )
+            hint = f"Convert the whole model with .to(), or add --skip {check} if intended."
             yield Finding(check, level, layers[0], message, len(counts), 1, hint, layers[1:])

@@ -9,7 +9,7 @@ from hookscope.analysis.health.module_names import lies_in, outermost, topmost
 from hookscope.analysis.health.nonfinite_origin import NonFiniteOrigin, find_nonfinite_origins
 from hookscope.analysis.health.parameter_report import ParameterReport
 from hookscope.analysis.health.run_observation import RunObservation
-from hookscope.analysis.health.tensor_observation import TensorObservation
+from hookscope.analysis.health.tensor_observation import Ratio, TensorObservation
 from hookscope.hooks.layer_coverage import UNEXPLAINED
 from hookscope.results.health import Finding
 from hookscope.results.module_tree import ROOT
@@ -31,9 +31,12 @@ from hookscope.specs.health_checks import (
     Thresholds,
 )
 from hookscope.specs.record_kinds import INPUT, OP, OUTPUT, PARAM_GRAD
+from hookscope.views.images.figure_labels import ranges_text
 
 FEW = 16  # values of a unit, or entries of a layer, that are enough for a finding
 FEWEST = 8  # units of a layer that are enough if all of them are zero
+LISTED_RANGES = 12  # ranges of dead units that a message lists
+UNNORMALISED = "Batch normalisation has no statistics yet (see batchnorm): try --train."
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,15 @@ class CheckContext:
         further = find_nonfinite_origins(map(self._restricted, self.run.observations))
         return origins + [o for o in further if (o.module, o.function) not in known]
 
+    @property
+    def unnormalised(self) -> bool:
+        """Whether no batch normalisation normalises yet.
+
+        In eval mode it uses the running statistics, which are 0 and 1 before their first update.
+        """
+        report = self.report
+        return bool(report.never_updated) and not report.updated and not self.training
+
     def _restricted(self, observation: TensorObservation) -> TensorObservation:
         """The observation without the counts of what is not looked for."""
         if NAN not in self.nonfinite_kinds:
@@ -116,15 +128,15 @@ def nonfinite_findings(context: CheckContext) -> Iterator[Finding]:
         kind, noun = ("NaN", "NaN") if first.nan else ("infinite", "infinity")
         share = f"{count:,} of {first.numel:,} entries are {kind}"
         if not origin.module:
-            message = f"{noun} comes in with the model's own {first.what}: {share}"
-            yield Finding(check, ERROR, ROOT, message, count, 0, "Look at the file of --input.")
+            message = f"{noun} in the model's own input ({first.what}): {share}"
+            yield Finding(check, ERROR, ROOT, message, count, 0, "Check the values of --input.")
             continue
         if origin.module == ROOT and nonfinite and not origin.function:
             continue
         where = f"seen in {_describe_tensor(first, origin.module)}"
         if origin.function:
             where = f"in {origin.function}()"
-        message = f"{noun} arises here, {where}: {share}"
+        message = f"{noun} first appears here, {where}: {share}"
         hint = _cause(origin, causes) or _remedy(first)
         yield Finding(check, ERROR, origin.module, message, count, 0, hint)
 
@@ -135,9 +147,9 @@ def _cause(origin: NonFiniteOrigin, causes: Sequence[NonFiniteOrigin]) -> str:
     if not causes or (origin.module, origin.function) in known:
         return ""
     other = INF if origin.first.nan else NAN
-    what = "Infinity" if other == INF else "NaN"
+    what = "infinities" if other == INF else "NaN"
     start = causes[0].module or "the model's own input"
-    return f"{what} goes in, which begins at {start}: run the check {other} too."
+    return f"Its input contains {what}, first seen at {start}: run the {other} check too."
 
 
 def _describe_tensor(observation: TensorObservation, module: str) -> str:
@@ -147,12 +159,16 @@ def _describe_tensor(observation: TensorObservation, module: str) -> str:
 
 def _remedy(observation: TensorObservation) -> str:
     if observation.dtype == "float16":
-        return "float16 ends at 65,504: use bfloat16 or float32, or scale down what goes in."
-    return "What goes in is finite: look for a log, a root, a division or an exp, and bound it."
+        return "The largest float16 is 65,504: use bfloat16 or float32, or scale the input down."
+    return "The input is finite: look for a log, root, division or exp, and bound its argument."
 
 
 def activation_findings(context: CheckContext) -> Iterator[Finding]:
-    """Dead units and saturated activations."""
+    """Dead units and saturated activations.
+
+    A layer with some dead units is a note while batch normalisation does not normalise: in eval
+    mode half of googlenet's units in a layer are zero on noise as built, and none in train mode.
+    """
     limits = context.thresholds
     for observation in context.run.observations:
         module, dead, saturated = observation.module, observation.dead, observation.saturated
@@ -161,19 +177,35 @@ def activation_findings(context: CheckContext) -> Iterator[Finding]:
         if dead is not None and dead.count and dead.share >= limits.dead:
             all_zero = dead.share == 1 and dead.of >= FEWEST
             if dead.values >= FEW or all_zero:
-                message = f"{dead.count:,} of {dead.of:,} units are zero everywhere{where}"
-                hint = "No gradient comes back through them: look at the bias before, and the input"
-                hint += " (--input), or lower the learning rate that it was trained with."
-                yield _warning(DEAD, module, message, dead.share, limits.dead, hint)
+                yield _dead_finding(context, module, where, dead)
         if saturated is None or saturated.of < FEW or not saturated.count:
             continue
         if saturated.share >= limits.saturated:
             elementwise = saturated.values == 1
-            what = "entries lie at a bound" if elementwise else "rows have one entry near 1"
+            what = "entries are at a bound" if elementwise else "rows have one entry near 1"
             message = f"{saturated.count:,} of {saturated.of:,} {what}{where}"
-            hint = "Next to no gradient comes back through them: scale down what goes in."
+            hint = "They pass almost no gradient back: scale the input down."
             share, limit = saturated.share, limits.saturated
             yield _warning(SATURATED, module, message, share, limit, hint)
+
+
+def _dead_finding(context: CheckContext, module: str, where: str, dead: Ratio) -> Finding:
+    """The finding for a layer's dead units, which are listed unless all units are dead."""
+    if dead.share == 1:
+        message = f"all {dead.of:,} units are dead (always zero){where}"
+    else:
+        ranges = ranges_text(dead.indices).split(", ")
+        if len(ranges) > LISTED_RANGES:
+            ranges = [*ranges[:LISTED_RANGES], "... (--json lists all)"]
+        count = f"{dead.count:,} of {dead.of:,} units are dead (always zero){where}"
+        message = f"{count}: {', '.join(ranges)}"
+    hint = "They pass no gradient back: check the bias before them, the --input, and the learning"
+    hint += " rate of the training."
+    finding = _warning(DEAD, module, message, dead.share, context.thresholds.dead, hint)
+    finding = replace(finding, units=dead.indices)
+    if dead.share < 1 and context.unnormalised:
+        return replace(finding, level=NOTE, hint=UNNORMALISED)
+    return finding
 
 
 def unused_layer_findings(context: CheckContext) -> Iterator[Finding]:
@@ -186,16 +218,16 @@ def unused_layer_findings(context: CheckContext) -> Iterator[Finding]:
     for name in unexecuted_modules(run):
         inside = sum(lies_in(weight, name) for weight in weights)
         if name in context.in_training:
-            message = "it runs in training mode only"
+            message = "runs only in training mode"
             yield Finding(UNCALLED, NOTE, name, message, 0, None, "Add --train to check it too.")
         elif inside:
-            message = f"it never runs, and has {inside:,} parameter{'s' * (inside > 1)}"
-            hint = "Call it in forward, or take it out."
+            message = f"never runs, and has {inside:,} parameter{'s' * (inside > 1)}"
+            hint = "Call it in forward, or remove it."
             yield _warning(UNCALLED, name, message, 0, None, hint)
         else:
             without_parameters.append(name)
     if without_parameters:
-        message = "it never runs, and has no parameters"
+        message = "never runs, and has no parameters"
         first, *others = without_parameters
         yield Finding(UNCALLED, NOTE, first, message, 0, None, others=tuple(others))
 
@@ -216,7 +248,7 @@ def untrained_parameter_findings(context: CheckContext) -> Iterator[Finding]:
     for layer, group in topmost(frozen, names).items():
         whole = len(frozen) == len(names)
         message = f"{_subject_of(group, layer, names)} frozen: requires_grad is False"
-        hint = "Unfreeze it with requires_grad_(), or leave this check out with --skip frozen."
+        hint = "Unfreeze with requires_grad_(), or add --skip frozen if this is intended."
         level = NOTE if whole else WARNING
         yield Finding(FROZEN, level, layer, message, len(group), None, hint)
     if context.run.no_backward:
@@ -230,8 +262,8 @@ def untrained_parameter_findings(context: CheckContext) -> Iterator[Finding]:
     unused = [name for name in names if name in without_gradient and name not in frozen]
     unused = [name for name in unused if not any(lies_in(name, module) for module in unexecuted)]
     for layer, group in topmost(unused, (n for n in names if n not in frozen)).items():
-        message = f"{_subject_of(group, layer, names)} outside the loss: no gradient comes back"
-        hint = "Use what it computes, take it out, or choose another --loss."
+        message = f"{_subject_of(group, layer, names)} unused by the loss: the gradient is None"
+        hint = "Use its result, remove it, or choose another --loss."
         yield _warning(UNUSED, layer, message, len(group), None, hint)
 
 
@@ -255,8 +287,9 @@ def dtype_promotion_findings(context: CheckContext) -> Iterator[Finding]:
     has_input = any(o.kind == INPUT and o.module == ROOT for o in observations[:8])
     if has_input and modules[0] == ROOT:
         return
-    message = f"a float64 tensor passes here in a model of {', '.join(sorted(dtypes))}"
-    hint = "It costs time and memory: a NumPy array or a Python float is likely behind it."
+    names = ", ".join(sorted(dtypes))
+    message = f"receives or returns a float64 tensor, and the model's parameters are {names}"
+    hint = "This costs time and memory. A NumPy array, float64 by default, is a likely cause."
     first, *others = dict.fromkeys(modules)
     yield Finding(DTYPES, WARNING, first, message, 1 + len(others), None, hint, tuple(others))
 

@@ -57,16 +57,16 @@ class RunObservation:
 
 
 def run_and_observe(
-    prepared: Prepared, measure: Objective | None, *, own_loss: bool, margin: float
+    prepared: Prepared, objective: Objective | None, *, chosen_loss: bool, margin: float
 ) -> RunObservation:
-    """Run a model forward, and the loss backward unless ``measure`` is None; store no tensor.
+    """Run a model forward, and the loss backward unless ``objective`` is None; store no tensor.
 
     If the model raises, the observation has the error as ``failure``.
 
     Args:
         prepared: the model and its input.
-        measure: the loss.
-        own_loss: whether the user chose the loss. It is then an error if it does not fit.
+        objective: the loss.
+        chosen_loss: whether the user chose the loss. It is then an error if it does not fit.
         margin: the distance from a bound within which an activation is saturated, as a share of
             the width between the bounds.
 
@@ -74,25 +74,25 @@ def run_and_observe(
         LossError: the loss that the user chose does not fit the output.
         CheckFailed: hooks change the model's output.
     """
-    kinds = VALUES | (GRADIENTS if measure else set())
-    recorder = _recorder(prepared, kinds, margin, model_input=measure is not None)
+    kinds = VALUES | (GRADIENTS if objective else set())
+    recorder = _recorder(prepared, kinds, margin, model_input=objective is not None)
     metadata: dict[str, Any] = {}
     failure: ForwardError | None = None
-    no_backward = "" if measure else "--forward-only"
+    no_backward = "" if objective else "--forward-only"
     output: Any = None
     try:
         with explain_forward_errors(prepared):
-            metadata = _run_model(prepared, recorder, measure)
+            metadata = _run_model(prepared, recorder, objective)
         output = detach_clone(recorder.capture.output)
     except ForwardError as error:
         failure, no_backward = error, "the model raised"
     except LossError as error:
-        if own_loss:
+        if chosen_loss:
             raise
         no_backward = error.message.rstrip(".")
         output = detach_clone(recorder.capture.output)
     if failure is None:
-        with grad_mode(measure is not None):
+        with grad_mode(objective is not None):
             verify_output_unchanged(
                 prepared, output, excuse_noise=True, recorded=len(recorder.capture.records)
             )
@@ -109,11 +109,11 @@ def run_and_observe(
     )
 
 
-def trace_gradients(prepared: Prepared, measure: Objective) -> tuple[Record, ...]:
+def trace_gradients(prepared: Prepared, objective: Objective) -> tuple[Record, ...]:
     """Run again, and return all gradients, also those at inputs, after one was not finite."""
     recorder = _recorder(prepared, {*GRADIENTS, INPUT_GRAD}, 0.0, model_input=True)
     with suppress(ForwardError, LossError):
-        _run_model(prepared, recorder, measure)
+        _run_model(prepared, recorder, objective)
     return recorder.capture.records
 
 
@@ -146,17 +146,19 @@ def _recorder(prepared: Prepared, kinds: set[str], margin: float, *, model_input
     )
 
 
-def _run_model(prepared: Prepared, recorder: Recorder, measure: Objective | None) -> dict[str, Any]:
+def _run_model(
+    prepared: Prepared, recorder: Recorder, objective: Objective | None
+) -> dict[str, Any]:
     """Run the model while the recorder records; return the metadata about the loss."""
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     with (
         signal_safe(torch.inference_mode(False)),
-        grad_mode(measure is not None),
+        grad_mode(objective is not None),
         guard,
         recorder,
         record_ops(recorder),
     ):
-        if measure is not None:
-            return differentiate(prepared, recorder, measure)
+        if objective is not None:
+            return differentiate(prepared, recorder, objective)
         recorder.capture.output = forward(prepared, recorder.capture)
     return {}

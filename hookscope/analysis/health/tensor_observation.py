@@ -37,11 +37,13 @@ class Ratio:
         count: the number.
         of: the number of all.
         values: number of entries that each of them has.
+        indices: of dead units, the index of each.
     """
 
     count: int
     of: int
     values: int
+    indices: tuple[int, ...] = ()
 
     @property
     def share(self) -> float:
@@ -198,8 +200,9 @@ def _dead_units(values: Tensor) -> Ratio:
             units = alive.reshape(1)
         else:
             units = alive.movedim(dim, 0).flatten(1).any(1) if values.ndim > 1 else alive
-        dead = units.numel() - int(units.sum())
-        ratios.append(Ratio(dead, units.numel(), values.numel() // units.numel()))
+        dead = tuple((~units).nonzero().flatten().tolist())
+        per_unit = values.numel() // units.numel()
+        ratios.append(Ratio(len(dead), units.numel(), per_unit, dead))
     return min(ratios, key=lambda ratio: ratio.share)
 
 

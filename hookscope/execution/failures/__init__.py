@@ -1,1 +1,1 @@
-"""What is known of a forward pass that failed: what ran before, what came in, what would fit."""
+"""Explanations of a failed forward pass: earlier calls, the input, and what would fit."""

@@ -62,8 +62,8 @@ def _product(message: str) -> Iterator[Mismatch]:
     if sizes := _MATRICES.search(message):
         got, wanted = int(sizes[1]), int(sizes[2])
         yield Mismatch(
-            f"a product of matrices with {wanted} columns in the first one, as the second has"
-            f" {wanted} rows, and it has {got}.",
+            f"{wanted} columns in the first matrix of a product, because the second has {wanted}"
+            f" rows, got {got}.",
             wanted=wanted,
             got=got,
         )
@@ -75,7 +75,7 @@ def kind_of(layer: nn.Module) -> str:
     if original is not None:
         return original.rpartition(".")[2] if original.startswith(_TORCH) else ""
     for base in type(layer).__mro__:
-        if base.__module__.startswith(_TORCH):  # one with a forward of its own may take anything
+        if base.__module__.startswith(_TORCH):  # a subclass with another forward may take anything
             same = getattr(base, "forward", None) is type(layer).forward
             return base.__name__ if same else ""
     return ""
@@ -98,10 +98,10 @@ def _text(numbers: Any) -> str:
 def _last(setting: str, wanted: int, got: Tensor, of: str = "") -> Iterator[Mismatch]:
     place = f"the last dimension{of} ({setting}={wanted})"
     if got.ndim == 0:
-        yield Mismatch(f"{wanted} features in {place}, and it is a scalar.")
+        yield Mismatch(f"{wanted} features in {place}, got a scalar.")
     elif got.shape[-1] != wanted:
         yield Mismatch(
-            f"{wanted} features in {place}, and it has {got.shape[-1]}.",
+            f"{wanted} features in {place}, got {got.shape[-1]}.",
             setting,
             wanted,
             got.shape[-1],
@@ -119,8 +119,7 @@ def _channels(tensor: Tensor, rank: int, wanted: int, setting: str) -> Iterator[
     dim = 1 if tensor.ndim == rank + 2 else 0
     if tensor.shape[dim] != wanted:
         yield Mismatch(
-            f"{wanted} channels in dimension {dim} ({setting}={wanted}), and it has"
-            f" {tensor.shape[dim]}.",
+            f"{wanted} channels in dimension {dim} ({setting}={wanted}), got {tensor.shape[dim]}.",
             setting,
             wanted,
             tensor.shape[dim],
@@ -130,7 +129,7 @@ def _channels(tensor: Tensor, rank: int, wanted: int, setting: str) -> Iterator[
 def _rank(tensor: Tensor, ranks: tuple[int, ...]) -> Iterator[Mismatch]:
     if tensor.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))
-        yield Mismatch(f"{wanted} dimensions, and it has {tensor.ndim} ({_size(tensor)}).")
+        yield Mismatch(f"{wanted} dimensions, got {tensor.ndim} ({_size(tensor)}).")
 
 
 def _each(value: Any, rank: int) -> tuple[int, ...]:
@@ -146,11 +145,10 @@ def _kernel(layer: nn.Module, tensor: Tensor, rank: int) -> Iterator[Mismatch]:
     reach = tuple((k - 1) * g + 1 for k, g in zip(kernel, gaps, strict=True))
     sides = tensor.shape[-rank:]
     if any(side + 2 * pad < r for side, pad, r in zip(sides, pads, reach, strict=True)):
-        padded = f", with a padding of {_text(pads)}" if any(pads) else ""
-        dilated = f" (it covers {_text(reach)})" if reach != kernel else ""
+        padded = f" with padding {_text(pads)}" if any(pads) else ""
+        dilated = f" ({_text(reach)} with dilation)" if reach != kernel else ""
         yield Mismatch(
-            f"at least as many positions as the kernel of {_text(kernel)} has{dilated}, and it has"
-            f" {_text(sides)}{padded}."
+            f"a size of at least the kernel's {_text(kernel)}{dilated}, got {_text(sides)}{padded}."
         )
 
 
@@ -218,7 +216,7 @@ def _layer_norm(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch
     got = tuple(tensor.shape[-len(wanted) :])
     if got != wanted:
         yield Mismatch(
-            f"{_text(wanted)} in the last dimensions (normalized_shape), and it has"
+            f"{_text(wanted)} in the last dimensions (normalized_shape), got"
             f" {_text(got) or 'none'}.",
             "normalized_shape" if len(got) == len(wanted) else "",
             wanted if len(wanted) > 1 else wanted[0],
@@ -232,16 +230,16 @@ def _embedding(layer: nn.Module, call: Call, message: str) -> Iterator[Mismatch]
         return
     if tensor.dtype not in (torch.int64, torch.int32):
         dtype = str(tensor.dtype).removeprefix("torch.")
-        yield Mismatch(f"indices of dtype int64 or int32, such as ids.long(), and it gets {dtype}.")
+        yield Mismatch(f"indices of dtype int64 or int32, such as ids.long(), got {dtype}.")
         return
     if tensor.is_meta or not tensor.numel():
         return
     low, high, rows = int(tensor.min()), int(tensor.max()), weight.shape[0]
     if low < 0:
-        yield Mismatch(f"indices from 0 to {rows - 1} (num_embeddings={rows}), and one is {low}.")
+        yield Mismatch(f"indices from 0 to {rows - 1} (num_embeddings={rows}), got {low}.")
     elif high >= rows:
         yield Mismatch(
-            f"indices from 0 to {rows - 1} (num_embeddings={rows}), and one is {high}.",
+            f"indices from 0 to {rows - 1} (num_embeddings={rows}), got {high}.",
             "num_embeddings",
             rows,
             high + 1,
@@ -276,7 +274,8 @@ def _other_dtype_or_device(layer: nn.Module, call: Call) -> Iterator[Mismatch]:
     for _, tensor in walk(call):
         if tensor.device != own.device:
             yield Mismatch(
-                f"tensors on {own.device}, where its parameters are, and one is on {tensor.device}."
+                f"tensors on {own.device}, the device of its parameters, got one on"
+                f" {tensor.device}."
             )
             return
     floating = own.is_floating_point() and kind_of(layer) not in ("Embedding", "EmbeddingBag")
@@ -284,10 +283,10 @@ def _other_dtype_or_device(layer: nn.Module, call: Call) -> Iterator[Mismatch]:
         if floating and tensor.dtype != own.dtype and kind_of(layer):
             dtypes = [str(dtype).removeprefix("torch.") for dtype in (own.dtype, tensor.dtype)]
             yield Mismatch(
-                f"{dtypes[0]}, the dtype of its parameters, and it gets {dtypes[1]}."
+                f"{dtypes[0]}, the dtype of its parameters, got {dtypes[1]}."
                 f" Convert one of them: x.to(torch.{dtypes[0]}), or layer.to(torch.{dtypes[1]})."
                 if tensor.is_floating_point()
-                else f"{dtypes[0]}, the dtype of its parameters, and it gets {dtypes[1]}:"
+                else f"{dtypes[0]}, the dtype of its parameters, got {dtypes[1]}:"
                 f" x.to(torch.{dtypes[0]})."
             )
             return

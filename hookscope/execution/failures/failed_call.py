@@ -49,12 +49,12 @@ class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):
         self._calls.unsubscribe(self)
 
     def before_call(self, call: ModuleCall) -> LayerCall:
-        """Note what a call is given."""
+        """Note the inputs of a call."""
         inputs = describe_tensors(call.module, (call.args, call.kwargs))
         return layer_call(call.layer, call.number, inputs)
 
     def after_call(self, call: ModuleCall, begun: LayerCall) -> None:
-        """Note what a call returned, or that it failed."""
+        """Note the outputs of a call, or that it failed."""
         if call.failed:
             self.failed = self.failed or begun
             return

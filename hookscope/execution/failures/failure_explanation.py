@@ -131,9 +131,9 @@ def _fix_layer(
 ) -> str:
     """The change of a layer's size that fits its input; empty if there is none that helps."""
     if not kind_of(layer) or getattr(layer, "_hookscope_class", None) is not None:
-        return ""  # it is a file's, and cannot be changed there
+        return ""  # a layer of a scripted or exported file cannot be changed
     loaded, is_live = prepared.loaded, prepared.loaded.source == LIVE
-    if loaded.weights.blake3 is not None:  # they would not fit any more
+    if loaded.weights.blake3 is not None:  # they would no longer fit
         return ""
     file = loaded.word if loaded.word.endswith(".py") else loaded.word.rpartition(":")[0]
     definition = find_definition(
@@ -152,7 +152,7 @@ def _fix_layer(
     checked = (
         f"{failed.layer} then runs, and {after.layer} fails next"
         if after.layer
-        else "the model then runs to its end"
+        else "the model then runs"
     )
     if definition is None:
         return (
@@ -218,7 +218,7 @@ def _fix_input(failed: Outcome, prepared: Prepared, meta_run: Prepared, grad: bo
     if run_once(with_shape(last, fitting), grad).layer:
         return ""
     option = _option(prepared, shape, fitting)
-    return f"use an input of {_text(fitting)}{option}. Checked: the model then runs to its end."
+    return f"use an input of {_text(fitting)}{option}. Checked: the model then runs."
 
 
 def _option(prepared: Prepared, shape: tuple[int, ...], fitting: tuple[int, ...]) -> str:

@@ -52,7 +52,7 @@ def describe_tensors(module: nn.Module, call: Call) -> tuple[TensorInfo, ...]:
     """Return descriptions of the tensors in the arguments of a call, by parameter names."""
     args, kwargs = call
     names: list[str] = []
-    with suppress(TypeError, ValueError):  # a forward of which nothing is known
+    with suppress(TypeError, ValueError):  # a forward without a signature
         parameters = inspect.signature(module.forward).parameters.values()
         names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, _EITHER)]
     numbered = [f"input.{i}" for i in range(len(names), len(args))]
@@ -113,17 +113,17 @@ def short_path(file: str) -> str:
 
 def is_library(file: str) -> bool:
     """Whether a file is part of PyTorch, of hookscope or of Python itself."""
-    return _lies_in(file, _LIBRARIES) and not is_installed(file)
+    return _is_in(file, _LIBRARIES) and not is_installed(file)
 
 
 def is_installed(file: str) -> bool:
     """Whether a file belongs to a package that is installed, other than PyTorch and hookscope."""
-    if _lies_in(file, _OURS):
+    if _is_in(file, _OURS):
         return False
     return bool({"site-packages", "dist-packages"} & set(Path(file).parts))
 
 
-def _lies_in(file: str, folders: tuple[str, ...]) -> bool:
+def _is_in(file: str, folders: tuple[str, ...]) -> bool:
     return os.path.realpath(file).startswith(folders)
 
 

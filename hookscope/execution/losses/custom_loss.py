@@ -88,11 +88,11 @@ class CustomLoss:
         wanted = "A loss is a tensor of one floating-point number: end it with .sum() or .mean()."
         if not isinstance(value, Tensor):
             kind = _with_article(type(value).__name__)
-            raise LossError(f"{self.where}: the loss gave {kind}.", wanted)
+            raise LossError(f"{self.where}: the loss returned {kind}.", wanted)
         if value.numel() != 1 or not value.is_floating_point():
             shape = "x".join(map(str, value.shape)) or "no dimensions"
             kind = str(value.dtype).removeprefix("torch.")
-            raise LossError(f"{self.where}: the loss gave {shape} of {kind}.", wanted)
+            raise LossError(f"{self.where}: the loss returned {shape} of {kind}.", wanted)
         if not value.requires_grad and any(t.requires_grad for _, t in walk(output)):
             raise LossError(
                 f"{self.where}: the loss does not depend on the model's output.",
@@ -145,7 +145,7 @@ def _inspect_function(function: Callable[..., Any], name: str, path: str) -> Cus
 def _assign_parameters(
     parameters: Sequence[inspect.Parameter], names: set[str], where: str
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The value of each parameter: the one of its name, else the output, then the target."""
+    """The value of each parameter: that of its name, else the output, then the target."""
     named = {parameter.name for parameter in parameters} & names
     unassigned = [name for name in (OUTPUT, TARGET) if name not in named]
     takes: list[str] = []
@@ -158,7 +158,9 @@ def _assign_parameters(
             unassigned = []
         elif parameter.name in names or parameter.default is inspect.Parameter.empty:
             if parameter.name not in names and not unassigned:
-                raise LossError(f"{where}: nothing is there for {parameter.name!r}.", _SIGNATURES)
+                raise LossError(
+                    f"{where}: there is no value for the parameter {parameter.name!r}.", _SIGNATURES
+                )
             value_name = parameter.name if parameter.name in names else unassigned.pop(0)
             passed = len(takes) == parameters.index(
                 parameter
@@ -170,7 +172,7 @@ def _assign_parameters(
     if OUTPUT not in (*takes, *(value_name for _, value_name in by_name)):
         raise LossError(
             f"{where}: the loss does not take the model's output.",
-            f"{_SIGNATURES} What is named input gets the model's input.",
+            f"{_SIGNATURES} A parameter named input gets the model's input.",
         )
     return tuple(takes), tuple(by_name)
 

@@ -136,8 +136,8 @@ _ELEMENTWISE: dict[str, Callable[..., Tensor]] = {
 def _score(logits: Tensor, target: Target, name: str) -> Tensor:
     if target.classes is None:
         raise LossError(
-            f"The loss {name} takes a class, and the target is {target.text}.",
-            "Give an index or a label's name.",
+            f"The loss {name} needs a class as target, not {target.text}.",
+            "Give the index or the label of a class.",
         )
     return logits.gather(1, target.classes.unsqueeze(1)).squeeze(1)
 
@@ -161,7 +161,7 @@ def _binary_terms(logits: Tensor, dense: Tensor, raw: bool) -> Tensor:
     low, high = (float(bound) for bound in logits.detach().aminmax())
     if low < 0 or high > 1:
         raise LossError(
-            f"bce with --raw takes probabilities; the output runs from {low:.4g} to {high:.4g}.",
+            f"bce with --raw needs probabilities; the output ranges from {low:.4g} to {high:.4g}.",
             "Leave out --raw to apply a sigmoid.",
         )
     return F.binary_cross_entropy(logits, dense, reduction="none")
@@ -171,10 +171,10 @@ def _check_distribution(dense: Tensor, name: str) -> None:
     total = dense.sum(1)
     if bool((dense < 0).any()) or not torch.allclose(total, torch.ones_like(total), atol=1e-3):
         low = float(dense.min())
-        fault = f"holds {low:.4g}" if low < 0 else f"adds up to {float(total.flatten()[0]):.4g}"
+        fault = f"contains {low:.4g}" if low < 0 else f"sums to {float(total.flatten()[0]):.4g}"
         raise LossError(
-            f"The loss {name} takes a distribution over the classes, and the target {fault}.",
-            "Make each row of the target add up to 1.",
+            f"The loss {name} needs a distribution over the classes, but the target {fault}.",
+            "Each row of the target must sum to 1, without negative values.",
         )
 
 
@@ -187,7 +187,7 @@ def class_scores(output: Any) -> Tensor:
     key, tensor = _find_logits(output)
     if tensor is None:
         what = type(output).__name__
-        raise LossError(f"The output ({what}) holds no tensor of class scores.", _CLASSLESS)
+        raise LossError(f"The output ({what}) contains no tensor of class scores.", _CLASSLESS)
     if not tensor.is_floating_point():
         raise LossError(f"The output is of type {tensor.dtype} and has no gradient.", _CLASSLESS)
     if not tensor.ndim or not tensor.numel():
@@ -238,7 +238,9 @@ def flatten_floating(output: Any) -> Tensor:
     """Return the entries of all floating-point tensors as a vector, in float32 or wider."""
     flat = [t.flatten().to(torch.promote_types(t.dtype, torch.float32)) for t in _floating(output)]
     if not flat:
-        raise LossError("The output holds no floating tensor.", "Nothing in it has a gradient.")
+        raise LossError(
+            "The output contains no floating-point tensor.", "Nothing in it has a gradient."
+        )
     return torch.cat(flat)
 
 
@@ -250,7 +252,7 @@ def projection_loss(output: Any, seed: int) -> Loss:
     cross-entropy with the predicted class has a small gradient if the prediction is certain.
 
     Raises:
-        LossError: the output holds no floating tensor, or no entry.
+        LossError: the output contains no floating-point tensor, or no entry.
 
     Example:
         >>> x = torch.zeros(8, requires_grad=True)

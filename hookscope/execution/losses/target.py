@@ -93,7 +93,7 @@ def target_for_function(target: Any, categories: Sequence[str] = ()) -> tuple[An
     So is other text if the model has no named classes.
 
     Raises:
-        LossError: a file cannot be read, or a label is no class of the model.
+        LossError: a file cannot be read, or no class of the model has the label.
 
     Example:
         >>> target_for_function("3"), target_for_function("dog", ["cat", "dog"])
@@ -130,7 +130,7 @@ def read_target(path: str) -> Tensor:
     """Read the one tensor in a ``.npy``, ``.safetensors``, ``.pt`` or ``.pth`` file.
 
     Raises:
-        LossError: there is no such file, it cannot be read, or does not hold exactly one tensor.
+        LossError: there is no such file, it cannot be read, or does not contain exactly one tensor.
     """
     check_target(path)
     kind, repair = describe_file(path)
@@ -148,13 +148,15 @@ def read_target(path: str) -> Tensor:
         why = str(exc).partition("\n")[0]
         raise LossError(
             f"The target file {path!r} cannot be read: {end_sentence(why)}",
-            f"{_FILES} that holds one tensor of numbers, such as numpy.save writes.",
+            f"{_FILES} with one tensor of numbers, as numpy.save writes it.",
         ) from exc
     if isinstance(tensor, dict) and len(tensor) == 1:
         (tensor,) = tensor.values()
     if not isinstance(tensor, Tensor):
         count = f"{len(tensor)} entries" if isinstance(tensor, dict) else type(tensor).__name__
-        raise LossError(f"The target file {path!r} holds {count}.", "It is to hold one tensor.")
+        raise LossError(
+            f"The target file {path!r} contains {count}.", "It must contain one tensor."
+        )
     return tensor
 
 
@@ -166,7 +168,7 @@ def _from_tensor(tensor: Tensor, logits: Tensor, text: str) -> Target:
         values = tensor.to(logits.device, logits.dtype).expand(logits.shape)
         return Target(text, values=values)
     if tensor.is_complex():
-        raise LossError("A complex target fits no loss.", "Give real numbers or class indices.")
+        raise LossError("No loss accepts a complex target.", "Give real numbers or class indices.")
     wanted = (len(logits), *logits.shape[2:])
     classes = tensor.long()
     if classes.numel() == 1:
@@ -184,7 +186,7 @@ def _shape_error(tensor: Tensor, wanted: Iterable[tuple[int, ...]]) -> LossError
     shapes = " or ".join("x".join(map(str, sizes)) for sizes in dict.fromkeys(wanted))
     kind = "target" if tensor.is_floating_point() else "tensor of class indices"
     shape = "x".join(map(str, tensor.shape))
-    return LossError(f"A {kind} of shape {shape} does not fit.", f"The output takes {shapes}.")
+    return LossError(f"A {kind} of shape {shape} does not fit.", f"The output needs {shapes}.")
 
 
 def _split_targets(target: Any, categories: Sequence[str]) -> list[Any]:
@@ -202,7 +204,7 @@ def _class_index(part: Any, count: int, categories: Sequence[str]) -> int:
     try:
         index = int(part)
     except (TypeError, ValueError):
-        raise LossError(f"{part!r} is no target.", f"A target is {TARGETS}.") from None
+        raise LossError(f"{part!r} is not a valid target.", f"A target is {TARGETS}.") from None
     _check_range(index, count)
     return index
 
@@ -213,15 +215,15 @@ def _index_of_label(part: str, count: int, categories: Sequence[str]) -> int:
     ]
     if len(matches) > 1:
         indices = " and ".join(map(str, matches))
-        raise LossError(f"Several classes are called {part!r}: {indices}.", "Give the index.")
+        raise LossError(f"Several classes have the label {part!r}: {indices}.", "Give the index.")
     if not matches and Path(part).is_file():
         raise LossError(
-            f"{part!r} is {describe_file(part)[0]}, from which no target is read.", f"{_FILES}."
+            f"{part!r} is {describe_file(part)[0]}, which cannot be read as a target.", f"{_FILES}."
         )
     if not matches:
         near = did_you_mean(part, categories)
-        known = near if categories else "This model names no classes; give an index."
-        raise LossError(f"There is no class called {part!r}.", known or f"A target is {TARGETS}.")
+        known = near if categories else "This model has no class labels. Give an index."
+        raise LossError(f"No class has the label {part!r}.", known or f"A target is {TARGETS}.")
     _check_range(matches[0], count)
     return matches[0]
 

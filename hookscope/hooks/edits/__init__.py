@@ -1,1 +1,1 @@
-"""Edits: what a word asks for, the operations, the hooks that carry them out, and their effect."""
+"""Edits: bound to layers, their operations, and the subscriber that applies them."""

@@ -1,4 +1,4 @@
-"""Edits bound to the layers that they match, and how one is applied to a tensor."""
+"""Edits bound to the layers that they match, and their application to a tensor."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class BoundEdit:
     stored: Mapping[str, Tensor] = field(repr=False)
 
     def concerns(self, kind: str, call: int) -> bool:
-        """Whether it changes values of this kind at this call of its layer."""
+        """Whether it applies to values of this kind at this call of its layer."""
         return self.edit.kind == kind and self.edit.call in (None, call)
 
 
 def bind_edits(
     model: nn.Module, edits: tuple[Edit, ...], word: str = "MODEL"
 ) -> tuple[BoundEdit, ...]:
-    """Find the layers that edits mean in ``model``, and read the files that they name.
+    """Find the layers of ``model`` that edits match, and read the files that they name.
 
     Raises:
         LayerError: a pattern matches nothing.
         ResultsFileError: a file cannot be read.
-        EditError: a file holds nothing under the key that is to be added.
+        EditError: a file does not contain the key of an ``add``.
     """
     files: dict[str, Mapping[str, Tensor]] = {}
     return tuple(
@@ -66,17 +66,17 @@ def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, 
 
 def _check_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
     if key not in stored:
-        near = did_you_mean(key, stored) or f"It holds {', '.join(list(stored)[:5])}."
-        raise EditError(f"{edit.word!r}: there is no {key!r} in {path}.", near)
+        near = did_you_mean(key, stored) or f"It contains {', '.join(list(stored)[:5])}."
+        raise EditError(f"The edit {edit.word!r} needs {key!r}, which is not in {path}.", near)
 
 
 def apply_edit(
     bound: BoundEdit, tensor: Tensor, key: str, seed: int, activation: Tensor | None = None
 ) -> Tensor:
-    """Return ``tensor`` as the edit leaves it: a new tensor of the same shape and dtype.
+    """Return the edited ``tensor``: a new tensor of the same shape and dtype.
 
-    A subset of channels is cut out, edited on its own, and put back: it knows nothing of the other
-    channels, and they keep their bits.
+    Selected channels are edited as a tensor of their own. The other channels do not affect them and
+    do not change.
 
     Args:
         bound: the edit and its layer.
@@ -86,7 +86,7 @@ def apply_edit(
         activation: for a gradient, the value that it belongs to, of the same shape.
 
     Raises:
-        EditError: the operation does not suit the tensor; names the layer.
+        EditError: the operation cannot be applied to the tensor; names the layer.
     """
     edit, dim = bound.edit, channel_dim(bound.layer.type, tensor.ndim)
     try:
@@ -111,7 +111,7 @@ def _edit_error(
     bound: BoundEdit, reason: str, repair: str = "Choose another operation, or fewer layers."
 ) -> EditError:
     return EditError(
-        f"The edit {bound.edit.word!r} cannot be made at layer {bound.layer.name}"
+        f"The edit {bound.edit.word!r} cannot be applied to layer {bound.layer.name}"
         f" ({bound.layer.type}): {reason}.",
         repair,
         reason,
@@ -119,10 +119,9 @@ def _edit_error(
 
 
 def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
-    """Whether the edit concerns a tensor of this dtype.
+    """Whether the edit applies to a tensor of this dtype.
 
-    Indices and masks are not values that can be scaled or made noisy, so only ``patch`` touches
-    integers and bools.
+    Only ``patch`` changes integers and bools: indices and masks cannot be scaled or made noisy.
 
     Raises:
         EditError: the tensor is nested, sparse or quantized.
@@ -134,7 +133,7 @@ def is_editable(bound: BoundEdit, tensor: Tensor) -> bool:
 
 
 def _index_of(bound: BoundEdit, tensor: Tensor, dim: int) -> Tensor | None:
-    """The chosen channels as an index, None where all are meant."""
+    """The selected channels as an index; None for all channels."""
     channels = bound.edit.channels
     if channels is None:
         return None
@@ -144,9 +143,8 @@ def _index_of(bound: BoundEdit, tensor: Tensor, dim: int) -> Tensor | None:
         last = tensor.shape[dim] - 1
         raise _edit_error(
             bound,
-            f"there is no channel {channels[-1]}; those of {_describe(tensor)} lie along dimension"
-            f" {dim}",
-            f"Name channels from 0 to {last}.",
+            f"there is no channel {channels[-1]} in dimension {dim} of {_describe(tensor)}",
+            f"Use channels from 0 to {last}.",
         )
     return torch.tensor(channels, device=tensor.device)
 
@@ -165,13 +163,13 @@ def _stored_operand(bound: BoundEdit, tensor: Tensor, key: str) -> Tensor | None
     if other.shape != tensor.shape or other.dtype != tensor.dtype:
         raise _edit_error(
             bound,
-            f"{wanted} in {path} is {_describe(other)}, and here is {_describe(tensor)}",
+            f"{wanted} in {path} is {_describe(other)}, but the tensor is {_describe(tensor)}",
             "Record the file with an input of the same shape, and in the same dtype.",
         )
     return other.to(tensor.device)
 
 
 def _describe(tensor: Tensor) -> str:
-    """Shape and dtype in words: ``1x16x8x8 float32``."""
+    """Shape and dtype as text: ``1x16x8x8 float32``."""
     shape = "x".join(map(str, tensor.shape)) or "a single number"
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,7 +1,7 @@
-"""Edits in force: they change values in the forward pass and gradients in the backward pass.
+"""Applies edits: to values in the forward pass and to gradients in the backward pass.
 
-Edits of values are entered before a recorder, so that it records what goes on; edits of gradients
-after it, so that a gradient is edited first and then recorded on its way back.
+Edits of values are entered before a recorder, so that it records edited values. Edits of gradients
+are entered after it, so that a gradient is edited first and then recorded.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from hookscope.tensors.nested import TensorPath, map_tensors
 
 
 class Editor(CallSubscriber, SignalSafeContext["Editor"]):
-    """Carries edits out while the ``with`` block runs; afterwards no hook is left.
+    """Applies edits while the ``with`` block runs; afterwards no hook is left.
 
     Args:
         model: the model whose layers are edited.
-        bounds: the edits, all of values or all of gradients, in the order in which those of one
-            layer are applied.
+        bounds: the edits, all of values or all of gradients, in the order of their application.
         seed: the run's, for edits that draw random numbers.
-        calls: numbers the calls; that of the recorder where there is one.
-        recorder: stores what is edited as it was before and as it is after; None stores nothing.
+        calls: numbers the calls; that of the recorder if there is one.
+        recorder: stores edited tensors, before and after the edit; None stores nothing.
 
     Attributes:
         changed: by the position of an edit, the keys of the tensors that it changed.
@@ -66,7 +65,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         self.calls.unsubscribe(self)
 
     def check_effect(self) -> None:
-        """Demand that every edit changed something.
+        """Check that every edit changed a tensor.
 
         Raises:
             EditError: names the first edit that did not, and why.
@@ -79,7 +78,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
             name = f"{first.layer.name} ({first.layer.type})"
             reason = f"{name} never ran"
             if calls:
-                reason = f"no gradient came back to {name}"
+                reason = f"no gradient reached {name}"
             if calls and first.edit.call and first.edit.call > calls:
                 reason = f"{name} was called {calls} time{'s' * (calls > 1)}"
             raise EditError(
@@ -98,7 +97,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
 
     def after_call(self, call: ModuleCall, number: int) -> None:
         """Edit the output of a call, and its gradient."""
-        if call.output is None:  # the module raised, or has nothing to give
+        if call.output is None:  # the module raised, or returned None
             return
         values = self._concerning(call, OUTPUT, number)
         if values:
@@ -113,12 +112,12 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         return [bound for bound in bounds if bound.concerns(kind, number)]
 
     def _number_of_uncounted(self, call: ModuleCall) -> int:
-        """The number of the call that checkpointing runs again, which is the layer's only one."""
+        """The number of a call that checkpointing repeats, which must be the layer's only call."""
         count = self.calls.counts.get(call.layer.module, 0)
         if call.recomputed and count > 1:
             raise EditError(
-                f"Activation checkpointing runs {call.layer.name} again, and of its {count} calls"
-                " it cannot be told which one that is.",
+                f"Activation checkpointing runs {call.layer.name} again, and it is not known which"
+                f" of its {count} calls is repeated.",
                 "Turn checkpointing off, or edit a layer that is called once.",
             )
         return count
@@ -166,9 +165,10 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
     ) -> Tensor:
         """A clone of an output; the gradient is edited between the clone and the output.
 
-        So what is recorded at the clone, as a surrounding module's own output, is not edited yet.
+        So a gradient that is recorded at the clone, as the output of a surrounding module, is not
+        edited yet.
         """
-        # A copy: what the model does to its output in place must not reach the penalties l1 and l2.
+        # A copy: later in-place changes of the output must not affect the penalties l1 and l2.
         needed = carries_gradient(tensor) and any(
             bound.edit.name in ("l1", "l2") for bound in bounds
         )
@@ -189,7 +189,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
     ) -> Tensor | None:
         if grad is None:
             return None
-        # With autograd as it is: a gradient that is differentiated again keeps its graph.
+        # Not under no_grad: a gradient that is differentiated again needs its graph.
         new = self._edited(bounds, grad, key_of(layer.name, call, what), activation)
         if self.recorder is not None:
             self.recorder.store_edited(layer, call, what, OUTPUT_GRAD, grad, new)

@@ -1,10 +1,9 @@
-"""What each edit computes: a tensor in, a new one of the same shape and dtype out.
+"""The operations of edits: each returns a new tensor of the same shape and dtype.
 
-All of them are made of differentiable operators, so a gradient flows back through an edited
-activation as through any other step of the model: with ``scale:0.5`` it is halved, with ``zero``
-and ``patch``, which are constants, it is zero. Rounding to a few bits has a gradient of zero almost
-everywhere; ``quantize`` hands the gradient on unchanged instead, within the range (the
-straight-through estimator).
+All of them are differentiable, so a gradient passes through an edited activation as through any
+other step of the model: with ``scale:0.5`` it is halved, with ``zero`` and ``patch``, which are
+constants, it is zero. Rounding to a few bits has a gradient of zero almost everywhere, so
+``quantize`` passes the gradient unchanged within the range (the straight-through estimator).
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from hookscope.tensors.tensor_stats import deviation, euclidean_norm
 
 @dataclass(frozen=True)
 class EditSite:
-    """Where an operation works, as far as it may want to know.
+    """The tensor that an operation is applied to, as far as operations need it.
 
     Attributes:
         key: the edited tensor's key.
         seed: for the random draws of this edit at this key.
-        channel_dim: the dimension along which the channels lie.
+        channel_dim: the dimension of the channels.
         stored: the tensor from a file, of the shape of the value; for ``add`` and ``patch``.
         activation: the value that the gradient belongs to; for ``l1`` and ``l2``.
     """
@@ -39,7 +38,7 @@ class EditSite:
     activation: Tensor | None = None
 
     def draw(self, source: Callable[..., Tensor], value: Tensor) -> Tensor:
-        """Random numbers of the shape of ``value``, drawn on the CPU and so alike everywhere."""
+        """Random numbers of the shape of ``value``, drawn on the CPU: the same for every device."""
         generator = torch.Generator().manual_seed(self.seed)
         drawn = source(value.shape, generator=generator)
         return drawn.to(value.device, value.real.dtype if value.is_complex() else value.dtype)
@@ -48,9 +47,9 @@ class EditSite:
 def edit_seed(seed: int, position: int, key: str) -> int:
     """Return the seed of the edit at ``position`` (from 0) of its list, for the tensor ``key``.
 
-    It is made of the first 63 bits of the SHA-256 digest of ``"SEED POSITION KEY"``, so that the
-    draws repeat from run to run and are those of nothing else: not of the model's own dropout, not
-    of noise at another layer, nor of the same layer's next call.
+    It is made of the first 63 bits of the SHA-256 digest of ``"SEED POSITION KEY"``. So the draws
+    are the same in every run, and independent of the model's own dropout, of noise at other layers
+    and of other calls of the same layer.
     """
     digest = hashlib.sha256(f"{seed} {position} {key}".encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") >> 1
@@ -74,7 +73,7 @@ def _noise(x: Tensor, size: tuple[float, bool], site: EditSite) -> Tensor:
         return x + number * site.draw(torch.randn, x)
     if x.numel() < 2:
         raise ValueError("a single value has no standard deviation")
-    # A constant: how much noise there is does not belong to what is differentiated.
+    # The amount of noise is a constant, which is not differentiated.
     return x + number * deviation(x.detach()) * site.draw(torch.randn, x)
 
 
@@ -87,7 +86,9 @@ def _mean(x: Tensor, over: str, site: EditSite) -> Tensor:
         return x.mean(0, keepdim=True).expand_as(x).contiguous()
     space = [dim for dim in range(1, x.ndim) if dim != site.channel_dim]
     if not space:
-        raise ValueError(f"a tensor of {x.ndim} dimensions has none of space to average over")
+        raise ValueError(
+            f"a tensor of {x.ndim} dimensions has no spatial dimensions to average over"
+        )
     return x.mean(space, keepdim=True).expand_as(x).contiguous()
 
 
@@ -113,7 +114,7 @@ def _patch(x: Tensor, source: Any, site: EditSite) -> Tensor:
 def _quantize(x: Tensor, bits: int, site: EditSite) -> Tensor:
     """Uniform affine quantization to ``bits`` bits and back, one range for the whole tensor.
 
-    The range is from the smallest to the largest entry, widened to hold 0, which is then met
+    The range is from the smallest to the largest entry, widened to include 0, which is represented
     exactly (Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient
     Integer-Arithmetic-Only Inference", equation 1 and section 3.1).
     """
@@ -124,7 +125,7 @@ def _quantize(x: Tensor, bits: int, site: EditSite) -> Tensor:
     top = 2**bits - 1
     scale = (most - least) / top
     if not scale < float("inf"):  # NaN is not below it either
-        raise ValueError(f"the values run from {least:g} to {most:g}, which gives no step size")
+        raise ValueError(f"the values range from {least:g} to {most:g}, which gives no step size")
     if scale == 0:
         return x.clone()
     zero = min(max(round(-least / scale), 0), top)
@@ -133,8 +134,8 @@ def _quantize(x: Tensor, bits: int, site: EditSite) -> Tensor:
 
 def _dropout(x: Tensor, share: float, site: EditSite) -> Tensor:
     """Inverted dropout, as ``torch.nn.functional.dropout`` has it (Srivastava et al. 2014)."""
-    kept = site.draw(torch.rand, x.detach().float()) >= share
-    return x * (kept.to(x.dtype) / (1 - share))
+    mask = site.draw(torch.rand, x.detach().float()) >= share
+    return x * (mask.to(x.dtype) / (1 - share))
 
 
 def _dtype(x: Tensor, name: str, site: EditSite) -> Tensor:

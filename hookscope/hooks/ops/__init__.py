@@ -1,1 +1,1 @@
-"""What functions compute between modules (``--ops``), and the weights of attention."""
+"""The results of functions between modules (``--ops``), and the weights of attention."""

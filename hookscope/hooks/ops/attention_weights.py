@@ -1,9 +1,9 @@
 """The weights of attention: recorded where a model computes them, recomputed inside a fused kernel.
 
-Where a model computes them, attention is a softmax whose result becomes the first factor of a
-matrix product. Inside a fused kernel, the kernel is called again for its weights, or its formula is
-computed from its inputs, without autograd and without random numbers. Weights count only if the
-output that comes with them is the one that the model got.
+If a model computes them, attention is a softmax whose result is the first factor of a matrix
+product. For a fused kernel, the kernel is called again for its weights, or its formula is computed
+from its inputs, without autograd and without random numbers. Such weights are recorded only if they
+reproduce the output that the model got.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VISIBLE_SOFTMAX = "a softmax in the model"
 
 _SOFTMAX = {"softmax", "_softmax"}
 
-# Functions between the softmax and the product whose result still is the weights.
+# Functions between the softmax and the product that do not change the weights.
 _PASSES = {
     *("dropout", "dropout_", "view", "reshape", "_unsafe_view", "flatten", "unflatten"),
     *("to", "type", "type_as", "float", "half", "bfloat16", "double", "_to_copy", "clone"),
@@ -37,10 +37,10 @@ _PRODUCTS = {"matmul": 0, "bmm": 0, "baddbmm": 1, "einsum": 1}  # position of th
 _LAYER_KERNEL = "_transformer_encoder_layer_fwd"
 
 
-# The largest difference of two outputs, over the largest entry of the model's, that rounding in
-# another order accounts for. The most that was measured is a third of it: in the wide types it
-# grows with the scores, to 3e-5 in float32 for scores of 600; in the narrow ones it is the rounding
-# of the output itself.
+# The largest difference of two outputs, over the largest entry of the model's, that a different
+# order of rounding explains. The largest measured one is a third of it: in float32 and float64 it
+# grows with the scores, to 3e-5 in float32 for scores of 600; in the narrow types it is the
+# rounding of the output itself.
 TOLERANCES = {
     torch.float64: 1e-11,
     torch.float32: 1e-4,
@@ -54,7 +54,7 @@ class AttentionFinding:
     """Attention of one call of a function: its weights, or the reason why there are none.
 
     ``weights`` are of shape (..., L, S): for each of L queries the shares of S keys. ``difference``
-    is None for those that were seen and not recomputed.
+    is None if the weights were not recomputed.
     """
 
     weights: Tensor | None
@@ -84,15 +84,16 @@ def scaled_dot_product_weights(
     """Return softmax(query key^T scale + mask), and its product with ``value``.
 
     The formula is that in the documentation of ``F.scaled_dot_product_attention``, whose arguments
-    these are; a query that may look at nothing has zeros, as there. Computed in float32 at least.
+    these are. A query that attends to nothing has weights of zero, as there. Computed in float32 or
+    wider.
 
     Args:
         query: (..., heads, L, E).
         key: (..., heads, S, E), with ``enable_gqa`` of fewer heads.
         value: (..., heads, S, Ev), as many heads as ``key``.
-        attn_mask: bool (true where a query may look) or added to the scores.
-        dropout_p: not heeded.
-        is_causal: let query i look at keys 0 to i alone.
+        attn_mask: bool (true where a query attends) or added to the scores.
+        dropout_p: ignored.
+        is_causal: let query i attend only to keys 0 to i.
         scale: 1/sqrt(E) if None.
         enable_gqa: let each head of ``key`` serve several of ``query``, in their order.
 
@@ -128,7 +129,7 @@ def _scaled_dot_product(
         return _dropped(name, arguments["dropout_p"])
     if result.is_nested:
         return AttentionFinding(None, name, f"inside {name}, on nested tensors")
-    # Autocast hands the kernel its inputs in the type of the result.
+    # Autocast converts the inputs of the kernel to the type of the result.
     arguments |= {x: arguments[x].to(result.dtype) for x in ("query", "key", "value")}
     with torch.autocast(result.device.type, enabled=False):
         weights, again = scaled_dot_product_weights(**arguments)
@@ -184,12 +185,12 @@ KERNELS: dict[str, Callable[..., AttentionFinding]] = {
 
 
 def _dropped(name: str, p: float) -> AttentionFinding:
-    reason = f"inside {name} with dropout {p:g}, which draws anew each time; run in eval mode"
+    reason = f"inside {name} with dropout {p:g}, which is random in every call; run in eval mode"
     return AttentionFinding(None, name, reason)
 
 
 def _difference(again: Tensor, output: Tensor) -> float:
-    """The largest difference over the largest entry; NaN in the same places is none."""
+    """The largest difference over the largest entry; NaN in both is not a difference."""
     blind = output.isnan() & again.isnan()
     wide = torch.promote_types(output.dtype, torch.float32)
     gap = torch.where(blind, 0, again.to(wide) - output).abs()
@@ -198,14 +199,14 @@ def _difference(again: Tensor, output: Tensor) -> float:
 
 
 def _checked(name: str, weights: Tensor, again: Tensor, output: Tensor) -> AttentionFinding:
-    """The weights, if the output that comes with them is the one that the model got."""
+    """The weights, if they reproduce the output that the model got."""
     tolerance = TOLERANCES.get(output.dtype, 0.0)
     difference = _difference(again, output)
     if difference <= tolerance:
         return AttentionFinding(weights, name, difference=difference, tolerance=tolerance)
     reason = (
-        f"recomputed from the inputs of {name} they give an output that differs from the model's by"
-        f" {difference:.2g} of its largest entry; up to {tolerance:g} is rounding"
+        f"recomputed from the inputs of {name}, they give an output that differs from the model's"
+        f" by {difference:.2g} of its largest entry, more than rounding explains ({tolerance:g})"
     )
     return AttentionFinding(None, name, reason)
 
@@ -219,7 +220,7 @@ class AttentionTracker:
     def find(
         self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, result: Any
     ) -> Iterator[AttentionFinding]:
-        """Yield the attention that a call of ``function`` (plainly called ``name``) shows."""
+        """Yield the attention in a call of ``function``, whose plain name is ``name``."""
         if any(is_functorch_tensor(tensor) for _, tensor in walk(result)):
             if name in KERNELS:
                 yield AttentionFinding(None, name, FUNCTORCH_REASON)
@@ -238,10 +239,10 @@ class AttentionTracker:
             with torch.no_grad():
                 try:
                     yield KERNELS[name](name, function, args, kwargs, result)
-                except Exception as error:  # what is recomputed is hookscope's, not the model's
+                except Exception as error:  # an error of the recomputation, not of the model
                     cause = str(error).partition("\n")[0]
                     yield AttentionFinding(
-                        None, name, f"inside {name}, and not to be recomputed: {cause}"
+                        None, name, f"inside {name}, and they could not be recomputed: {cause}"
                     )
         elif name == _LAYER_KERNEL or ("attention" in name and isinstance(result, Tensor | tuple)):
             yield AttentionFinding(None, name, f"inside {name}, which hookscope cannot recompute")
@@ -259,10 +260,10 @@ class AttentionTracker:
         self._followed[tensor] = (weights, version_counter(tensor))
 
     def _weights(self, tensor: Any, passed: Tensor | None = None) -> Tensor | None:
-        """The weights behind a tensor, unless it was changed since; ``passed`` is a function's own.
+        """The weights in a tensor, unless it was changed since; ``passed`` is a function's result.
 
-        A function that works in place and hands weights on as they are (dropout in eval mode)
-        changes nothing.
+        A function that works in place and returns the weights unchanged (dropout in eval mode) does
+        not count as a change.
         """
         if not isinstance(tensor, Tensor) or tensor not in self._followed:
             return None
@@ -272,13 +273,13 @@ class AttentionTracker:
 
 
 def _adds_up(weights: Tensor) -> bool:
-    """Whether the last dimension is what the softmax was over."""
+    """Whether the last dimension is that of the softmax."""
     wide = weights.double() if weights.device.type == "cpu" else weights.float()
-    blind = wide.isnan().all(-1)  # a query that may look at nothing
+    blind = wide.isnan().all(-1)  # a query that attends to nothing
     fine = (wide.sum(-1) - 1).abs() <= TOLERANCES.get(weights.dtype, 0)
     return bool((fine | blind).all())
 
 
 def version_counter(tensor: Tensor) -> int | None:
-    """How often a tensor was changed in place; None for one that does not count it."""
+    """How often a tensor was changed in place; None if it does not count this."""
     return None if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""What an operator is called, however it was called, and which modules are operators themselves."""
+"""The plain names of operators, and which modules are operators themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch._ops import OpOverload, OpOverloadPacket
 
-# Python's words for what PyTorch calls otherwise.
+# Python's names of operators that have another name in PyTorch.
 _DUNDER = {
     "truediv": "div",
     "floordiv": "floor_divide",
@@ -26,13 +26,12 @@ _OPERATORS = {"add", "sub", "mul", "div", "pow", "matmul", *_DUNDER}
 # Attributes of a tensor that are computations.
 _COMPUTED = {"T", "mT", "H", "mH", "real", "imag"}
 
-# A module of one of these without children is an operator: its result is its output. A step is one
-# operator of a frozen graph.
+# A module from one of these without children is an operator: its result is its output.
 _BUILDING_BLOCKS = ("torch.nn.", "torch.ao.nn.", "hookscope.sources.torchscript.operator_modules.")
 
 
 def plain_name(function: Any) -> str:
-    """The operator's name without overload, namespace or Python's underscores; empty for no one.
+    """The operator's name without overload, namespace or underscores; empty if it is no operator.
 
     Example:
         >>> import torch
@@ -64,7 +63,7 @@ def _of_dunder(name: str) -> str:
 def is_building_block(module: nn.Module) -> bool:
     """Whether a module is one operator of PyTorch's own, such as ``Conv2d``.
 
-    Told by the class that it was made from, so that it is the same for a scripted or exported one.
+    The class that it was made from decides, also for a scripted or exported module.
 
     Example:
         >>> is_building_block(nn.Linear(2, 2)), is_building_block(nn.Sequential(nn.ReLU()))

@@ -1,8 +1,8 @@
-"""Records what each function of PyTorch returned that a model calls.
+"""Records the results of the PyTorch functions that a model calls.
 
-A function mode shows the calls as they were written: ``x + y``, ``torch.flatten``, ``F.gelu``, and
-those of scripted and exported models by their operators. What a function calls inside is not shown.
-The mode is in force while a module of the model runs, and neither for the loss nor going back.
+A function mode gets the calls as they were written: ``x + y``, ``torch.flatten``, ``F.gelu``, and
+those of scripted and exported models as operators. Calls within such a function are not recorded.
+The mode is enabled while a module of the model runs, but not for the loss or the backward pass.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from hookscope.tensors.nested import walk
 
 @dataclass
 class _Frame:
-    """One call of a module that is under way, and how often each operator was used in it.
+    """An open call of a module, and how often each operator was used in it.
 
-    ``depth`` tells inside how many hooks it was called: a hook may run a module, or a whole model.
+    ``depth`` is the number of hooks inside which it was called: a hook may run a module or a model.
     """
 
     layer: Layer
@@ -55,7 +55,7 @@ class _Frame:
 
 
 class _ThreadState(threading.local):
-    """What runs on this thread; ``mode`` is the function mode that is in force."""
+    """The open calls of this thread, and the function mode that is enabled."""
 
     def __init__(self) -> None:
         self.frames: list[_Frame] = []
@@ -69,7 +69,7 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # within it the mode is not in force
+    ) -> Any:  # within it the mode is disabled
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         return self._recorder.call(func, args, kwargs or {})
@@ -101,15 +101,15 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         self._thread = _ThreadState()
 
     def _enter(self) -> OpRecorder:
-        # First: what the model's own hooks compute, those of weight_norm for example, is within
-        # the call.
+        # First: the results of the model's own hooks, such as those of weight_norm, belong to the
+        # call.
         self.recorder.calls.subscribe(self, layers_of(self.recorder.model), first=True)
         return self
 
     def _leave(self, *error: object) -> None:
         self.recorder.calls.unsubscribe(self)
         self._thread.frames.clear()
-        self._leave_mode()  # after Ctrl-C no hook of the module was called
+        self._leave_mode()  # after Ctrl-C PyTorch called no hook of the module
 
     def before_call(self, call: ModuleCall) -> _Frame:
         """Watch the functions that a call uses."""
@@ -130,7 +130,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         """Forget a call that an interrupt ended."""
         self._close(frame)
         mode = self._thread.mode
-        # What the caller has put in force since stays; then ours ends with the recording.
+        # A mode that the caller enabled since must stay; then ours ends with the recording.
         if not self._thread.frames and mode is not None and mode.is_innermost:
             self._leave_mode()
 
@@ -162,9 +162,9 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         records = self._ops and not frames[-1].block and frames[-1].layer.module in self._chosen
         if not records and self._attention is None:
             return function(*args, **kwargs)
-        # Held, so that no id is used again.
-        held = [tensor for _, tensor in walk((args, kwargs), whole=True)]
-        given = {id(tensor): version_counter(tensor) for tensor in held}
+        # Referenced, so that no id is reused.
+        arguments = [tensor for _, tensor in walk((args, kwargs), whole=True)]
+        given = {id(tensor): version_counter(tensor) for tensor in arguments}
         result = function(*args, **kwargs)
         if records:
             shown = args[0] if name == "setitem" else result
@@ -184,7 +184,7 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         given: dict[int, int | None],
         inplace: bool,
     ) -> None:
-        """Record the tensors of ``result``, less those given that are as they were."""
+        """Record the tensors of ``result``, without arguments that were not changed."""
         changed = [
             id(tensor)
             for _, tensor in walk(result, whole=True)
@@ -202,8 +202,8 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
     def _store(self, frame: _Frame, what: str, tensor: Tensor) -> None:
         """Record a tensor, or watch its gradient.
 
-        No clone is handed on: a hook on the tensor itself gets the gradient with respect to the
-        value that it has now, whatever is done to it in place afterwards.
+        No clone is needed: a hook on the tensor itself gets the gradient with respect to its
+        current value, even if the tensor is changed in place later.
         """
         sink = self.recorder.sink
         if not sink.open:
@@ -235,6 +235,6 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
 
 
 def _is_changed(tensor: Tensor, before: int | None, name: str, inplace: bool) -> bool:
-    if before is None:  # under inference_mode the call itself must tell
+    if before is None:  # under inference_mode only the call shows it
         return inplace or name == "setitem" or (name.endswith("_") and name != "requires_grad_")
     return tensor._version != before

@@ -1,4 +1,4 @@
-"""``hookscope.emit``: a user hook records a value of its own."""
+"""``hookscope.emit``: record a value from a user hook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EmitCallback = Callable[[Layer, int, str, Tensor], None]
 
 @dataclass(frozen=True)
 class HookContext:
-    """Where a hook runs at this moment, for what it emits."""
+    """The layer and the call at which a hook is running, for its emitted values."""
 
     layer: Layer
     call: int
@@ -28,19 +28,20 @@ CURRENT_HOOK: ContextVar[HookContext | None] = ContextVar("hookscope_running_hoo
 
 
 def emit(name: str, value: Tensor | float) -> None:
-    """Record ``value`` beside the rest, from inside a hook of one's own.
+    """Record a value from a user hook.
 
-    It lands under ``<module>[:call]/<name>``, of kind ``emitted``: in the capture, the file and the
-    table. A run that only checks the recording keeps nothing.
+    It is stored in the capture as ``<module>[:call]/<name>``, with the kind ``emitted``. A run that
+    only verifies the recording stores nothing.
 
     Args:
-        name: what to call it, other than what recorded values are called (``output``, ``input.0``,
-            ``weight.grad``).
+        name: the value's name. Names of recorded values (``output``, ``input.0``, ``weight.grad``)
+            are reserved.
         value: a tensor of any shape and dtype, which is copied, or a number, which becomes float64,
             int64 or bool.
 
     Raises:
-        RequestError: no hook of a running recording is calling, or the name or value will not do.
+        RequestError: the caller is not a hook of a running recording, or the name or the value is
+            invalid.
 
     Example:
         >>> import torch, hookscope
@@ -55,13 +56,16 @@ def emit(name: str, value: Tensor | float) -> None:
     if place is None:
         raise RequestError(
             f"hookscope.emit({name!r}, ...) was called outside a hook of a running recording.",
-            "Call it in a function that is given to --hook, or to hooks= in Python.",
+            "Call it in a function that is passed to --hook, or to hooks= in Python.",
         )
     if not name or "/" in name:
-        raise RequestError(f"{name!r} is no name for a value.", "Give a text without a slash.")
+        raise RequestError(
+            f"{name!r} is not a valid name for a value.", "Use text without a slash."
+        )
     if name.partition(".")[0] in ("output", "input") or name.endswith((".grad", ".update")):
         raise RequestError(
-            f"{name!r} is what hookscope calls a value of its own.", "Choose another name."
+            f"The name {name!r} is reserved for values that hookscope records.",
+            "Choose another name.",
         )
     if not isinstance(value, Tensor):
         try:

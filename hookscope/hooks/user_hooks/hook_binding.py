@@ -1,7 +1,7 @@
-"""User hooks bound to layers: when each is called, with what, and what its result replaces.
+"""User hooks bound to layers: when they are called, and what their results replace.
 
-For gradients no module backward hook of PyTorch's is used, since those crash models that work in
-place; see ``hookscope.tensors.gradient_gate``.
+PyTorch's module backward hooks are not used for gradients, because they fail in models with
+in-place operations; see ``hookscope.tensors.gradient_gate``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("hookscope")
 
 
 class HookBinding(CallSubscriber):
-    """One hook at one layer: calls it, checks what it returns and puts that in place."""
+    """One hook at one layer: calls it, checks its result, and replaces the value by it."""
 
     def __init__(
         self, hook: UserHook, layer: Layer, calls: CallRegistry, keep: EmitCallback | None
@@ -70,7 +70,7 @@ class HookBinding(CallSubscriber):
         hook_set.around_step(optimizer, *((call, None) if pre else (None, call)))
 
     def before_call(self, call: ModuleCall) -> BackwardHookPair | None:
-        """Run a hook of the kind forward_pre; let the gradients at the inputs pass a gate."""
+        """Run a hook of the kind forward_pre, or insert a gate for the gradients at the inputs."""
         module, number = call.module, call.number
         if self.hook.kind == FORWARD_PRE:
             result = self._run(number, module, call.args)
@@ -85,7 +85,7 @@ class HookBinding(CallSubscriber):
         return None
 
     def after_call(self, call: ModuleCall, pair: BackwardHookPair | None) -> None:
-        """Run a hook of the kind forward; let the gradients at the outputs pass a gate."""
+        """Run a hook of the kind forward, or insert a gate for the gradients at the outputs."""
         module, number = call.module, call.number
         if pair is not None:
             call.output = pair.leave(call.output)
@@ -144,7 +144,7 @@ class HookBinding(CallSubscriber):
         return HookError(
             f"The hook {self.hook.label} failed in {where}{self._location(number)}: {cause}.",
             self.layer.name,
-            "Every hook was taken off. HOOKSCOPE_DEBUG=1 shows the whole traceback.",
+            "All hooks were removed. HOOKSCOPE_DEBUG=1 shows the whole traceback.",
         )
 
     def _location(self, number: int) -> str:
@@ -173,7 +173,7 @@ def attach_user_hooks(
 ) -> Iterator[None]:
     """Run ``hooks`` at their layers, or around the steps of ``optimizer``, within the block.
 
-    Without a recorder nothing that they emit is kept.
+    Without a recorder their emitted values are not stored.
     """
     keep = None if recorder is None else partial(_emit, recorder.sink)
     by_hook = {
@@ -184,7 +184,7 @@ def attach_user_hooks(
     others = [binding for binding in bindings if binding not in backward]
     try:
         with HookSet(calls.model) as hook_set:
-            for binding in (*others, *reversed(backward)):  # a gradient meets the last one first
+            for binding in (*others, *reversed(backward)):  # a gradient reaches the last one first
                 if binding.hook.kind not in STEP_HOOKS:
                     calls.subscribe(binding, [binding.layer])
                 elif optimizer is not None:

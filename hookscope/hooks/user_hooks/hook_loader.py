@@ -1,4 +1,4 @@
-"""Load user hooks: from files and functions to hooks of a kind, bound to layers."""
+"""Loading of user hooks from files and functions, and binding them to layers."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _CALLED_WITH = {
 class UserHook:
     """A user's function, when it is called, and at which layers.
 
-    ``label`` is the word it was given by, or the function's name, ``file`` where its code is.
-    ``glob`` names layers of its own; ``layers`` are there once it is bound to a model.
+    ``label`` is its spec, or the function's name; ``file`` contains its code. ``glob`` selects its
+    layers, if it has layers of its own. ``layers`` is set once it is bound to a model.
     """
 
     label: str
@@ -61,27 +61,25 @@ class UserHook:
 def load_user_hooks(
     hooks: Hooks, kinds: Sequence[str], arguments: Mapping[str, Any], *, verb: str
 ) -> tuple[UserHook, ...]:
-    """Find the functions that ``hooks`` names, running their files; no model is needed yet.
+    """Load the functions that ``hooks`` names, without a model. Their files are run.
 
     Args:
-        hooks: words (``[GLOB=]FILE.py:FUNCTION``), functions, or a dict from globs to either.
+        hooks: specs (``[GLOB=]FILE.py:FUNCTION``), functions, or a dict from globs to either.
         kinds: one kind for all, or one for each.
         arguments: further arguments, for each function that has a parameter of the name.
-        verb: what runs it: ``capture``, ``grads`` or ``step``.
+        verb: the command that runs them: ``capture``, ``grads`` or ``step``.
 
     Raises:
-        RequestError, ModelError, LayerError: a word, file, function, argument or glob is wrong.
+        RequestError, ModelError, LayerError: a spec, file, function, argument or glob is wrong.
     """
     parsed = [_parsed(glob, hook) for glob, hook in _pairs(hooks)]
     has_kinds = bool(kinds)
     kinds = resolve_hook_kinds(kinds, len(parsed), verb=verb)
-    if arguments and not parsed:
-        raise RequestError("An argument for a hook is given and no hook.", "Add --hook.")
     for (glob, _), kind in zip(parsed, kinds, strict=True):
         if kind in STEP_HOOKS and glob is not None:
             raise RequestError(
-                f"A hook of kind {kind!r} is bound to no layer, and {glob!r} names some.",
-                "Give it without a glob: it runs once, with the optimizer.",
+                f"A hook of kind {kind!r} does not run at layers, but {glob!r} selects some.",
+                "Remove the glob. The hook runs once, with the optimizer.",
             )
     loaded = iter(load_functions([spec for _, spec in parsed if isinstance(spec, FunctionSpec)]))
     functions = [next(loaded) if isinstance(x, FunctionSpec) else x for _, x in parsed]
@@ -154,13 +152,14 @@ def _parsed(glob: str | None, hook: Any) -> tuple[str | None, FunctionSpec | Fun
         return spec.glob, spec.function
     if not callable(hook):
         raise RequestError(
-            f"{type(hook).__name__} is no hook.", "Give a function, or FILE.py:FUNCTION."
+            f"A hook is a function or its spec, not {type(hook).__name__}.",
+            "Give a function, or FILE.py:FUNCTION.",
         )
     return glob, hook
 
 
 def describe_hooks(hooks: Iterable[UserHook]) -> list[dict[str, Any]]:
-    """The hooks as a file's metadata holds them."""
+    """Return the entries of a file's metadata about the hooks."""
     return [
         {"hook": hook.label, "kind": hook.kind, "layers": [layer.name for layer in hook.layers]}
         for hook in hooks

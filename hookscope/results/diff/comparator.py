@@ -92,7 +92,7 @@ class Comparator:
 def _nan_reasons(metrics: ErrorMetrics, equal_nan: bool) -> list[str]:
     counts = [("A alone", metrics.nan_a), ("B alone", metrics.nan_b)]
     if not equal_nan:
-        counts.append(("both (--equal-nan takes them as equal)", metrics.nan_both))
+        counts.append(("both (equal with --equal-nan)", metrics.nan_both))
     return [f"NaN in {where}: {count:,}" for where, count in counts if count]
 
 
@@ -123,11 +123,11 @@ def compare_captures(
         comparator: compares a pair of tensors.
         layers: selects the layers.
         kinds: ``output`` and ``input``, each with its gradients; all kinds if empty.
-        strict: whether tensors without a partner count as differences.
+        strict: whether unmatched tensors count as differences.
 
     Raises:
         ResultsFileError: a file cannot be read.
-        RequestError: no tensor of A has a partner in B, or a pattern or prefix matches nothing.
+        RequestError: no tensor of A matches one of B, or a pattern or prefix matches nothing.
     """
     a, b = files = open_capture(paths[0]), open_capture(paths[1])
     layers.check_layers([record for file in files for record in file.records])

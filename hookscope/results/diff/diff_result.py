@@ -42,11 +42,11 @@ class ErrorMetrics:
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """A tensor of A, its partner in B, and how they differ.
+    """A pair of a tensor of A and one of B, and how they differ.
 
     Attributes:
         key: its name in A.
-        other: the partner's name in B.
+        other: the name of the other tensor in B.
         by: how they were matched: ``name``, ``map`` or ``order``.
         type: class name of the module in A.
         shapes: of the two tensors.
@@ -87,7 +87,7 @@ class TensorComparison:
 
 @dataclass(frozen=True)
 class UnmatchedTensor:
-    """A tensor without a partner."""
+    """A tensor that matches none on the other side."""
 
     key: str
     type: str
@@ -101,9 +101,9 @@ class Diff:
 
     Attributes:
         rows: the pairs, in A's order of execution.
-        only_a: tensors of A without a partner, in A's order.
-        only_b: tensors of B without a partner, in B's order.
-        strict: whether tensors without a partner count as differences.
+        only_a: unmatched tensors of A, in A's order.
+        only_b: unmatched tensors of B, in B's order.
+        strict: whether unmatched tensors count as differences.
         equal_nan: whether NaN in both counts as equal.
         a: where A came from: its file, model, weights, inputs, versions.
         b: where B came from.

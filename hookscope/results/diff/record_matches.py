@@ -58,19 +58,19 @@ def match_records(
     """
     _check_prefixes(prefixes, a)
     unmatched = {record.key: record for record in b}
-    partners: dict[str, tuple[Record, str]] = {}
+    matches_of_a: dict[str, tuple[Record, str]] = {}
     for record in a:
         if record.key in unmatched:
-            partners[record.key] = unmatched.pop(record.key), BY_NAME
+            matches_of_a[record.key] = unmatched.pop(record.key), BY_NAME
     for record in a:
         other = key_of(_replace_prefix(record.module, prefixes), record.call, record.what)
-        if record.key not in partners and other in unmatched:
-            partners[record.key] = unmatched.pop(other), BY_MAP
-    matched = {key: partner.key for key, (partner, _) in partners.items()}
+        if record.key not in matches_of_a and other in unmatched:
+            matches_of_a[record.key] = unmatched.pop(other), BY_MAP
+    matched = {key: record.key for key, (record, _) in matches_of_a.items()}
     for record_a, record_b in _match_by_order(a, b, matched):
-        partners[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
-    pairs = tuple((record, *partners[record.key]) for record in a if record.key in partners)
-    only_a = tuple(record for record in a if record.key not in partners)
+        matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
+    pairs = tuple((record, *matches_of_a[record.key]) for record in a if record.key in matches_of_a)
+    only_a = tuple(record for record in a if record.key not in matches_of_a)
     return RecordMatches(pairs, only_a, tuple(unmatched.values()))
 
 
@@ -80,8 +80,8 @@ def _check_prefixes(prefixes: Mapping[str, str], a: Sequence[Record]) -> None:
     for old in prefixes:
         if not any(_has_prefix(name, old) for name in names):
             raise RequestError(
-                f"No layer of A begins with {old!r}.",
-                did_you_mean(old, names) or "--map wants OLD=NEW, OLD in A and NEW in B.",
+                f"No layer name in A begins with {old!r}.",
+                did_you_mean(old, names) or "Write --map OLD=NEW, with OLD from A and NEW from B.",
             )
 
 
@@ -192,10 +192,10 @@ def select_matches(
         tuple(filter(selects_b, matches.only_b)),
     )
     if not selected.pairs:
-        counts = f"{len(selected.only_a)} tensors of A and {len(selected.only_b)} of B"
         raise RequestError(
-            f"Nothing of A has a partner in B, among {counts}.",
-            "Tell what a layer of A is called in B: --map OLD=NEW.",
+            f"None of the {len(selected.only_a)} tensors of A matches any of the"
+            f" {len(selected.only_b)} tensors of B.",
+            "Map layer names of A to those of B: --map OLD=NEW.",
         )
     return selected
 

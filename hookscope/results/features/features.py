@@ -52,7 +52,7 @@ class Features:
         self.manifest = read_manifest(location)
         self.rows = int(self.manifest["rows"])
         if (rows := sum(shard["rows"] for shard in self.manifest["shards"])) != self.rows:
-            problem = f"its shards hold {rows} of {self.rows} rows"
+            problem = f"its shards contain {rows} of {self.rows} rows"
             raise damaged_file_error(location, MANIFEST, problem)
         entries = {str(entry["key"]): entry for entry in self.manifest["keys"]}
         scales = {key + SCALE for key in entries}  # a scale belongs to its key, even if listed
@@ -86,18 +86,19 @@ class Features:
         keys = self.choose([word])
         if len(keys) > 1:
             raise RequestError(
-                f"{word!r} stands for {len(keys)} keys in {self.folder}.",
+                f"{word!r} matches {len(keys)} keys in {self.folder}.",
                 f"Name one: {', '.join(keys)}.",
             )
         if any(entry["reduce"] == STATISTICS_ONLY for entry in self.manifest["keys"]):
             file = f"{self.folder.rstrip('/')}/{STATISTICS}"
             raise RequestError(
-                f"{self.folder} holds statistics of all inputs, and no rows.",
+                f"{self.folder} contains statistics of all inputs, but no rows.",
                 f"'hookscope show {file}' prints them, hookscope.load({file!r}) returns them.",
             )
         if not self.rows:
             raise RequestError(
-                f"{self.folder} holds no rows.", "Capture again, with an --input that is not empty."
+                f"{self.folder} contains no rows.",
+                "Run 'hookscope extract' again with an --input that is not empty.",
             )
         [key] = keys
         return LazyRows(self._shards, key, (self.rows, *self._shapes[key]))
@@ -112,8 +113,8 @@ class Features:
         for key, index in chosen:
             if index != WHOLE:
                 raise RequestError(
-                    f"A slice stands behind {key}, and whole keys are meant.",
-                    f'In Python: hookscope.load("{self.folder}")["{key}"][...].',
+                    f"{key} is followed by a slice, but only whole keys can be selected here.",
+                    f'Slice in Python: hookscope.load("{self.folder}")["{key}"][...].',
                 )
         return [key for key, _ in chosen]
 
@@ -129,8 +130,8 @@ class Features:
         """
         if with_path and self.rows and "path" not in self.inputs[0]:
             raise RequestError(
-                f"The rows of {self.folder} are items of a Dataset, and have no path.",
-                "Leave out with_path: row I is item features.inputs[I]['item'].",
+                f"The inputs of {self.folder} were items of a Dataset, which have no path.",
+                "Leave out with_path. Row I comes from the item features.inputs[I]['item'].",
             )
         from hookscope.results.features.torch_dataset import RowsDataset
 
@@ -216,13 +217,13 @@ class InputTable(Sequence[dict[str, Any]]):
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._damaged("a line is no JSON") from error
+            raise self._damaged("a line is not valid JSON") from error
         if not isinstance(entry, dict) or "row" not in entry:
-            raise self._damaged("a line is of no row")
+            raise self._damaged("a line has no row number")
         return entry
 
     def _damaged(self, reason: str) -> ResultsFileError:
         return ResultsFileError(
             f"The table {INPUTS} in {self._location} cannot be read: {reason}.",
-            f"'hookscope verify {self._location}' tells what else is damaged.",
+            f"'hookscope verify {self._location}' lists all damaged files.",
         )

@@ -137,19 +137,19 @@ def write_parquet(
         from pyarrow import parquet
     except ImportError as error:
         raise EnvironmentFault(
-            f"Parquet is written with pyarrow, which does not load: {error}.",
+            f"Writing Parquet needs pyarrow, which cannot be imported: {error}.",
             'Install it: pip install "hookscope[parquet]"',
         ) from error
     for rows in chosen:
         if rows.dtype.kind == "c":
             raise RequestError(
-                f"{rows.key} is of dtype {rows.dtype}, and Parquet has no complex numbers.",
+                f"{rows.key} is of dtype {rows.dtype}, but Parquet has no complex numbers.",
                 "Write a .safetensors or .npy file.",
             )
         if not _width(rows):
             shape = "x".join(map(str, rows.shape[1:]))
             raise RequestError(
-                f"A row of {rows.key} is {shape}, which holds no number, and Parquet has no lists"
+                f"The rows of {rows.key} have shape {shape} and no values, but Parquet has no lists"
                 " of length 0.",
                 "Choose other layers with --layer, or write a .safetensors or .npy file.",
             )

@@ -82,7 +82,7 @@ def read_json(location: Location, name: str, *, old: bool = False) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         raise damaged_file_error(location, name, cause(error)) from error
     if value is None:
-        raise damaged_file_error(location, name, "it holds nothing")
+        raise damaged_file_error(location, name, "it is empty")
     checksum = value.pop(CHECKSUM, None) if isinstance(value, dict) else None
     if checksum is None and old and not (isinstance(value, dict) and value.get("schema") == SCHEMA):
         return value
@@ -95,7 +95,7 @@ def damaged_file_error(location: Location, name: str, reason: str) -> ResultsFil
     """Return the error for a damaged file of the folder."""
     return ResultsFileError(
         f"Cannot read {name} in {location}: {reason}.",
-        "The command that wrote the folder makes it again, with --resume.",
+        "Run the command that wrote the folder again with --resume to rewrite it.",
     )
 
 
@@ -154,26 +154,26 @@ def check_folder(location: Location, *, resume: bool, force: bool) -> None:
     """
     if resume and force:
         raise RequestError(
-            "--resume goes on with what is there, and --force begins anew.",
-            "Leave out one of the two.",
+            "--resume and --force cannot be used together.",
+            "Use --resume to continue the earlier run, or --force to start over.",
         )
     if Path(location.address).suffix.lower() in _FILE_SUFFIXES:
         raise RequestError(
-            f"{location} is named like a file, and the results are a folder.",
-            "Name a folder, such as features/; 'hookscope export' then writes one file of it.",
+            f"{location} has the name of a file, but the results are a folder.",
+            "Give a folder, such as features/. 'hookscope export' then writes it to one file.",
         )
     location.check_writable()
     names = location.names()
     if names and not any(re.fullmatch(_SIGNATURES, name) for name in names):
         raise RequestError(
-            f"The folder {location} holds files and no results of hookscope: {names[0]}, for one.",
-            "Name an empty folder or a new one.",
+            f"The folder {location} contains other files than results of hookscope: {names[0]}.",
+            "Give an empty folder or a new one.",
         )
     if names and not (resume or force):
-        state = "finished" if MANIFEST in names else "cut short"
+        state = "a finished" if MANIFEST in names else "an interrupted"
         raise RequestError(
-            f"The folder {location} holds the results of a run that was {state}.",
-            "Add --resume to go on with the same command, or --force to begin anew.",
+            f"The folder {location} contains the results of {state} run.",
+            "Add --resume to continue the same command, or --force to start over.",
         )
 
 

@@ -88,7 +88,7 @@ def verify_folder(
     known = {shard["file"] for shard in shards}
     for name in location.names():
         if name.startswith("rows-") and name not in known:
-            damages.append(Damage(name, "the manifest has no such shard"))
+            damages.append(Damage(name, "not listed in the manifest"))
     if (fitted := manifest.get("fitted")) and (problem := _file_problem(location, fitted)):
         damages.append(Damage(fitted["file"], problem))
     old = manifest["schema"] < SCHEMA
@@ -108,9 +108,9 @@ def _file_problem(location: Location, entry: Mapping[str, Any]) -> str:
     if size is None:
         return "missing"
     if size != entry["bytes"]:
-        return f"{size} bytes, and it was written with {entry['bytes']}"
+        return f"{size} bytes instead of {entry['bytes']}"
     try:
-        return "" if is_intact(location, entry) else "its bytes are not those that were written"
+        return "" if is_intact(location, entry) else "its checksum does not match"
     except OSError as error:
         return f"cannot be read: {cause(error)}"
 
@@ -140,7 +140,7 @@ def _shard_problem(
             continue
         name = slice_key(key["key"], shard["first"], shard["first"] + shard["rows"])
         if table.get(name, {}).get("shape") != [shard["rows"], *key["shape"]]:
-            return f"it holds no {name} of the shape that the manifest tells"
+            return f"it has no {name} of the shape in the manifest"
     return ""
 
 
@@ -172,10 +172,10 @@ def _index_problems(
     if readable:
         wrong += [name for name in files if name not in stored]
     if wrong:
-        yield f"not what the shards hold, at {wrong[0]} and {len(wrong) - 1} more places"
+        yield f"does not match the shards at {wrong[0]} and {len(wrong) - 1} more places"
     total = sum(each for _, each in stored.values())
     if readable and not wrong and size != total:
-        yield f"its total_size is {size}, and the shards hold tensors of {total} bytes"
+        yield f"its total_size is {size}, but the tensors in the shards have {total} bytes"
 
 
 def _table_problems(location: Location, manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _table_problems(location: Location, manifest: Mapping[str, Any]) -> Iterator
         with location.open(INPUTS) as file:
             for line, text in enumerate(file):
                 if json.loads(text)["row"] != line or not text.endswith(b"\n"):
-                    yield f"line {line + 1} is not the whole one of row {line}"
+                    yield f"line {line + 1} is not a complete entry of row {line}"
                     return
     except ResultsFileError as error:
         yield error.message.rstrip(".")
@@ -202,4 +202,4 @@ def _table_problems(location: Location, manifest: Mapping[str, Any]) -> Iterator
     for shard, lines in zip(shards, input_lines(location, shards), strict=True):
         if shard.get("table_crc32") not in (None, lines_crc32(lines)):
             last = shard["first"] + shard["rows"]
-            yield f"lines {shard['first'] + 1} to {last} are not those that were written"
+            yield f"lines {shard['first'] + 1} to {last} do not match their checksum"

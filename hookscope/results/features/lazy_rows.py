@@ -86,7 +86,9 @@ class LazyRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("What lies on disk becomes an array in memory by being copied.")
+            raise ValueError(
+                "Rows on disk cannot become an array in memory without a copy (copy=False)."
+            )
         return np.asarray(self[:], dtype)
 
     def torch(self) -> TensorRows:

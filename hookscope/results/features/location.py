@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -41,10 +42,10 @@ class Location:
         parents = (self._root, *self._root.absolute().parents)
         existing = next(path for path in parents if os.path.lexists(path))
         if not existing.is_dir():
-            raise RequestError(f"{existing} is a file, and no folder.", "Name another --output.")
+            raise RequestError(f"{existing} is a file, not a folder.", "Choose another --output.")
         if not os.access(existing, os.W_OK | os.X_OK):
             raise RequestError(
-                f"The folder {existing} cannot be written to.", "Name another --output."
+                f"The folder {existing} is not writable.", "Choose another --output."
             )
 
     def names(self) -> list[str]:
@@ -54,13 +55,12 @@ class Location:
         return sorted(path.relative_to(self._root).as_posix() for path in paths)
 
     def _checked(self, path: Path, name: str) -> Path:
-        """Return ``path``; raise ResultsFileError if it leads out of the folder."""
+        """Return ``path``; raise ResultsFileError if it is outside the folder."""
         target = Path(os.path.realpath(path))
         if not target.is_relative_to(os.path.realpath(self._root)):
             raise ResultsFileError(
-                f"{name} in {self} leads out of that folder, to {target}.",
-                "A folder of results holds its own files. If you trust the file, copy it there in"
-                " place of the link.",
+                f"{name} in {self} refers to a file outside that folder: {target}.",
+                "If you trust that file, copy it into the folder in place of the link.",
             )
         return path
 
@@ -68,7 +68,7 @@ class Location:
         """Bytes of a file; None if there is none.
 
         Raises:
-            ResultsFileError: the name, or a link, leads out of the folder.
+            ResultsFileError: the name, or a link, is outside the folder.
         """
         path = self._checked(self._root / name, name)
         return path.stat().st_size if path.is_file() else None
@@ -77,7 +77,7 @@ class Location:
         """Open a file for reading.
 
         Raises:
-            ResultsFileError: the name, or a link, leads out of the folder.
+            ResultsFileError: the name, or a link, is outside the folder.
         """
         return self._checked(self._root / name, name).open("rb")
 
@@ -85,7 +85,7 @@ class Location:
         """Write a file as a whole.
 
         Raises:
-            ResultsFileError: its folder is a link that leads out of this one.
+            ResultsFileError: its folder is a link to a folder outside this one.
             StoreError: it cannot be written.
         """
         path = self._root / name
@@ -135,7 +135,9 @@ class RemoteLocation(Location):
                 f"{address} needs a package that is not installed: {error}", "Install it with pip."
             ) from error
         except ValueError as error:
-            raise RequestError(f"{address} is no address: {error}.", "Name a folder.") from error
+            raise RequestError(
+                f"{address} is not a valid address: {error}.", "Give a folder."
+            ) from error
         self._files: Any = filesystem
         self._remote_root = root.rstrip("/")
         self._local = Path(tempfile.mkdtemp(prefix="hookscope-"))
@@ -152,7 +154,8 @@ class RemoteLocation(Location):
             self._files.makedirs(self._remote_root, exist_ok=True)
         except Exception as error:  # each store raises its own
             raise RequestError(
-                f"{self} cannot be written to: {cause(error)}.", "Check the address and the rights."
+                f"{self} cannot be written to: {cause(error)}.",
+                "Check the address and your permissions.",
             ) from error
 
     def names(self) -> list[str]:
@@ -196,8 +199,8 @@ class RemoteLocation(Location):
             self._files.put_file(str(scratch), self._at(name))
         except Exception as error:
             raise StoreError(
-                f"Cannot send {name} to {self}: {cause(error)}.",
-                "What is finished is kept: run the same command with --resume.",
+                f"Cannot upload {name} to {self}: {cause(error)}.",
+                "Finished rows are saved. Run the same command with --resume.",
             ) from error
         scratch.unlink()
 
@@ -209,11 +212,12 @@ class RemoteLocation(Location):
 
 def write_error(what: str, error: OSError) -> StoreError:
     """Return the error for a run that cannot write ``what`` (`to out/`), such as a full disk."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    fix = "make room" if full else "see that the folder can be written to"
+    quota = getattr(errno, "EDQUOT", errno.ENOSPC)  # not every system has it
+    full = error.errno in (errno.ENOSPC, quota, errno.EFBIG)
+    fix = "Free some space" if full else "Check that the folder is writable"
     return StoreError(
         f"Cannot write {what}: {cause(error)}.",
-        f"What is finished is kept: {fix}, then run the same command with --resume.",
+        f"Finished rows are saved. {fix}, then run the same command with --resume.",
     )
 
 
@@ -224,5 +228,19 @@ def parse_location(address: str | os.PathLike[str]) -> Location:
         EnvironmentFault: a package that the address needs is not installed.
         RequestError: the address is invalid.
     """
-    text = os.fspath(address).removeprefix("file://")
+    text = os.fspath(address)
+    if text.startswith("file://"):
+        text = path_of_file_address(text)
     return RemoteLocation(text) if ADDRESS in text else Location(text)
+
+
+def path_of_file_address(address: str, windows: bool = os.name == "nt") -> str:
+    """Return the path in an address that begins with ``file://``.
+
+    >>> path_of_file_address("file:///srv/features", windows=False)
+    '/srv/features'
+    >>> path_of_file_address("file:///C:/features", windows=True)
+    'C:/features'
+    """
+    path = address.removeprefix("file://")
+    return re.sub(r"^/(?=[A-Za-z]:)", "", path) if windows else path

@@ -119,10 +119,10 @@ def _earlier(location: Location) -> dict[str, Any] | None:
         if earlier is not None:
             check_schema(location, {"schema": SCHEMA, **earlier})
             for problem in problems:
-                log.warning("%s It is made again.", problem)
+                log.warning("%s It will be rewritten.", problem)
             return earlier
     for problem in problems:
-        log.warning("%s All rows are done again.", problem)
+        log.warning("%s All rows will be extracted again.", problem)
     return None
 
 
@@ -136,7 +136,7 @@ def _plan_of_parts(location: Location) -> dict[str, Any] | None:
         return None
     if next(iter(read_parts(location)), None) is None:
         raise damaged_file_error(
-            location, names[0], "it is damaged, and so is all that is known of other shards"
+            location, names[0], "it is damaged, and so are the entries of all other shards"
         )
     plan = read_json(location, PLAN)
     if not (isinstance(plan, dict) and isinstance(plan.get("options"), dict)):
@@ -163,7 +163,7 @@ def _checked(location: Location, manifest: Any) -> dict[str, Any] | None:
         ends.append(shard["first"] + shard["rows"])
     if ends[-1] != manifest["rows"]:
         raise damaged_file_error(
-            location, MANIFEST, f"its shards hold {ends[-1]} of {manifest['rows']} rows"
+            location, MANIFEST, f"its shards contain {ends[-1]} of {manifest['rows']} rows"
         )
     return dict(manifest)
 
@@ -190,9 +190,8 @@ def _check_same(location: Location, name: str, was: Any, now: Any) -> None:
             _check_same(location, f"{name} {key}", was.get(key), now.get(key))
         return
     raise RequestError(
-        f"The run in {location} had another{name}: {_short(was)}, and now it would be"
-        f" {_short(now)}.",
-        "Give the same command as then, or --force to begin anew.",
+        f"Cannot resume the run in {location}:{name} was {_short(was)}, and is {_short(now)} now.",
+        "Run the same command as before, or use --force to start over.",
     )
 
 
@@ -285,8 +284,8 @@ def finish_run(
     shards, files, size = gather(location, _write_inputs(location))
     if (known := sum(shard["rows"] for shard in shards)) != plan["rows"]:
         raise StoreError(
-            f"Of {plan['rows']} rows {known} are known in {location}, though all were written.",
-            "Did something remove files there? The same command with --resume does the rest.",
+            f"{location} is incomplete: {known} of {plan['rows']} rows were found after writing.",
+            "Files may have been removed during the run. Run the same command with --resume.",
         )
     lines = map(lines_crc32, input_lines(location, shards))
     shards = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
@@ -317,7 +316,7 @@ def _write_inputs(location: Location) -> list[dict[str, Any]]:
 
 
 def _short(value: Any) -> str:
-    text = "nothing" if value is None else strict_json.dumps(value, sort_keys=True)
+    text = "not set" if value is None else strict_json.dumps(value, sort_keys=True)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -330,16 +329,18 @@ def read_manifest(location: Location) -> dict[str, Any]:
         StoreError: its run is not finished.
     """
     if ADDRESS not in location.address and not os.path.isdir(location.address):
-        what = "is a file" if os.path.exists(location.address) else "does not exist"
+        exists = os.path.exists(location.address)
         parent = os.path.dirname(location.address) or "."
-        if os.path.exists(location.address) and holds_features(parent):
+        if exists and holds_features(parent):
             raise RequestError(
-                f"{location} is a file in a folder of features, and the folder is wanted.",
-                f"Name the folder: {parent}/",
+                f"{location} is a file in a features folder, not the folder.",
+                f"Give the folder: {parent}/",
             )
         raise RequestError(
-            f"The folder {location} {what}.",
-            "Name a folder that 'hookscope extract' wrote.",
+            f"{location} is a file, not a folder."
+            if exists
+            else f"The folder {location} does not exist.",
+            "Give a folder written by 'hookscope extract'.",
         )
     manifest = read_json(location, MANIFEST, old=True)
     if manifest is None and any(name.startswith(PARTS) for name in location.names()):
@@ -349,15 +350,15 @@ def read_manifest(location: Location) -> dict[str, Any]:
             plan = {}
         done = sum(part["rows"] for part in read_parts(location))
         raise StoreError(
-            f"The features in {location} are not finished: {done} of {plan.get('rows', '?')} rows"
-            " are there.",
-            "Run the command that was cut short again, with --resume.",
+            f"The features in {location} are incomplete: {done} of {plan.get('rows', '?')} rows are"
+            " finished.",
+            "Run the interrupted command again with --resume.",
         )
     if not isinstance(manifest, dict) or not {"rows", "keys", "shards"} <= set(manifest):
-        reason = f"{MANIFEST} tells of none" if manifest else f"there is no {MANIFEST}"
+        reason = f"{MANIFEST} describes none" if manifest else f"it has no {MANIFEST}"
         raise RequestError(
-            f"The folder {location} holds no features: {reason}.",
-            "Name a folder that 'hookscope extract' wrote.",
+            f"The folder {location} contains no features: {reason}.",
+            "Give a folder written by 'hookscope extract'.",
         )
     check_schema(location, manifest)
     check_manifest(location, manifest)

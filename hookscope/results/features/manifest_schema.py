@@ -93,16 +93,16 @@ def check_schema(location: Location, manifest: Mapping[str, Any]) -> None:
     """Raise ResultsFileError unless this version reads manifests of that schema."""
     if (schema := manifest.get("schema")) not in _READABLE_SCHEMAS:
         raise ResultsFileError(
-            f"The features in {location} have schema {schema}, and this hookscope reads schema"
+            f"The features in {location} have schema {schema}, but this version of hookscope reads"
             f" {SCHEMA}.",
-            "Upgrade hookscope, or capture them again.",
+            "Upgrade hookscope, or extract them again.",
         )
 
 
 def check_manifest(location: Location, manifest: Any) -> None:
     """Raise ResultsFileError unless a manifest has the types of ``Manifest``.
 
-    The names of its files must be those that a run gives, so none leads out of the folder.
+    The names of its files must be those that a run gives, so none is outside the folder.
     """
     if type_error(manifest, Manifest) or _has_negative(manifest):
         raise damaged_file_error(location, MANIFEST, "it is damaged")
@@ -111,7 +111,7 @@ def check_manifest(location: Location, manifest: Any) -> None:
     foreign += {manifest.get("fitted", {}).get("file", FITTED)} - {FITTED}
     if foreign:
         raise damaged_file_error(
-            location, MANIFEST, f"it names {foreign[0]!r}, which is not a file of results"
+            location, MANIFEST, f"it lists {foreign[0]!r}, which is not a file of a features folder"
         )
 
 

@@ -40,7 +40,9 @@ class OpenShard:
         self._location, self._name = location, str(entry["file"])
         size = location.size(self._name)
         if size is None or size != entry["bytes"]:
-            problem = "is missing" if size is None else f"has {size} bytes of {entry['bytes']}"
+            problem = (
+                "is missing" if size is None else f"has {size} bytes instead of {entry['bytes']}"
+            )
             raise self.damaged(problem)
         try:
             with location.open(self._name) as file:
@@ -74,7 +76,7 @@ class OpenShard:
         stored = self.tensors.get(self._slice_key(key))
         if stored is None or stored.shape != (self.rows, *shape):
             name = self._slice_key(key)
-            raise self.damaged(f"holds no {name} of the shape that the manifest tells")
+            raise self.damaged(f"has no {name} of the shape in the manifest")
         if stored.dtype not in RAW:
             raise ResultsFileError(
                 f"{key} in {self._location} is of dtype {stored.dtype}, which cannot be shown.",
@@ -116,7 +118,7 @@ class OpenShard:
                     file.seek(stored.start + int(run[0]) * width)
                     data = file.read(run.size * width)
                     if len(data) < run.size * width:
-                        raise self.damaged("is cut off")
+                        raise self.damaged("is truncated")
                     part = np.frombuffer(data, raw, len(data) // raw.itemsize)
                     parts.append(part.reshape(run.size, *stored.shape[1:])[(slice(None), *inner)])
         except OSError as error:  # the file was there when it was opened
@@ -130,7 +132,7 @@ class OpenShard:
         """Return the error for a damaged shard."""
         return ResultsFileError(
             f"The shard {self._name} in {self._location} {problem}.",
-            f"'hookscope verify {self._location}' tells what else is damaged.",
+            f"'hookscope verify {self._location}' lists all damaged files.",
         )
 
 
@@ -187,7 +189,7 @@ class Shards:
                 self._check(int(number))
             stored = shard.stored_tensor(key, shape)
             if stored.dtype != dtype:
-                raise shard.damaged(f"holds {key} as {stored.dtype}, and others as {dtype}")
+                raise shard.damaged(f"stores {key} as {stored.dtype}, but other shards as {dtype}")
             read = shard.read if mapped else shard.read_rows
             values[part] = read(stored, rows[part] - shard.first, inner)
         return values
@@ -199,7 +201,7 @@ class Shards:
         except OSError as error:
             raise shard.damaged(f"cannot be read: {cause(error)}") from error
         if not intact:
-            raise shard.damaged("is damaged: its bytes are not those that were written")
+            raise shard.damaged("is damaged: its checksum does not match")
         self._unchecked.discard(number)  # another thread may have checked it too
 
 

@@ -55,7 +55,7 @@ def load(
     if weights.spec != "random" or model_args:
         option = "--model-arg" if model_args else "--weights"
         raise RequestError(
-            f"{spec.word!r} is an exported program, which holds its weights and is built already.",
+            f"{spec.word!r} is an exported program, which has its own weights and arguments.",
             f"Leave out {option}, or give the model's source: FILE.py:NAME.",
         )
     program = _open(spec.path, trust)

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from hookscope.errors import InputError
 
 _LETTERS = "NMKLPQRSTUVW"
-_REPAIR = "Give it that shape{0}, or export the model anew with dynamic_shapes."
+_REPAIR = "Give it that shape{0}, or export the model again with dynamic_shapes."
 
 
 class InputContract:
@@ -56,7 +56,7 @@ class InputContract:
             actual = pytree.tree_map(_describe, (args, kwargs))
             raise InputError(
                 f"The program was exported for the inputs {_list_inputs(args_names, kwargs_names)},"
-                f" and got {_list_inputs(*actual)}.",
+                f" but got {_list_inputs(*actual)}.",
                 "Leave out --input and --shape to run it on the inputs that its file holds, or"
                 " call it from Python with inputs of that structure.",
             )
@@ -66,8 +66,8 @@ class InputContract:
                 self._check_tensor(name, expected, value, sizes)
             elif isinstance(expected, int | float | str) and expected != value:
                 raise InputError(
-                    f"The program was exported with {name} = {expected!r}, and got {value!r}.",
-                    "Give that very value, or export the model anew.",
+                    f"The program was exported with {name} = {expected!r}, but got {value!r}.",
+                    "Give that value, or export the model again.",
                 )
         return flat
 
@@ -84,13 +84,13 @@ class InputContract:
     def _check_tensor(self, name: str, expected: Tensor, value: Any, sizes: dict[str, int]) -> None:
         if not isinstance(value, Tensor):
             raise InputError(
-                f"Input {name} of the program is a tensor, and got {type(value).__name__}.",
+                f"Input {name} of the program must be a tensor, but got {type(value).__name__}.",
                 "Give a tensor of the shape " + self._text(expected) + ".",
             )
         if value.is_floating_point() != expected.is_floating_point():
             kinds = [str(t.dtype).removeprefix("torch.") for t in (expected, value)]
             raise InputError(
-                f"Input {name} of the program is of {kinds[0]}, and got {kinds[1]}.",
+                f"Input {name} of the program must be {kinds[0]}, but got {kinds[1]}.",
                 "Leave out --input and --shape to run it on the inputs that its file holds, or"
                 " call it from Python with a tensor of that dtype.",
             )
@@ -103,7 +103,7 @@ class InputContract:
             fixed = not any(isinstance(length, torch.SymInt) for length in expected.shape)
             raise InputError(
                 f"The program was exported for an input {name} of shape {self._text(expected)}"
-                f"{self._limits(expected)}, and got"
+                f"{self._limits(expected)}, but got"
                 f" {'x'.join(map(str, value.shape)) or 'a scalar'}.",
                 _REPAIR.format(alone if fixed else " within its limits"),
             )

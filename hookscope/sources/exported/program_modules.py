@@ -158,9 +158,9 @@ class ExportedProgramModule(ExportedLayer):
         """Raise RequestError for training mode: the graph is that of the mode of the export."""
         if mode:
             raise RequestError(
-                "An exported program keeps the mode it was exported in, and cannot be switched to"
+                "An exported program stays in the mode it was exported in and cannot be switched to"
                 " training mode.",
-                "Leave out --train; to see training mode, export the model while it is in it.",
+                "Leave out --train, or export the model in training mode.",
             )
         super().train(False)
         return self
@@ -181,8 +181,8 @@ def build_module(program: torch.export.ExportedProgram) -> nn.Module:
         )
     except Exception as exc:
         raise ModelError(
-            f"The exported program cannot be taken apart into its layers: {end_sentence(str(exc))}",
-            "Export it again, with the newest torch.",
+            f"The exported program cannot be split into its layers: {end_sentence(str(exc))}",
+            "Export it again with the newest torch.",
         ) from exc
     home = _home(flat)
     modules = dict(_submodules(flat))

@@ -23,6 +23,7 @@ from torch.export.pt2_archive import PT2ArchiveReader
 
 from hookscope.errors import ModelError
 from hookscope.files.pickle_scan import DamagedPickle, LongPickle, foreign_globals, list_globals
+from hookscope.sources.torchscript.operators import REFUSED
 
 _CONFIG = re.compile(r"(data/(?:weights|constants)/).*_config\.json", re.DOTALL)
 _PROGRAM = re.compile(r"models/.*|serialized_exported_program\.json", re.DOTALL)
@@ -58,9 +59,9 @@ def check_no_code(file: IO[bytes], path: str) -> None:
     findings = list(dict.fromkeys(x for layout in _layouts(file) for x in _code_in(layout)))
     if findings:
         raise ModelError(
-            f"Opening {path!r} would run code that it carries: {'; '.join(findings[:3])}.",
-            "Give --trust if you trust whoever made it. A program of plain tensors saved by"
-            " torch.export.save needs no trust.",
+            f"Opening {path!r} would run code in it: {'; '.join(findings[:3])}.",
+            "Add --trust if you trust its author. A program of plain tensors saved by"
+            " torch.export.save does not need it.",
         )
 
 
@@ -73,7 +74,7 @@ def check_operators(file: IO[bytes], path: str) -> None:
                 name = "::".join(target.split(".")[2:4])
                 raise ModelError(
                     f"The program in {path!r} calls the operator {name}, which is not registered.",
-                    "Importing the package that brings it registers it, so call hookscope from"
+                    "Importing the package that defines it registers it, so call hookscope from"
                     " Python after that import.",
                 )
 
@@ -138,8 +139,8 @@ def _code_in_program(program: Any) -> Iterator[str]:
     for target in _call_targets(program):
         if not target.startswith("torch.ops.") and not _ALLOWED_CALL.fullmatch(target):
             yield f"a call of {target}"
-        elif target.startswith("torch.ops.aten.from_file"):
-            yield "a tensor mapped onto a file"
+        elif reason := REFUSED.get(_schema_name(target)):
+            yield f"a call of {target}, which {reason}"
 
 
 def _programs(layout: ArchiveRecords) -> Iterator[tuple[str, Any]]:
@@ -179,10 +180,23 @@ def _call_targets(program: Any) -> Iterator[str]:
 
 
 def _is_operator(name: str) -> bool:
+    return isinstance(_resolved(name), torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+
+
+def _schema_name(name: str) -> str:
+    """The name of an operator in its schema, such as ``aten::relu``; of another one its text."""
+    operator = _resolved(name)
+    if isinstance(operator, torch._ops.OpOverload):
+        return str(operator._schema.name)
+    return "::".join(name.split(".")[2:4])
+
+
+def _resolved(name: str) -> Any:
+    """What torch finds by the dotted name of a call's target; None if there is nothing."""
     value: Any = torch
     for part in name.split(".")[1:]:
         value = getattr(value, part, None)
-    return isinstance(value, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+    return value
 
 
 def _is_arithmetic(text: Any) -> bool:

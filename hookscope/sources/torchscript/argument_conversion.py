@@ -187,5 +187,5 @@ def _argument_error(
     return ArgumentError(
         f"Argument {name!r} of {type(owner).__name__}.{function.__name__} must be"
         f" {types[name].text}, but got {type(value).__name__}: {text}.",
-        f"TorchScript does not convert it either. The arguments are ({takes}).",
+        f"TorchScript does not convert it. The arguments are ({takes}).",
     )

@@ -91,8 +91,8 @@ def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
         required = [f"{argument.name}: {argument.type.text}" for argument in _required(module)]
         takes = ", ".join(required) or "nothing"
         raise InputError(
-            f"What {word} takes cannot be guessed: {takes}.",
-            "Call it from Python: hookscope.capture(FILE, input=(first, second)), or a dict.",
+            f"Cannot guess an input for {word}, which takes {takes}.",
+            "Call it from Python, with a tuple or a dict: hookscope.capture(FILE, input=(a, b))",
         )
     if layout is LIST:  # detectors read values, so a trial on meta fails
         return Candidate((3, 320, 320), torch.float32)
@@ -102,7 +102,7 @@ def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
             return candidate
     if not candidates:
         raise InputError(
-            f"What {word} takes cannot be guessed from its weights.", "Give --shape or --input."
+            f"Cannot tell from its weights what input {word} expects.", "Give --shape or --input."
         )
     return candidates[0]
 

@@ -131,18 +131,18 @@ class NodeWriter:
     def _operator(self, node: Node, inputs: Sequence[str]) -> str:
         """A call of PyTorch's operator."""
         if not node.schema:
-            return self._refusal(node, "hookscope does not know it")
+            return self._refusal(node, "it is unknown to hookscope")
         schema = private.signature(node.schema)
         if schema.changes_container:
             return self._refusal(node, "it changes a container in a way hookscope does not know")
         if schema.generic:
             types = [value.type for value in node.inputs]
             if len(node.outputs) != 1 or any(map(_is_python_only, [*types, node.outputs[0].type])):
-                return self._refusal(node, "its types are beyond hookscope")
+                return self._refusal(node, "its types are not supported")
             run = private.single_node_function(node.kind, types, node.outputs[0].type)
             return f"{self.name(run)}({', '.join(inputs)})"
         if any(map(keyword.iskeyword, schema.names[schema.positional :])):
-            return self._refusal(node, "a keyword of Python's is the name of an argument")
+            return self._refusal(node, "the name of an argument is a Python keyword")
         arguments = dict(enumerate(inputs))
         for index in range(len(inputs) - 1, -1, -1):  # a default that is left out is not converted
             if arguments[index] == _literal(schema.defaults[index]):
@@ -151,7 +151,7 @@ class NodeWriter:
                 break
         operator = self._callable(node, [schema.names[index] for index in arguments])
         if operator is None:
-            return self._refusal(node, "this PyTorch has no such operator")
+            return self._refusal(node, "this release of PyTorch has no such operator")
         function, weights = self._runner(node, operator, schema)
         texts = [
             text if index < schema.positional else f"{schema.names[index]}={text}"
@@ -255,7 +255,7 @@ class NodeWriter:
     def _python(self, node: Node, inputs: Sequence[str]) -> str:
         """A Python function, by ``torch.jit.ignore`` or a traced autograd function."""
         if any(self.symbols.is_module(value.type) for value in node.inputs):
-            return self._refusal(node, "torch.jit.ignore left a method of a module to Python")
+            return self._refusal(node, "it is a method that torch.jit.ignore left out of the file")
         tensors, scalars = iter(inputs), iter(node.attributes["scalars"])
         kinds = node.attributes["kinds"]
         arguments = [

@@ -158,7 +158,7 @@ def is_fast(operator: str, arguments: Iterable[str]) -> bool:
     return operator.partition(".")[0] in FAST and not _DIFFERENT & set(arguments)
 
 
-# Operators that would access files.
+# Operators that would access files, in scripted files and in exported ones.
 REFUSED = {
     "aten::save": "writes a file",
     "aten::from_file": "opens a file",

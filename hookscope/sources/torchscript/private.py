@@ -27,15 +27,15 @@ from hookscope.sources.torchscript.graph import (
 )
 
 _C: Any = torch._C  # its stubs are incomplete
+ArchiveReader: Any = _C.PyTorchFileReader  # the reader that opens archives
 ScriptObject = Any  # _C.ScriptModule: hashable, equal if it is the same module
 
 CUSTOM = "__torch__.torch.classes."  # classes written in C++
 
 _SOURCE_LINE = re.compile(r"# (?P<file>\S.*?):(?P<line>\d+):\d+\s*$")
 _ENUM = re.compile(r"\[value=(?P<type>.+)\.(?P<name>\w+)\]")
-_CHANGES_CONTAINER = re.compile(
-    r"(?:[\])]|\bt)\(\w+(?: -> \*)?!|\(\*\)"
-)  # a container, not a tensor
+# of a container, not of a tensor
+_CHANGES_CONTAINER = re.compile(r"(?:[\])]|\bt)\(\w+(?: -> \*)?!|\(\*\)")
 
 
 def open_archive(path: str, device: torch.device) -> ScriptObject:

@@ -224,7 +224,7 @@ def concat_in_place(first: list[Any], second: list[Any]) -> list[Any]:
 
 
 def repeated(items: list[Any], times: int) -> list[Any]:
-    """Return ``items * times``; TorchScript refuses a negative number."""
+    """Return ``items * times``; TorchScript rejects a negative number."""
     if times < 0:
         raise ValueError(f"a list cannot be repeated {times} times")
     return items * times
@@ -345,7 +345,7 @@ def forward_by_name(self: Any, *args: Any, **kwargs: Any) -> Any:
     own = self._hookscope_methods.get(self._hookscope_method)
     if own is None:
         others = ", ".join(self._hookscope_methods)
-        raise NotImplementedError(f"it has no forward of its own, but {others or 'no method'}")
+        raise NotImplementedError(f"it has no forward method; its methods: {others or 'none'}")
     return own(self, *args, **kwargs)
 
 

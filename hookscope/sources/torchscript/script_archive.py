@@ -21,6 +21,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
+from hookscope.sources.torchscript.private import ArchiveReader
+
 
 @dataclass
 class Record:
@@ -92,7 +94,7 @@ class ScriptArchive:
             return None
         inputs = self._unpickle("traced_inputs.pkl")
         if not isinstance(inputs, dict):
-            raise pickle.UnpicklingError("traced_inputs.pkl holds no inputs by name")
+            raise pickle.UnpicklingError("traced_inputs.pkl contains no named inputs")
         return None if inputs.get(method) is None else tuple(inputs[method])
 
     def attribute(self, path: tuple[str, ...], name: str) -> Any:
@@ -136,7 +138,21 @@ class ScriptArchive:
         try:
             return reader.load()
         except Exception as error:  # the reader raises nearly any type for a damaged pickle
-            raise pickle.UnpicklingError(f"{name} in it is no sound pickle") from error
+            raise pickle.UnpicklingError(f"its record {name} is not a valid pickle") from error
+
+
+def read_code(path: str) -> bytes:
+    """Return the text of all code in an archive.
+
+    The records are read by the reader that opens archives, because Python's may see others in a
+    crafted file.
+
+    Raises:
+        RuntimeError: PyTorch cannot read it.
+    """
+    reader = ArchiveReader(path)
+    names = [name for name in reader.get_all_records() if name.startswith("code/")]
+    return b"\n".join(reader.get_record(name) for name in names)
 
 
 def _enums(text: str, module: str) -> dict[str, type[Enum]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.example_input import find_example
 from hookscope.sources.torchscript.module_builder import ScriptedModule, build_module
-from hookscope.sources.torchscript.script_archive import ScriptArchive
+from hookscope.sources.torchscript.operators import REFUSED
+from hookscope.sources.torchscript.script_archive import ScriptArchive, read_code
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
 from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
@@ -28,7 +30,12 @@ from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 log = logging.getLogger("hookscope")
 
 CPU = torch.device("cpu")
-_AGAIN = "Save it again with torch.jit.save, from the release of torch that made it."
+_AGAIN = "Save it again with torch.jit.save, in the release of torch that wrote it."
+# How code may name an operator of REFUSED: as a word, or in a string with escapes for getattr.
+_NAMES_REFUSED = re.compile(
+    rb"\b(%s)\b|getattr(?=.*\\)" % "|".join(name.partition("::")[2] for name in REFUSED).encode(),
+    re.DOTALL,
+)
 
 
 def load(
@@ -46,7 +53,7 @@ def load(
     """
     if model_args:
         raise RequestError(
-            f"{spec.word!r} holds a model that is built already and takes no arguments.",
+            f"{spec.word!r} contains a finished model, which takes no arguments.",
             "Leave out --model-arg.",
         )
     check_archive_intact(spec.path)
@@ -74,18 +81,33 @@ def load(
 
 
 def _open(path: str) -> tuple[ScriptArchive, ScriptedModule]:
+    _check_no_file_access(path)
     archive = ScriptArchive(path)
     if archive.mentions("ConstantMKLDNNTensor"):
         raise ModelError(
-            f"{path!r} was saved after torch.jit.optimize_for_inference, which leaves the"
-            " weights out of the file: no program can run it.",
-            "Save the model before it is optimized, frozen or not.",
+            f"{path!r} was saved after torch.jit.optimize_for_inference, which omits the weights"
+            " from the file, so no program can run it.",
+            "Save the model before optimize_for_inference.",
         )
     if archive.mentions("ops.torchvision."):
         _register_torchvision(path)
     with signal_safe(warnings.catch_warnings()), _higher_recursion_limit():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         return archive, build_module(private.open_archive(path, CPU), archive=archive)
+
+
+def _check_no_file_access(path: str) -> None:
+    """Raise ModelError if opening the file may read or write other files.
+
+    PyTorch's reader runs the scripted ``__setstate__`` of a class while it opens the file.
+    """
+    code = read_code(path)
+    if b"__setstate__" in code and (match := _NAMES_REFUSED.search(code)):
+        raise ModelError(
+            f"Opening {path!r} would run its __setstate__, and its code names"
+            f" {match[0].decode()!r}, which can read or write files.",
+            "Save the model without that class's __setstate__, or give its source: FILE.py:NAME.",
+        )
 
 
 @contextmanager
@@ -96,12 +118,10 @@ def _load_errors(path: str) -> Iterator[None]:
     except RecursionError as error:
         raise ModelError(
             f"{path!r} cannot be opened: its code is nested too deeply.",
-            "Split the function with the many branches, and save the model again.",
+            "Split the function that has many branches, and save the model again.",
         ) from error
     except MemoryError as error:
-        raise ModelError(
-            f"{path!r} is damaged, or larger than memory: PyTorch found no room for it.", _AGAIN
-        ) from error
+        raise ModelError(f"{path!r} is damaged, or does not fit into memory.", _AGAIN) from error
     except RuntimeError as error:
         first = end_sentence(_first_line(error))
         raise ModelError(f"{path!r} cannot be opened: {first}", _hint(first)) from error
@@ -128,7 +148,10 @@ def _first_line(error: RuntimeError) -> str:
 
 def _hint(text: str) -> str:
     if "Unknown builtin op" in text or "Unknown type name" in text:
-        return "A library that adds operators to PyTorch made it: that library is needed too."
+        return (
+            "It uses operators of another library. Import that library in Python, and call"
+            " hookscope from there."
+        )
     return _AGAIN
 
 
@@ -149,7 +172,7 @@ def _log_contents(spec: ModelSpec, archive: ScriptArchive, module: ScriptedModul
         log.info("extra files in %s: %s", spec.path, ", ".join(archive.extra))
     if module._hookscope_frozen:
         log.info(
-            "%s has no modules inside it, as after torch.jit.freeze: the operators of its graph"
-            " stand in for them, named by kind and order, as conv2d_1",
+            "%s contains no modules, as after torch.jit.freeze; the operators of its graph are"
+            " used as layers, named by kind and order, such as conv2d_1",
             spec.path,
         )

@@ -31,20 +31,20 @@ def load_configuration(path: Path, model_args: dict[str, Any]) -> Any:
     model_type = content.get("model_type")
     if not isinstance(model_type, str):
         raise ModelError(
-            f"{str(path)!r} is no configuration of transformers: it has no model_type.",
+            f"{str(path)!r} is not a transformers configuration: it has no model_type.",
             "Name a folder that save_pretrained wrote, or its config.json.",
         )
     known = transformers.CONFIG_MAPPING
     if model_type not in known:
         _raise_unknown(path, model_type, content, list(known.keys()))
     if "auto_map" in content:
-        log.info("model: transformers' own %s; the code that came with it is not run", model_type)
+        log.info("model: %s of transformers; the code in its folder is not run", model_type)
         content = {key: value for key, value in content.items() if key != "auto_map"}
     try:
         config = known[model_type].from_dict(content)
     except Exception as exc:  # each class has its own checks
         raise ModelError(
-            f"The configuration {str(path)!r} does not do for {model_type}:"
+            f"The configuration {str(path)!r} is not valid for {model_type}:"
             f" {end_sentence(_message(exc))}",
             "Correct the file.",
         ) from exc
@@ -59,7 +59,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as exc:
         raise ModelError(
             f"The configuration {str(path)!r} cannot be read: {end_sentence(str(exc))}",
-            "It is to be a JSON file, as save_pretrained writes it.",
+            "It must be a JSON file, as save_pretrained writes it.",
         ) from exc
     return content if isinstance(content, dict) else {}
 
@@ -67,14 +67,14 @@ def _read(path: Path) -> dict[str, Any]:
 def _raise_unknown(path: Path, model_type: str, content: dict[str, Any], known: list[str]) -> None:
     if "auto_map" in content:
         raise ModelError(
-            f"{str(path)!r} is for a model whose code comes with it, which hookscope does not run.",
-            "Read that code, import it yourself, and give the model as FILE.py:NAME.",
+            f"{str(path)!r} is for a model with custom code, which hookscope does not run.",
+            "Review that code, import it yourself, and give the model as FILE.py:NAME.",
         )
     near = did_you_mean(model_type, known)
     version = transformers.__version__
     raise ModelError(
-        f"transformers {version} knows no model type {model_type!r} ({str(path)!r}).",
-        near or "Install a release that knows it: python -m pip install --upgrade transformers",
+        f"transformers {version} has no model type {model_type!r} ({str(path)!r}).",
+        near or "Install a release that has it: python -m pip install --upgrade transformers",
     )
 
 
@@ -91,7 +91,7 @@ def _set(config: Any, key: str, value: Any) -> None:
             config.validate()
     except Exception as exc:
         raise ModelError(
-            f"{key}={value!r} does not do for {config.model_type}: {end_sentence(_message(exc))}",
+            f"{key}={value!r} is not valid for {config.model_type}: {end_sentence(_message(exc))}",
             "Correct --model-arg.",
         ) from exc
 

@@ -88,7 +88,7 @@ class ModelInputs:
         maker = _MAKERS.get(name)
         if maker is None:
             raise InputError(
-                f"What {self._word} takes as {name} is not known.", "Give it as --input."
+                f"Cannot tell what {self._word} expects as {name}.", f"Give --input {name}=FILE."
             )
         default_shape, draw = maker(self.config)
         return draw(tuple(shape or default_shape), None if seed is None else seeded_generator(seed))
@@ -199,14 +199,12 @@ def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
     def run(texts: Sequence[str]) -> dict[str, Any]:
         several = len(texts) > 1
         if several and tokenizer.pad_token is None:
-            raise InputError(
-                "The tokenizer has no token to pad texts with.", "Give the texts one by one."
-            )
+            raise InputError("The tokenizer has no padding token.", "Give the texts one by one.")
         encoding = tokenizer(list(texts), padding=several, return_tensors="pt")
         length, limit = encoding["input_ids"].shape[-1], tokenizer.model_max_length
         if limit < _UNLIMITED and length > limit:
             raise InputError(
-                f"The text has {length} tokens, and the model takes {limit}.", "Shorten it."
+                f"The text has {length} tokens, but the model takes at most {limit}.", "Shorten it."
             )
         if not length:
             raise InputError("The text has no tokens.", "Give at least a word.")
@@ -231,8 +229,8 @@ def image_recipe(folder: Path, inputs: ModelInputs) -> Recipe | None:
         if pixels.ndim != 3:
             shape = "x".join(map(str, pixels.shape))
             raise InputError(
-                f"{name} makes a tensor of shape {shape} of an image, and not C, H, W.",
-                "Give what the processor makes as a file of tensors.",
+                f"{name} returns a tensor of shape {shape} for an image instead of C, H, W.",
+                "Save the output of the processor, and give that file.",
             )
         return pixels.to(torch.float32)
 
@@ -273,7 +271,7 @@ def _load(auto_class: Any, folder: Path, files: Sequence[str]) -> Any:
     except Exception as exc:  # a missing package, a damaged file, code that is not run
         why = str(exc).strip().partition("\n")[0] or type(exc).__name__
         log.warning(
-            "input: %s cannot be made of %s: %s", auto_class.__name__, folder, end_sentence(why)
+            "input: %s cannot be loaded from %s: %s", auto_class.__name__, folder, end_sentence(why)
         )
         return None
 
@@ -284,4 +282,4 @@ def _accepted(encoding: Any, inputs: ModelInputs) -> dict[str, Any]:
 
 
 def _decoder_note(inputs: ModelInputs) -> str:
-    return f", the decoder begins with token {inputs.start}" if inputs.has_decoder else ""
+    return f", decoder start token {inputs.start}" if inputs.has_decoder else ""

@@ -32,7 +32,7 @@ except ModuleNotFoundError as exc:
     if exc.name != "transformers":
         raise
     raise EnvironmentFault(
-        "hf: words need the package transformers, which is not installed.",
+        "hf: models need the package transformers, which is not installed.",
         'Install it: python -m pip install "hookscope[transformers]"',
     ) from exc
 
@@ -108,16 +108,16 @@ def _find_files(spec: ModelSpec, request: WeightsRequest) -> _ModelFiles:
     if path.is_file():
         if request.spec.lower() == "default":
             raise WeightsError(
-                f"The configuration {spec.path!r} alone brings no weights.",
-                "Name its folder, give --weights FILE, or random.",
+                f"The configuration {spec.path!r} comes without weights.",
+                "Give its folder, or use --weights FILE or --weights random.",
             )
         return _ModelFiles(path.parent, path, None, "")
     if path.is_dir():
         weights_file = _weights_in(path)
         if request.spec.lower() == "default" and weights_file is None:
             raise WeightsError(
-                f"The folder {spec.path!r} holds no weights ({_SAFE[0]}).",
-                "Give --weights FILE, or random.",
+                f"The folder {spec.path!r} contains no weights ({_SAFE[0]}).",
+                "Use --weights FILE or --weights random.",
             )
         return _ModelFiles(path, path / CONFIGURATION, weights_file, "as saved")
     default = request.spec.lower() == "default"
@@ -129,8 +129,8 @@ def _find_files(spec: ModelSpec, request: WeightsRequest) -> _ModelFiles:
             folder = Path(fetch_folder(spec.path, [*_CONFIGURATIONS, "pytorch_model*.bin"]))
     if folder is None:
         raise ModelError(
-            f"{spec.path!r} is no folder, and the hub's cache has no configuration of that name.",
-            "Give a folder, hf:FOLDER, or let it be fetched: --weights default.",
+            f"{spec.path!r} is not a folder, and is not in the cache of the Hugging Face Hub.",
+            "Give a folder, hf:FOLDER, or download it with --weights default.",
         )
     weights_file = _weights_in(folder) if default else None
     word = f"{spec.path}@{folder.name[:7]}"
@@ -147,7 +147,7 @@ def _model_class(config: Any) -> Any:
     for name in names:
         if hasattr(transformers, name):
             return getattr(transformers, name)
-        log.warning("%s is no class of transformers; the model is built without its head", name)
+        log.warning("%s is not a class of transformers; the model is built without its head", name)
     mapping: Any = transformers.MODEL_MAPPING
     if type(config) not in mapping:
         raise ModelError(
@@ -164,7 +164,8 @@ def _check_attention(kind: str | None) -> None:
     if kind is not None and kind not in known:
         near = did_you_mean(kind, known)
         raise ModelError(
-            f"There is no attention called {kind!r}.", f"{near} There are {', '.join(known)}."
+            f"There is no attention implementation called {kind!r}.",
+            f"{near} Use {', '.join(known)}.".strip(),
         )
 
 
@@ -228,7 +229,7 @@ def _with_own_weights(
         raise WeightsFileError(
             f"The weights in {str(files.folder)!r} cannot be read into {model_class.__name__}:"
             f" {end_sentence(_first_line(exc))}",
-            "Give other ones by --weights FILE, or the configuration alone for random ones:"
+            "Give other weights with --weights FILE, or only the configuration for random weights:"
             f" hf:{files.config}.",
         ) from exc
     missing, unexpected = (
@@ -241,7 +242,7 @@ def _with_own_weights(
             len(module.state_dict()),
             missing,
             unexpected,
-            f"--weights {files.weights} --partial leaves them as built.",
+            f"--weights {files.weights} --partial keeps their initial values.",
         )
     weights.warn_mismatches(str(files.weights), missing, unexpected)
     log.info("weights: as saved in %s", files.folder)

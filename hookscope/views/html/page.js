@@ -1,5 +1,5 @@
-// What joins tree and table: one panel at a time, a filter for both; and dark and light. Without
-// any script everything is still shown. write.py puts this behind glob.js, table.js and tree.js.
+// What tree, graph and table share: one panel at a time and a filter; and dark and light. Without
+// any script everything is still shown. page.py puts this after the other scripts.
 "use strict";
 
 const panels = [...document.querySelectorAll(".panel")];
@@ -22,13 +22,14 @@ function show(jump) {
     lay();
     setStop(item.hidden ? visibleItems()[0] : item);
   }
+  markInGraph(shown.dataset.node);
   for (const row of rows) row.classList.toggle("chosen", row.dataset.node === shown.dataset.node);
   if (jump && named) named.scrollIntoView({ block: "nearest" });
 }
 
 addEventListener("hashchange", () => show(true));
 
-// The filter, for tree and table.
+// The filter, for tree, graph and table.
 
 let keep = null; // its test of a name, null for none
 
@@ -48,6 +49,7 @@ function lay() {
     put(item, !(shown && needed[i]));
     item.classList.toggle("beside", Boolean(keep) && !matched[i]);
   });
+  for (const stop of stops) stop.classList.toggle("beside", !matched[Number(boxOf(stop).dataset.node)]);
   let count = 0;
   for (const row of rows) {
     put(row, !matched[Number(row.dataset.node)]);
@@ -63,7 +65,7 @@ filter.addEventListener("input", () => {
   const test = typed ? compileFilter(typed) : null;
   filter.toggleAttribute("aria-invalid", Boolean(typed) && !test);
   if (typed && !test) {
-    found.value = "A brace has no partner.";
+    found.value = "Unmatched brace.";
     return;
   }
   keep = test;

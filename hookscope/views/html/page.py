@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 STYLES = ("page.css",)
-SCRIPTS = ("glob.js", "table.js", "tree.js", "page.js")
+SCRIPTS = ("glob.js", "table.js", "tree.js", "graph.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class PageNode:
     """A module in the tree, and the content of its panel.
 
     ``level`` counts from 1, and so does ``place``, its position among ``siblings``. ``notes`` are
-    sentences on what never ran or does not exist, ``marks`` are words for warnings.
+    sentences on what never ran or does not exist, ``marks`` are words for warnings. In the graph,
+    ``shape`` is that of the first output (empty if unknown), ``follows`` is whether it ran after
+    the module before it, and ``unfolded`` is whether the modules inside it are shown at first.
     """
 
     name: str
@@ -110,6 +112,9 @@ class PageNode:
     marks: tuple[str, ...]
     notes: tuple[str, ...]
     entries: tuple[PanelEntry, ...]
+    shape: str
+    follows: bool
+    unfolded: bool
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,7 @@ class FileSummary:
         verdict: one sentence.
         warnings: sentences, the most serious first.
         sentences: further sentences: the loss, what edits changed, coverage.
+        untrained: whether the weights were random.
         top: the most probable classes of each image: its name, then labels and probabilities.
         facts: the provenance, as names and texts.
         figures: the input images.
@@ -134,6 +140,7 @@ class FileSummary:
     verdict: str
     warnings: tuple[str, ...]
     sentences: tuple[str, ...]
+    untrained: bool
     top: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     facts: tuple[tuple[str, str], ...]
     figures: tuple[PageFigure, ...]

@@ -94,7 +94,7 @@ def _title(captures: Sequence[CaptureFile]) -> str:
 
 
 def _input_figures(capture: CaptureFile) -> tuple[PageFigure, ...]:
-    return figure_or_note("What went in", lambda: input_figure(capture))
+    return figure_or_note("Input", lambda: input_figure(capture))
 
 
 def _notes_by_key(capture: CaptureFile) -> dict[str, str]:
@@ -126,13 +126,13 @@ def _selection_notes(
     ][: limits.rows]
     if any(part.maps > 1 for part in parts):
         yield (
-            f"Of a tensor with feature maps the first {limits.maps} are drawn, of the first"
-            f" sample, at no more than {limits.side} pixels a side."
+            f"Up to {limits.maps} feature maps of each tensor are drawn, from the first sample, at"
+            f" most {limits.side} pixels wide and high."
         )
     if any(part.maps == 1 for part in parts):
-        yield "Tensors without feature maps are drawn as one map of rows and columns."
+        yield "A tensor without feature maps is drawn as one map of rows and columns."
     if any(part.drawn(limits.side) != part.map_shape for part in parts if part.maps):
-        yield "Where a map is larger, each pixel is the mean of a field of entries."
+        yield "A larger map is averaged down to that size."
 
 
 def tensor_panel(

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
+from hookscope.results.metadata import has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.request import ONLY_PYTHON
 from hookscope.views.html.page import FileSummary, PageFigure
@@ -35,6 +36,7 @@ _FLAGS = {
     "opt_args": "opt-arg",
 }
 _SEVERAL = {"layers", "types", "edits", "grad_edits", "hooks", "hook_kind"}  # one flag for each
+_ARTICLES = {EXPLODING: f"an {EXPLODING}", VANISHING: f"a {VANISHING}"}
 _OF_LENGTHS = {"shape", "size"}  # 1x3x8x8
 
 
@@ -49,6 +51,7 @@ def file_summary(capture: CaptureFile, letter: str, figures: tuple[PageFigure, .
         _verdict(capture, warnings),
         warnings,
         tuple(_sentences(capture)),
+        has_random_weights(metadata),
         tuple(_top_classes(metadata)),
         tuple((name, visible(text)) for name, text in _facts(capture)),
         figures,
@@ -62,19 +65,19 @@ def gradient_records(records: Iterable[Record]) -> list[Record]:
 
 def _verdict(capture: Recording, warnings: tuple[str, ...]) -> str:
     if warnings:
-        return f"{plural(len(warnings), 'warning')} below."
-    parts = ["every entry is finite"] if capture.records else ["nothing was recorded"]
+        return f"{plural(len(warnings), 'warning')}:"
+    parts = ["every value is finite"] if capture.records else ["nothing was recorded"]
     if gradient_records(capture.records):
         parts.append("no gradient vanishes or explodes")
     if capture.coverage.executed:
-        parts.append("every layer asked for ran")
-    return f"Nothing stands out: {', '.join(parts)}."
+        parts.append("every selected layer ran")
+    return f"No warnings: {', '.join(parts)}."
 
 
 def _warnings(capture: Recording) -> Iterable[str]:
     if failed := capture.metadata.get("failed"):
-        yield f"A hook failed, and this holds what had been recorded before: {visible(failed)}"
-    for word, field in (("NaN", "nan"), ("infinite entries", "inf")):
+        yield f"A hook failed; the file has what was recorded before that: {visible(failed)}"
+    for word, field in (("NaN", "nan"), ("infinite values", "inf")):
         keys = [r.key for r in capture.records if getattr(r.stats, field)]
         if keys:
             yield f"{_tensors(keys)} with {word}: {_first_names(keys)}."
@@ -82,7 +85,7 @@ def _warnings(capture: Recording) -> Iterable[str]:
     for word in (EXPLODING, VANISHING):
         keys = [key for key, mark in marks.items() if mark == word]
         if keys:
-            yield f"{_tensors(keys)} with a gradient that is {word}: {_first_names(keys)}."
+            yield f"{_tensors(keys)} with {_ARTICLES[word]} gradient: {_first_names(keys)}."
     absent = group_names((x.reason, f"{x.module}/{x.what}") for x in capture.absent)
     for reason, keys in absent.items():
         yield f"Does not exist: {_first_names(keys)} ({visible(reason)})."

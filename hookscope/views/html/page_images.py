@@ -101,7 +101,7 @@ def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> Dra
             step = -(-length // MAX_READ_SIDE)
             index[i] = slice(None, None, step)
             sides.append(-(-length // step))
-            notes += [f"one of {step} rows or columns"] if step > 1 else []
+            notes += [f"1 in {step} rows or columns"] if step > 1 else []
     notes += filter(None, [channels_last_note(record, image)])
     kept = letters.replace("0", "").replace("M", "")
     dim = kept.find("C") if "C" in kept else None
@@ -129,7 +129,7 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
     smaller = (height, width) != part.map_shape
     values = resize_maps(maps.values, height, width) if smaller else maps.values
     colors, scales = paint_maps(values)
-    drawn = f"{'x'.join(map(str, part.map_shape))} drawn as {height}x{width} means"
+    drawn = f"{'x'.join(map(str, part.map_shape))} averaged to {height}x{width}"
     parts = (part.description, drawn if smaller else "", *color_notes(values, scales[0]))
     pixels = tile_maps(colors, min(len(values), TILE_COLUMNS))
     return PageFigure(
@@ -199,7 +199,7 @@ def input_figure(capture: CaptureFile) -> PageFigure | None:
     """Return the input images as they were before preprocessing; None if the file has none.
 
     If the file has the values of black and white after preprocessing, preprocessing is undone.
-    Otherwise the values are stretched from the smallest to the largest.
+    Otherwise the values are scaled to the range of the smallest and the largest.
 
     Args:
         capture: the file. Its images are a recorded input of three channels (or one) of the model
@@ -217,12 +217,12 @@ def input_figure(capture: CaptureFile) -> PageFigure | None:
     values = magnitude(values).astype(np.float64)
     ends = _black_and_white(capture, record)
     if ends:
-        how = "the preprocessing undone"
+        how = "shown without its preprocessing"
     else:
         finite = values[np.isfinite(values)]
         ends = ([finite.min()], [finite.max()]) if finite.size else ([0.0], [0.0])
         black, white = (number_text(float(end)) for (end,) in ends)
-        how = f"stretched: black is {black}, white {white}"
+        how = f"scaled to its range: black is {black}, white is {white}"
     low, high = (np.reshape(end, (-1, 1, 1)) for end in ends)
     shares = (values - low) / np.where(high == low, 1, high - low)
     bytes_ = np.clip(np.nan_to_num(shares) * 255, 0, 255)
@@ -231,7 +231,7 @@ def input_figure(capture: CaptureFile) -> PageFigure | None:
     total = record.shape[0]
     samples = f", the first {len(values)} of {total}" if total > len(values) else ""
     return PageFigure(
-        "What went in",
+        "Input",
         f"{visible(record.key)}{samples}; {how}",
         image=png_data_uri(pixels),
         width=pixels.shape[1],

@@ -13,13 +13,13 @@ from hookscope.results.numpy_stats import squared_distance, sum_of_squares
 from hookscope.results.records import Record
 from hookscope.results.stats import ScaledSum
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
-from hookscope.views.html.page_tree import MissingEntry
+from hookscope.views.html.page_tree import MissingEntry, layer_title
 from hookscope.views.text.formats import number_text, percent_text, shape_text, visible
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COMPARED = ("mean", "std", "norm")
 _FIRST = (
-    PageColumn("#", number=True, about="place in the recorded order"),
+    PageColumn("#", number=True, about="position in the recorded order"),
     PageColumn("layer"),
     PageColumn("type"),
     PageColumn("what"),
@@ -27,13 +27,13 @@ _FIRST = (
     PageColumn("shape"),
 )
 _LAST = PageColumn("note")
-_ZEROS = PageColumn("zeros", number=True, about="share of entries that are exactly zero")
+_ZEROS = PageColumn("zeros", number=True, about="share of values that are exactly zero")
 _RATIO = PageColumn(
-    "grad/weight", number=True, about="norm of the gradient over that of the weight"
+    "grad/weight", number=True, about="norm of the gradient divided by the norm of the weight"
 )
 _DIFFERENCE_COLUMNS = (
-    PageColumn("largest |B-A|", number=True, about="of any entry finite in both"),
-    PageColumn("relative", number=True, about="norm of B-A over the norm of A"),
+    PageColumn("largest |B-A|", number=True, about="over values that are finite in both"),
+    PageColumn("relative", number=True, about="norm of B-A divided by the norm of A"),
 )
 
 
@@ -89,7 +89,7 @@ def page_row(
     note = _pair_note(pair, notes, difference) if compared else notes[file]
     cells = {
         "#": _number_cell(position),
-        "layer": PageCell(visible(first.module)),
+        "layer": PageCell(layer_title(first.module)),
         "type": PageCell(visible(first.type)),
         "what": PageCell(visible(first.what)),
         "call": _number_cell(first.call),
@@ -115,7 +115,7 @@ def missing_page_rows(
         groups.setdefault((entry.module, entry.what, entry.call), []).append(entry)
     for (module, what, call), group in groups.items():
         cells = {
-            "layer": PageCell(visible(module)),
+            "layer": PageCell(layer_title(module)),
             "type": PageCell(visible(group[0].type)),
             "what": PageCell(visible(what)),
             "call": _number_cell(call) if call else PageCell(""),

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Recording
+from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD
 from hookscope.views.html.page import PageNode, PanelEntry
-from hookscope.views.text.formats import visible
+from hookscope.views.text.formats import shape_text, visible
 
 NEVER_RAN = "never ran"
+MAX_UNFOLDED = 24  # modules of a model whose graph is unfolded at first
 TreePosition = tuple[str, int, int, int, bool]  # see ``tree_positions``
 
 
@@ -122,10 +124,22 @@ def page_nodes(
             if record.key in notes_by_key:
                 word = notes_by_key[record.key].partition(" ")[0].rstrip(",:")
                 marks.setdefault(record.module, {})[word] = None
+    # The order of the modules is that of the first file, where it is known.
+    ran = {executed.module for executed in captures[0].coverage.executed}
+    ran |= ancestors_of(ran)
+    shapes = _output_shapes(captures)
+    unfolded: set[str] = set()
+    previous: dict[str, str] = {}  # the sibling before, by their parent
     for name, level, position, siblings, opens in positions:
+        parent = parent_of(name)
+        if name == ROOT or len(types) <= MAX_UNFOLDED or (siblings == 1 and parent in unfolded):
+            unfolded.add(name)
+        follows = name in ran and previous.get(parent) in ran
+        if name != ROOT:
+            previous[parent] = name
         yield PageNode(
             visible(name),
-            visible(name.rpartition(".")[2] or name),
+            layer_title(name.rpartition(".")[2] or name),
             visible(types[name]),
             level,
             position,
@@ -135,7 +149,39 @@ def page_nodes(
             tuple(marks.get(name, ())),
             tuple(map(visible, reasons.get(name, ()))),
             tuple(entries.get(name, ())),
+            shapes.get(name, ""),
+            follows,
+            name in unfolded,
         )
+
+
+def _output_shapes(captures: Iterable[Recording]) -> dict[str, str]:
+    """The shape of the first output of each module, where it or its gradient is recorded."""
+    shapes: dict[str, str] = {}
+    for capture in captures:
+        for record in capture.records:
+            if record.kind in (OUTPUT, OUTPUT_GRAD) and record.call == 1:
+                shapes.setdefault(record.module, shape_text(record.shape))
+    return shapes
+
+
+def ancestors_of(modules: Iterable[str]) -> set[str]:
+    """Return every module that contains one of ``modules``; the model itself is always among them.
+
+    Example:
+        >>> sorted(ancestors_of(["layer1.0.conv1", "fc"]))
+        ['.', 'layer1', 'layer1.0']
+    """
+    ancestors = {ROOT}
+    for name in modules:
+        while (name := parent_of(name)) not in ancestors:
+            ancestors.add(name)
+    return ancestors
+
+
+def layer_title(name: str) -> str:
+    """Return the name of a layer as it is shown; the model itself is ``(model)``."""
+    return "(model)" if name == ROOT else visible(name)
 
 
 def parent_of(name: str) -> str:

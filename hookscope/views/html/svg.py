@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -17,7 +17,7 @@ from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Record
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.views.html.page import PageFigure
-from hookscope.views.html.page_tree import parent_of
+from hookscope.views.html.page_tree import ancestors_of
 from hookscope.views.images.tensor_view import Bin
 from hookscope.views.text.formats import count_text, number_text, visible
 
@@ -27,13 +27,18 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 12, 12, 46
 MAX_TITLED_POINTS = 400  # points with a tooltip; a line with more points has none
 LETTER_WIDTH = 7  # pixels of a letter of a label
 MAX_LABEL_DEPTH = 4  # parts of a name in a label
-_SCALE_NOTE = "The scale is logarithmic; a hollow mark at an edge is a zero, or no finite entry."
+_SCALE_NOTE = (
+    "Logarithmic scale. A hollow mark is a zero (at the bottom), or a tensor without finite values"
+    " (at the top)."
+)
+
+_NORM_NOTE = "Euclidean norm of each gradient."
 
 # The kind of record, the value that is drawn, title and explanation.
 _FLOW_KINDS: tuple[tuple[str, Callable[[Record], float | None], str, str], ...] = (
     (OUTPUT, lambda r: r.stats.std, "Spread of activations", "Standard deviation of each output."),
-    (OUTPUT_GRAD, lambda r: r.stats.norm, "Gradient at outputs", "Euclidean norm of each one."),
-    (PARAM_GRAD, lambda r: r.stats.norm, "Gradient at parameters", "Euclidean norm of each one."),
+    (OUTPUT_GRAD, lambda r: r.stats.norm, "Gradient at outputs", _NORM_NOTE),
+    (PARAM_GRAD, lambda r: r.stats.norm, "Gradient at parameters", _NORM_NOTE),
 )
 
 
@@ -71,7 +76,7 @@ def histogram_figure(key: str, bins: Sequence[Bin], nan: int, inf: int) -> PageF
     missing = [f"{count_text(n)} {word} not drawn" for n, word in nonfinite if n]
     ends = f"{number_text(bins[0].low)} to {number_text(bins[-1].high)}"
     caption = "; ".join(
-        [ends, f"highest bar {count_text(largest)}, heights by logarithm", *missing]
+        [ends, f"highest bar {count_text(largest)}", "logarithmic heights", *missing]
     )
     return PageFigure(f"Histogram of {key}", caption, svg=svg)
 
@@ -203,7 +208,7 @@ def flow_figures(
             for capture in captures
         ]
         records = {key: record for side in reversed(sides) for key, record in side.items()}
-        containers = _ancestors(record.module for record in records.values())
+        containers = ancestors_of(record.module for record in records.values())
         keys = [key for key in shown if key in records and records[key].module not in containers]
         if kind != OUTPUT:  # gradients arrive last layer first
             keys.reverse()
@@ -222,7 +227,7 @@ def flow_figures(
         ]
         names = _part_names([records[key].module for key in keys])
         drawn = [(letter, points) for letter, points in lines if points]
-        both = "A is the whole line, B the broken one. " if len(drawn) > 1 else ""
+        both = "Solid line: A. Dashed line: B. " if len(drawn) > 1 else ""
         figures.append(flow_figure(title, f"{about} {both}{_SCALE_NOTE}", drawn, names))
     return tuple(figures)
 
@@ -240,15 +245,6 @@ def _part_names(modules: Sequence[str]) -> list[str]:
             for path, part in zip(paths, names, strict=True)
         ]
     return list(map(visible, names))
-
-
-def _ancestors(modules: Iterable[str]) -> set[str]:
-    """Every module that contains one of ``modules``."""
-    ancestors = {ROOT}
-    for name in modules:
-        while (name := parent_of(name)) not in ancestors:
-            ancestors.add(name)
-    return ancestors
 
 
 def _or_nan(value: float | None) -> float:

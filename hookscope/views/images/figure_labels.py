@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from hookscope.results.metadata import has_random_weights
 from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED
 
 
@@ -33,7 +34,7 @@ def recording_caption(metadata: dict[str, Any]) -> str:
     Example:
         >>> model = {"word": "vgg11", "weights": "random"}
         >>> recording_caption({"model": model, "inputs": [{"word": "noise"}]})
-        'vgg11, random weights; input: noise'
+        'vgg11, random weights (untrained); input: noise'
     """
     model = metadata.get("model") or {}
     caption = os.path.basename(str(model.get("word", "an unnamed model")))
@@ -41,6 +42,7 @@ def recording_caption(metadata: dict[str, Any]) -> str:
         # The name of the weights may be a file, or a phrase such as "as built".
         caption += f", {os.path.basename(str(model['weights']))}"
         caption += "" if "as " in str(model["weights"]) else " weights"
+        caption += " (untrained)" if has_random_weights(metadata) else ""
     inputs = metadata.get("inputs") or ()
     names = [os.path.basename(str(entry.get("word", ""))) for entry in inputs]
     if names:

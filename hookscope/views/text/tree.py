@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree
+from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree, nearest_ancestors
 from hookscope.views.text.formats import bytes_text, count_text, plural, short_count_text
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE
 from hookscope.views.text.text_table import (
@@ -188,12 +188,8 @@ def _guides(names: Sequence[str], branches: Sequence[str]) -> list[tuple[str, st
 def _levels(names: Sequence[str]) -> list[int]:
     """How many ancestors each name has among the names before it."""
     levels: list[int] = []
-    above: list[str] = []
-    for name in names:
-        while above and not (above[-1] == ROOT or name.startswith(above[-1] + ".")):
-            above.pop()
-        levels.append(len(above))
-        above.append(name)
+    for above in nearest_ancestors(names):
+        levels.append(0 if above is None else levels[above] + 1)
     return levels
 
 

@@ -256,25 +256,25 @@ def interrupt(done: int, total: int) -> None:
 
 X = images(1, 3, 8, 8)
 FAILURES: dict[str, Any] = {
-    "a layer on no grid": ({"layer": "fc"}, "returns lies on no grid: 1x4"),
+    "a layer on no grid": ({"layer": "fc"}, r"has no spatial output \(1x4\)"),
     "several layers": ({"layer": "*"}, "matches 4 layers"),
     "no such layer": ({"layer": "cnv"}, "matches 'cnv'"),
     "no such class": ({"target": 9}, "no class 9"),
-    "a target that is no class": ({"target": "uniform"}, "takes a class"),
+    "a target that is no class": ({"target": "uniform"}, "needs a class"),
     "no such method": ({"by": "grandcam"}, "no method called 'grandcam'"),
     "a layer for the image": ({"by": "saliency", "layer": "conv"}, "takes no layer"),
     "upsampling of pixels": (
         {"by": "guided", "upsample": "nearest"},
         "nothing to upsample",
     ),
-    "steps without an integral": ({"steps": 5}, "for integrated gradients"),
+    "steps without an integral": ({"steps": 5}, "only for --by integrated"),
     "black of noise": (
         {"by": "integrated", "baseline": "black"},
-        "not known",
+        "Cannot tell what a black image is",
     ),
     "a baseline of another shape": (
         {"by": "integrated", "baseline": torch.zeros(5)},
-        "does not fit images of 1x3x8x8",
+        "does not fit images of shape 1x3x8x8",
     ),
     "no images": ({"input": torch.ones(1, 3)}, "takes no images"),
     "an interrupt": ({"by": "scorecam", "layer": "conv", "progress": interrupt}, None),

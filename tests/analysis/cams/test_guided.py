@@ -38,7 +38,7 @@ class Branches(Functions):
 
 
 def test_relus_off_the_way_from_the_image_are_not_taken_for_guidance() -> None:
-    with pytest.raises(RequestError, match=r"No ReLU lies between .*1 elsewhere.*gelu 1") as caught:
+    with pytest.raises(RequestError, match=r"No ReLU is between .*1 elsewhere.*gelu 1") as caught:
         hookscope.cam(seeded(Branches()), input=X, by="guided")
     assert "saliency" in caught.value.hint
 

@@ -106,8 +106,8 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
     [
         (["NETS:single", "NETS:Broken"], "Error: B: The forward pass failed in layer head"),
         (["NETS:single", "resnt18"], "Error: B: There is no model called 'resnt18'."),
-        (["NETS:single", "CAPTURE"], "a model; two of a kind are compared."),
-        (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is for models"),
+        (["NETS:single", "CAPTURE"], "a model; diff compares two of the same kind."),
+        (["CAPTURE", "CAPTURE", "--dtype", "float16"], "--dtype is only for models"),
         (["CAPTURE", "CAPTURE", "--layer", "conv9"], "No layer of A or B matches 'conv9'."),
         (["CAPTURE", "CUT"], "Error: Cannot read"),
         (["CAPTURE", "gone.safetensors"], "Error: There is no file 'gone.safetensors'."),
@@ -115,8 +115,8 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
             ["NETS:single", "NETS:single", "--dtype", "float32"] + ["--dtype", "float16"] * 2,
             "3 tim",
         ),
-        (["NETS:single", "NETS:single", "--atol", "-1"], "--atol -1.0 is no tolerance."),
-        (["CAPTURE", "CAPTURE", "--map", "conv9=x"], "No layer of A begins with 'conv9'."),
+        (["NETS:single", "NETS:single", "--atol", "-1"], "--atol -1.0 is not a valid tolerance."),
+        (["CAPTURE", "CAPTURE", "--map", "conv9=x"], "No layer name in A begins with 'conv9'."),
         (["NETS:single"], "Missing argument 'B'."),
     ],
 )
@@ -255,7 +255,7 @@ def test_layers_types_and_depth_choose_rows() -> None:
     assert "body/output" not in keys(leaves=True)
     with pytest.raises(LayerError, match="stm"):
         keys(layers="stm")
-    with pytest.raises(RequestError, match="Nothing of A has a partner"):
+    with pytest.raises(RequestError, match=r"None of the . tensors of A matches"):
         keys(layers="trunk*")
 
 

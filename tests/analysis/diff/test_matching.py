@@ -57,7 +57,7 @@ def test_a_map_from_and_to_nothing_adds_and_takes_a_prefix() -> None:
 
 
 def test_a_prefix_that_nothing_has_is_refused() -> None:
-    with pytest.raises(RequestError, match="No layer of A begins with 'encodr'"):
+    with pytest.raises(RequestError, match="No layer name in A begins with 'encodr'"):
         told(records("encoder:Linear:2"), records("encoder:Linear:2"), encodr="x")
 
 

@@ -14,6 +14,7 @@ import hookscope
 from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
 from hookscope.errors import LossError, RequestError
 from hookscope.results.health import Finding, Health
+from hookscope.views.images.figure_labels import ranges_text
 from tests.analysis.health import faulty
 from tests.analysis.health.faulty import FOUND
 from tests.hooks.test_values import hooks_left
@@ -101,6 +102,9 @@ def test_the_share_of_dead_units_is_that_of_torch() -> None:
     finding = only(hookscope.check(model, input=x, dead=share), "dead")
     assert (finding.layer, finding.measured, finding.threshold) == ("2", share, share)
     assert "relu" in finding.message
+    by_hand = (value == 0).all(0).nonzero().flatten().tolist()
+    assert list(finding.units) == by_hand
+    assert finding.message.endswith(f": {ranges_text(by_hand)}")
     assert not hookscope.check(model, input=x, dead=share + 0.01).of("dead")
 
 
@@ -110,6 +114,55 @@ def test_units_of_an_image_are_its_channels() -> None:
         model[0].bias[:5] = -100
     finding = only(hookscope.check(model, shape=(1, 3, 8, 8), dead=0.5), "dead")
     assert finding.measured == 5 / 8
+    assert finding.units == (0, 1, 2, 3, 4)
+    assert finding.message == "5 of 8 units are dead (always zero): 0-4"
+
+
+def kill_units(units: list[int], of: int, *more: nn.Module) -> nn.Sequential:
+    """A layer whose listed units are below zero for any input, and a ReLU."""
+    linear = nn.Linear(8, of)
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.fill_(1)
+        linear.bias[units] = -1
+    return nn.Sequential(linear, *more, nn.ReLU())
+
+
+def test_half_the_units_dead_is_a_finding_by_default_and_one_fewer_is_none() -> None:
+    x = faulty.example_input()
+    half = only(hookscope.check(kill_units([0, 1, 2, 7], 8), input=x, forward_only=True), "dead")
+    assert (half.level, half.measured, half.threshold) == ("warning", 0.5, 0.5)
+    assert half.units == (0, 1, 2, 7)
+    assert half.message.endswith("4 of 8 units are dead (always zero): 0-2, 7")
+    assert not hookscope.check(kill_units([0, 1, 2], 8), input=x, forward_only=True).of("dead")
+
+
+def test_a_message_lists_a_dozen_ranges_of_dead_units_and_the_data_all_units() -> None:
+    dead = list(range(0, 60, 2))
+    health = hookscope.check(kill_units(dead, 60), input=faulty.example_input(), forward_only=True)
+    finding = only(health, "dead")
+    assert finding.message.endswith(
+        "units are dead (always zero): 0, 2, 4, 6, 8, 10, 12, 14, 16,"
+        " 18, 20, 22, ... (--json lists all)"
+    )
+    assert list(health.to_json()["findings"][0]["units"]) == dead
+    whole = only(
+        hookscope.check(kill_units(list(range(8)), 8), input=faulty.example_input()), "dead"
+    )
+    assert whole.message == "all 8 units are dead (always zero)"
+    assert whole.units == tuple(range(8))
+
+
+def test_some_dead_units_are_a_note_while_batch_normalisation_has_no_statistics() -> None:
+    x = faulty.example_input()
+    model = kill_units([0, 1, 2, 3], 8, nn.BatchNorm1d(8))
+    finding = only(hookscope.check(model, input=x, forward_only=True), "dead")
+    assert (finding.level, finding.units) == ("note", (0, 1, 2, 3))
+    assert "--train" in finding.hint
+    model[1].running_var.fill_(2)
+    assert only(hookscope.check(model, input=x, forward_only=True), "dead").level == "warning"
+    entirely = kill_units(list(range(8)), 8, nn.BatchNorm1d(8))
+    assert only(hookscope.check(entirely, input=x, forward_only=True), "dead").level == "warning"
 
 
 def test_zeros_of_a_single_row_are_no_evidence() -> None:
@@ -236,7 +289,7 @@ def test_an_output_without_a_gradient_is_no_error_unless_a_loss_was_chosen() -> 
     model = faulty.Function(lambda x: x > 0)
     health = hookscope.check(model, input=torch.ones(2, 3))
     assert health.ok
-    assert "no floating tensor" in health.unmade["unused"]
+    assert "no floating-point tensor" in health.unmade["unused"]
     with pytest.raises(LossError):
         hookscope.check(model, input=torch.ones(2, 3), loss="sum")
     empty = hookscope.check(faulty.Function(lambda x: x[:0]), input=torch.ones(2, 3))
@@ -349,7 +402,7 @@ def test_nan_that_comes_from_an_infinity_is_found_by_nan_alone(forward_only: boo
         health = hookscope.check(model, input=torch.ones(2, 4), forward_only=forward_only, **choice)
         finding = only(health, "nan")
         assert (finding.layer, finding.measured) == ("2", 8)
-        assert "begins at 1" in finding.hint
+        assert "first seen at 1" in finding.hint
         assert not health.ok
 
 
@@ -360,7 +413,7 @@ def test_infinities_behind_nan_are_found_by_inf_alone() -> None:
     assert worst(hookscope.check(model, input=x, forward_only=True)) == [("error", "nan", ".")]
     finding = only(hookscope.check(model, input=x, forward_only=True, only="inf"), "inf")
     assert (finding.layer, finding.measured) == ("1", 7)
-    assert "begins at the model's own input" in finding.hint
+    assert "first seen at the model's own input" in finding.hint
 
 
 def test_an_input_with_both_is_found_by_each_check_alone() -> None:
@@ -400,7 +453,7 @@ def test_nan_gradients_of_a_model_that_hands_on_a_mask_are_found() -> None:
 
     model = nn.Sequential(nn.Linear(4, 4), Masked())
     health = hookscope.check(model, input=torch.ones(2, 4))
-    assert [f.message[:10] for f in health.findings if f.level == "error"] == ["going back"]
+    assert [f.message[:17] for f in health.findings if f.level == "error"] == ["the backward pass"]
 
 
 @pytest.mark.parametrize("check", ["exploding", "vanishing"])

@@ -42,7 +42,7 @@ def test_probabilities_run_from_zero_to_one_inclusive() -> None:
     torch.testing.assert_close(found.value, F.binary_cross_entropy(inside, target))
     for outside in ([[-0.01, 1.0]], [[0.5, 1.01]], [[0.5, 1.5]], [[-1.0, 0.5]]):
         with pytest.raises(
-            LossError, match=f"runs from {min(outside[0]):.4g} to {max(outside[0]):.4g}"
+            LossError, match=f"ranges from {min(outside[0]):.4g} to {max(outside[0]):.4g}"
         ):
             compute_loss("bce", torch.tensor(outside), torch.zeros(1, 2), raw=True)
 
@@ -141,8 +141,8 @@ def test_scores_are_of_single_precision_or_more(dtype: torch.dtype) -> None:
 def test_a_distribution_adds_up_to_one(total: float) -> None:
     row = torch.tensor([0.5, 0.25, 0.25, 0.0]) * total
     assert compute_loss("ce", X, row).value.isfinite()
-    for wrong, told in ((row * 1.1, r"adds up to 1\.(1|099|101)"), (row - 0.25, r"holds -0.25")):
-        with pytest.raises(LossError, match=f"takes a distribution over the classes.*{told}"):
+    for wrong, told in ((row * 1.1, r"sums to 1\.(1|099|101)"), (row - 0.25, r"contains -0.25")):
+        with pytest.raises(LossError, match=f"needs a distribution over the classes.*{told}"):
             compute_loss("ce", X, wrong)
 
 
@@ -150,7 +150,7 @@ def test_a_distribution_adds_up_to_one(total: float) -> None:
 def test_a_function_is_neither_reduced_nor_raw(raw: bool, reduction: Any) -> None:
     check_custom_loss_options("mine", None, False)
     option = "--raw" if raw else "--reduction"
-    with pytest.raises(LossError, match=f"{option} is for the losses with a name, and mine is"):
+    with pytest.raises(LossError, match=f"{option} is only for the built-in losses, and mine is"):
         check_custom_loss_options("mine", reduction, raw)
 
 
@@ -274,7 +274,7 @@ def test_a_function_gets_the_target_as_it_was_meant(target, categories, handed, 
 
 
 def test_labels_with_the_same_name_want_an_index() -> None:
-    with pytest.raises(LossError, match="Several classes are called 'a': 0 and 2") as caught:
+    with pytest.raises(LossError, match="Several classes have the label 'a': 0 and 2") as caught:
         resolve_target("a", X, ["a", "b", "a", "A"])
     assert caught.value.hint == "Give the index."
     assert resolve_target("A", X, ["a", "b", "a", "A"]).classes.tolist() == [3, 3, 3]
@@ -292,7 +292,7 @@ def test_a_label_beyond_the_output_is_refused() -> None:
 
 
 def test_a_word_that_is_no_class_is_answered(tmp_path: Path) -> None:
-    with pytest.raises(LossError, match="no class called 'dgo'") as caught:
+    with pytest.raises(LossError, match="No class has the label 'dgo'") as caught:
         resolve_target("dgo", X, ["cat", "dog"])
     assert "Did you mean dog?" in caught.value.hint
     with pytest.raises(LossError) as caught:
@@ -300,9 +300,9 @@ def test_a_word_that_is_no_class_is_answered(tmp_path: Path) -> None:
     assert caught.value.hint.startswith("A target is ")
     with pytest.raises(LossError) as caught:
         resolve_target("zzzz", X)
-    assert caught.value.hint == "This model names no classes; give an index."
+    assert caught.value.hint == "This model has no class labels. Give an index."
     (tmp_path / "note.txt").write_text("words")
-    with pytest.raises(LossError, match=r"from which no target is read"):
+    with pytest.raises(LossError, match=r"which cannot be read as a target"):
         resolve_target(str(tmp_path / "note.txt"), X)
     for wrong in ([None], [object()], [[1, 2]]):
         with pytest.raises(LossError, match="is no target"):

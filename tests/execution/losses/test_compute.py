@@ -102,7 +102,7 @@ def test_raw_bce_takes_probabilities() -> None:
     assert torch.allclose(
         compute_loss("bce", p, "2", raw=True).value, F.binary_cross_entropy(p, dense)
     )
-    with pytest.raises(LossError, match="takes probabilities; the output runs from"):
+    with pytest.raises(LossError, match="needs probabilities; the output ranges from"):
         compute_loss("bce", logits(3, 4) * 9, "2", raw=True)
 
 
@@ -209,7 +209,7 @@ def test_an_output_without_scores_is_refused_with_a_way_out(output: object, name
 
 
 def test_an_output_without_floating_tensors_has_no_sum() -> None:
-    with pytest.raises(LossError, match="no floating tensor"):
+    with pytest.raises(LossError, match="no floating-point tensor"):
         compute_loss("sum", {"ids": torch.tensor([1])})
 
 
@@ -244,7 +244,7 @@ def test_a_loss_says_what_was_computed() -> None:
 
 
 def test_kl_wants_a_distribution() -> None:
-    with pytest.raises(LossError, match="adds up to 2"):
+    with pytest.raises(LossError, match="sums to 2"):
         compute_loss("kl", logits(1, 2), torch.tensor([[1.0, 1.0]]))
     with pytest.raises(LossError, match="holds -1"):
         compute_loss("ce", logits(1, 2), torch.tensor([[-1.0, 2.0]]))

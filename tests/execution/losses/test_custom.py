@@ -82,7 +82,7 @@ def test_targets_are_handed_over_as_typed(tmp_path: Path) -> None:
     assert torch.equal(read, torch.eye(3)) and text.endswith("t.npy (3x3)")
     mask = torch.ones(2, dtype=torch.bool)
     assert target_of(mask)[0][0] is mask
-    with pytest.raises(LossError, match="no class called 'dgo'"):
+    with pytest.raises(LossError, match="No class has the label 'dgo'"):
         target_of("dgo", ("cat", "dog"))
 
 
@@ -144,12 +144,12 @@ constant = 3
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("rows", r"mine.py, line 7: the loss gave 2 of float32\."),
-        ("number", r"mine.py, line 10: the loss gave a float\."),
+        ("rows", r"mine.py, line 7: the loss returned 2 of float32\."),
+        ("number", r"mine.py, line 10: the loss returned a float\."),
         ("apart", r"mine.py, line 13: the loss does not depend on the model's output\."),
         ("raises", r"mine.py, line 17, raised AttributeError: .*no_such_thing"),
         ("mine", r"mine.py, line 19: the loss does not take the model's output\."),
-        ("three", r"mine.py, line 22: nothing is there for 'c'\."),
+        ("three", r"mine.py, line 22: there is no value for the parameter 'c'\."),
         ("constant", "constant in .* is not a function"),
         ("fien", "has no function 'fien'.\nDid you mean fine"),
     ],
@@ -167,7 +167,7 @@ def test_a_file_that_is_wrong_is_told_before_the_model_is_loaded(tmp_path: Path)
         hookscope.grads(f"{tmp_path}/late.py:Net", loss=f"{tmp_path}/broken.py:loss")
     with pytest.raises(RequestError, match="There is no file"):
         hookscope.grads("no_such_model", loss=f"{tmp_path}/missing.py:loss")
-    with pytest.raises(RequestError, match="names no function"):
+    with pytest.raises(RequestError, match="does not name a function"):
         hookscope.grads("no_such_model", loss=f"{tmp_path}/broken.py")
 
 
@@ -181,5 +181,5 @@ def test_a_fault_in_a_function_given_from_python_names_its_line() -> None:
 
 @pytest.mark.parametrize(("options", "word"), [({"raw": True}, "raw"), ({"reduction": "sum"}, "r")])
 def test_raw_and_reduction_are_refused(options: dict[str, Any], word: str) -> None:
-    with pytest.raises(LossError, match=f"--{word}.* is for the losses with a name"):
+    with pytest.raises(LossError, match=f"--{word}.* is only for the built-in losses"):
         hookscope.grads(nn.Linear(4, 3), loss=lambda y: y.sum(), input=IN, **options)

@@ -50,8 +50,8 @@ def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int]) -
         (torch.tensor([0, 9]), "There is no class 9"),
         (torch.zeros(2, 4), "A target of shape 2x4 does not fit"),
         (torch.zeros(3, dtype=torch.int64), "class indices of shape 3 does not fit"),
-        ("crane", "Several classes are called 'crane': 1 and 3"),
-        ("tensch", "There is no class called 'tensch'"),
+        ("crane", "Several classes have the label 'crane': 1 and 3"),
+        ("tensch", "No class has the label 'tensch'"),
         (None, "None is no target"),
         ("no.npy", "There is no target file 'no.npy'"),
     ],
@@ -65,7 +65,7 @@ def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> 
 def test_unknown_labels_are_answered_with_near_ones() -> None:
     with pytest.raises(LossError, match="Did you mean tench"):
         resolve_target("tensch", ROWS, LABELS)
-    with pytest.raises(LossError, match="names no classes"):
+    with pytest.raises(LossError, match="has no class labels"):
         resolve_target("tench", ROWS)
 
 

@@ -109,7 +109,7 @@ def test_a_file_of_another_shape_or_dtype_is_never_broadcast(tmp_path: Path) -> 
         with pytest.raises(EditError, match=r"layer b \(Linear\): b/output .* 1x3 float32, .* 2x3"):
             hookscope.capture(net, input=X, edits=edit)
     hookscope.capture(net, input=X, dtype="float64").save(file)
-    with pytest.raises(EditError, match="2x3 float64, and here is 2x3 float32"):
+    with pytest.raises(EditError, match="2x3 float64, but the tensor is 2x3 float32"):
         hookscope.capture(net, input=X, edits=f"b=patch:{file}")
     assert not hooks_left(net)
 
@@ -158,10 +158,13 @@ def nested(self: Module, x: Tensor, *, scale: Tensor) -> Any:
         ("c=zero", "No layer of Sequential matches 'c'"),
         (
             "a[3,6]=zero",
-            r"layer a \(Linear\): there is no channel 6; those of 2x6 float32 lie along",
+            r"layer a \(Linear\): there is no channel 6 in dimension 1 of 2x6 float32",
         ),
         ("a:2=zero", r"'a:2=zero' changed nothing: a \(Linear\) was called 1 time"),
-        ("a=mean:spatial", r"layer a \(Linear\): a tensor of 2 dimensions has none of space"),
+        (
+            "a=mean:spatial",
+            r"layer a \(Linear\): a tensor of 2 dimensions has no spatial dimensions",
+        ),
         (["a=scale:1e308", "a=scale:1e308", "b=quantize:8"], r"layer b \(Linear\): the values run"),
     ],
 )
@@ -192,7 +195,7 @@ def test_a_gradient_that_never_comes_cannot_be_edited() -> None:
     net = Module(
         lambda self, x: (self.idle(x), self.part(x))[1], idle=nn.Linear(4, 2), part=small()
     )
-    with pytest.raises(EditError, match=r"no gradient came back to idle \(Linear\)"):
+    with pytest.raises(EditError, match=r"no gradient reached idle \(Linear\)"):
         hookscope.grads(net, input=X, grad_edits="idle=zero")
 
 
@@ -248,7 +251,7 @@ def test_a_comparison_of_gradients_covers_an_edited_layer_that_was_not_chosen() 
     assert drift["a/output.grad"] == pytest.approx(2, rel=1e-6)
     assert drift["./input.0.grad"] == pytest.approx(2, rel=1e-6)
     assert "output" not in found.metadata["effect"]
-    with pytest.raises(EditError, match="and there are none"):
+    with pytest.raises(EditError, match="but this run has none"):
         hookscope.grads(small(), input=X, compare=True)
 
 
@@ -293,7 +296,7 @@ def test_a_checkpointed_layer_of_several_calls_is_refused() -> None:
         return checkpoint(lambda y: self.part(self.part(y)), self.part(x), use_reentrant=False)
 
     net = Module(run, part=nn.Linear(4, 4))
-    with pytest.raises(EditError, match="checkpointing runs part again, and of its 3 calls"):
+    with pytest.raises(EditError, match=r"checkpointing runs part again.* of its 3 calls"):
         hookscope.grads(net, input=X, loss="sum", edits="part=scale:2")
     assert not hooks_left(net)
 
@@ -306,5 +309,5 @@ def test_a_file_without_the_layer_offers_near_names(tmp_path: Path) -> None:
     with pytest.raises(EditError, match="no 'a/outptu'"):
         hookscope.capture(small(), input=X, edits=f"b=add:{file}#a/outptu")
     save_file({"a/output": torch.ones(1)}, file)
-    with pytest.raises(hookscope.HookscopeError, match="hookscope did not write it"):
+    with pytest.raises(hookscope.HookscopeError, match="was not written by hookscope"):
         hookscope.capture(small(), input=X, edits=f"b=patch:{file}")

@@ -47,31 +47,31 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("fc", "'fc' is no edit. | Write --edit 'LAYER=OPERATION'"),
-        ("=zero", "is no edit"),
-        ("fc=", "is no edit"),
-        ("!fc=zero", "a pattern takes nothing away here"),
+        ("fc", "'fc' is not a valid edit. | Write --edit 'LAYER=OPERATION'"),
+        ("=zero", "is not a valid edit"),
+        ("fc=", "is not a valid edit"),
+        ("!fc=zero", "A leading ! is not allowed here"),
         ("fc=scael:2", "no operation 'scael' for --edit. | Did you mean scale?"),
-        ("fc=reverse", "no operation 'reverse' for --edit. | --grad-edit has it."),
+        ("fc=reverse", "no operation 'reverse' for --edit. | It belongs to --grad-edit."),
         ("fc=scale", "a number is missing. | Write scale:0.5."),
-        ("fc=scale:much", "'much' is no number"),
+        ("fc=scale:much", "'much' is not a number"),
         ("fc=scale:nan", "nan is out of range"),
         ("fc=noise:-1", "-1 is out of range"),
         ("fc=noise:std", "a number is missing"),
         ("fc=dropout:1", "1 is out of range"),
-        ("fc=zero:1", "it takes no argument, and '1' is given. | Write zero."),
-        ("fc=clamp:1", "'1' are no two numbers. | Write clamp:-1,1."),
-        ("fc=clamp:2,1", "2 is not below 1"),
-        ("fc=mean:time", "'time' is none of batch, spatial"),
-        ("fc=quantize:0", "'0' is no number of bits from 1 to 16"),
-        ("fc=dtype:int8", "'int8' is none of float32, float64"),
+        ("fc=zero:1", "it takes no argument, but '1' is given. | Write zero."),
+        ("fc=clamp:1", "'1' is not LOW,HIGH. | Write clamp:-1,1."),
+        ("fc=clamp:2,1", "2 is greater than 1"),
+        ("fc=mean:time", "'time' is not one of batch, spatial"),
+        ("fc=quantize:0", "'0' is not a number of bits from 1 to 16"),
+        ("fc=dtype:int8", "'int8' is not one of float32, float64"),
         ("fc=patch:nowhere", "there is no file 'nowhere'"),
-        ("fc=add:nowhere", "does not name a file and a key in it"),
+        ("fc=add:nowhere", "is not FILE#KEY"),
         ("fc=add:nowhere#fc/output", "there is no file 'nowhere'"),
-        ("fc[]=zero", "'' names no channels. | Write numbers and ranges"),
-        ("fc[7-3]=zero", "'7-3' names no channels"),
-        ("fc[1--2]=zero", "'1--2' names no channels"),
-        ("fc[0-99999999]=zero", "names no channels"),
+        ("fc[]=zero", "'' is not a valid channel or range of channels. | Write numbers and ranges"),
+        ("fc[7-3]=zero", "'7-3' is not a valid channel"),
+        ("fc[1--2]=zero", "'1--2' is not a valid channel"),
+        ("fc[0-99999999]=zero", "is not a valid channel"),
         ("fc:0=zero", "names call 0. | Calls are counted from 1."),
     ],
 )
@@ -84,9 +84,9 @@ def test_a_wrong_word_is_refused_with_its_repair(word: str, message: str) -> Non
 
 def test_gradients_have_operations_of_their_own_and_no_inputs() -> None:
     assert parse_edits("fc=l2:0.01", gradients=True)[0].kind == "output.grad"
-    with pytest.raises(EditError, match="--edit has it"):
+    with pytest.raises(EditError, match="It belongs to --edit"):
         parse_edits("fc=dropout:0.5", gradients=True)
-    with pytest.raises(EditError, match="edited at a module's output"):
+    with pytest.raises(EditError, match="changes gradients at a module's output"):
         parse_edits("input:fc=zero", gradients=True)
 
 

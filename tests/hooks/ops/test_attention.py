@@ -211,7 +211,7 @@ def test_dropout_inside_a_kernel_leaves_nothing_to_recompute() -> None:
 
     x = torch.randn(2, 4, 4)
     shot = hookscope.capture(Module(run), input=x, attention=True, verify=True)
-    reason = "inside scaled_dot_product_attention with dropout 0.25, which draws anew each time"
+    reason = "inside scaled_dot_product_attention with dropout 0.25, which is random in every call"
     assert hidden_in(shot) == [(".", "attention", f"{reason}; run in eval mode")]
     assert weights_of(shot) == {}
 
@@ -244,7 +244,7 @@ def test_a_kernel_that_cannot_be_recomputed_does_not_end_the_run() -> None:
         Module(lambda self, x: other(x)), input=torch.randn(2, 4), attention=True
     )
     [(_, _, reason)] = hidden_in(shot)
-    assert "not to be recomputed: missing a required argument" in reason
+    assert "could not be recomputed: missing a required argument" in reason
 
 
 def test_nan_from_a_mask_is_no_disagreement() -> None:
@@ -386,7 +386,7 @@ def test_without_the_fast_path_the_output_is_still_checked(
     gap = f"{float((shot.output.double() - fast.double()).abs().max()):.2g}"
     notes = [record.message for record in caplog.records if "fast path" in record.message]
     assert len(notes) == (gap != "0")
-    assert all(note.endswith(f"one with it differs by {gap}") for note in notes)
+    assert all(note.endswith(f"with the path it differs by {gap}") for note in notes)
 
 
 def test_a_model_that_notices_is_refused() -> None:

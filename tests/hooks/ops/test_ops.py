@@ -150,7 +150,7 @@ def test_views_that_are_changed_in_place_have_no_gradient_of_their_own() -> None
     found = hookscope.grads(Module(run), input=torch.ones(2, 2), ops=True, loss="sum")
     assert found["./mul.grad"].tolist() == [[6, 6], [3, 3]]
     assert found["./getitem:2.grad"].tolist() == [1, 1]
-    reason = "outside the loss, but for tensors that share its memory"
+    reason = "outside the loss, except for tensors that share its memory"
     assert [(absent.what, absent.reason) for absent in found.absent] == [
         ("getitem.grad", reason),
         ("mul_.grad", reason),

@@ -214,6 +214,47 @@ def test_a_graph_that_would_write_a_file_is_stopped_there(
     assert not (tmp_path / "stolen.pt").exists()
 
 
+class SavesWhenOpened(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = torch.ones(2)
+        self.training = False
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[Tensor, bool]:
+        return self.shift, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[Tensor, bool]) -> None:
+        torch.save(state[0], "stolen.pt")
+        self.shift = state[0]
+        self.training = state[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+@pytest.mark.parametrize("call", ["torch.save", 'getattr(torch, "s\\141ve")'])
+def test_a_file_that_would_write_another_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "crafted.pt"
+    with (
+        zipfile.ZipFile(scripted(SavesWhenOpened(), tmp_path / "net.pt")) as old,
+        zipfile.ZipFile(path, "w") as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b"torch.save", call.encode()))
+    with pytest.raises(ModelError, match="__setstate__, and its code names"):
+        hookscope.load_model(path)
+    assert not Path("stolen.pt").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.load(path)
+    assert Path("stolen.pt").exists()  # PyTorch itself runs it
+
+
 class TwoInputs(nn.Module):
     def forward(self, x: Tensor, count: int) -> Tensor:
         return x * count

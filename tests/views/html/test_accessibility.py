@@ -43,9 +43,10 @@ def test_what_can_be_reached_by_tab_has_a_name_and_shows_its_focus(opened, html)
         reached.append(element)
     assert all(element["name"] and element["focus"] for element in reached), reached
     order = [element["is"] for element in reached]
-    assert order[:4] == ["theme", "SUMMARY", "filter", "treeitem"]
-    assert order[4] == "region"  # the table, so that it can be scrolled by keyboard
-    assert set(order[5:19]) == {"BUTTON"}
+    graph = ["unfold", "fold", "SUMMARY"]
+    assert order[:7] == ["theme", "SUMMARY", *graph, "filter", "treeitem"]
+    assert order[7] == "region"  # the table, so that it can be scrolled by keyboard
+    assert set(order[8:22]) == {"BUTTON"}
 
 
 def test_the_table_sorts_by_keyboard_and_says_how(opened, html) -> None:

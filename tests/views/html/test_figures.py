@@ -162,7 +162,7 @@ def test_the_input_looks_as_the_file_did_where_its_preprocessing_is_known(repo, 
     shot.save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
-    assert figure.caption == "./input.0; the preprocessing undone"
+    assert figure.caption == "./input.0; shown without its preprocessing"
     image = Image.open(path).convert("RGB")
     scale = 256 / min(image.size)
     image = image.resize(tuple(int(side * scale) for side in image.size), Image.Resampling.BILINEAR)
@@ -176,15 +176,15 @@ def pixels(figure: PageFigure) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-def test_an_input_of_unknown_making_is_said_to_be_stretched(tmp_path) -> None:
+def test_an_input_of_unknown_making_is_said_to_be_scaled(tmp_path) -> None:
     x = torch.linspace(-2, 6, 2 * 3 * 4 * 4).reshape(2, 3, 4, 4)
     net = nn.Sequential(nn.Conv2d(3, 2, 1))
     hookscope.capture(net, input=x, what=["input"]).save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
-    assert figure.caption.endswith("stretched: black is -2.000, white 6.000")
-    stretched = np.rint((x.numpy() + 2) / 8 * 255)
-    assert (pixels(figure)[:4, 5:9] == np.moveaxis(stretched[1], 0, -1)).all()
+    assert figure.caption.endswith("scaled to its range: black is -2.000, white is 6.000")
+    scaled = np.rint((x.numpy() + 2) / 8 * 255)
+    assert (pixels(figure)[:4, 5:9] == np.moveaxis(scaled[1], 0, -1)).all()
 
 
 def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) -> None:
@@ -194,7 +194,7 @@ def test_only_the_models_own_input_has_its_preprocessing_undone(repo, tmp_path) 
     shot.save(tmp_path / "a.safetensors")
     figure = input_figure(open_capture(tmp_path / "a.safetensors"))
     assert figure is not None
-    assert "stretched" in figure.caption
+    assert "scaled to its range" in figure.caption
 
 
 # What colours mean

@@ -120,7 +120,7 @@ def test_the_strongest_filters_are_those_of_the_largest_mean() -> None:
     ("layer", "message"),
     [
         ("bn", "no weights of two dimensions"),
-        ("bn.bias", "no two dimensions"),
+        ("bn.bias", "fewer than two dimensions"),
         ("attention", "several weights"),
         ("c*", "matches 2 layers"),
         (".", "no weights of two dimensions"),

@@ -14,7 +14,13 @@ from hookscope.views.text.text_table import PIPE, TextOptions
 LAYER = "stage1.block2.attention.projection"
 FOUND = (
     Finding(
-        "nan", "error", LAYER, "NaN arises here, in log(): 1 of 4 entries is NaN", 1, 0, "Fix."
+        "nan",
+        "error",
+        LAYER,
+        "NaN first appears here, in log(): 1 of 4 entries is NaN",
+        1,
+        0,
+        "Fix.",
     ),
     Finding(
         "vanishing", "warning", "a", "it vanishes", 1e-5, 1e-4, "", ("b", "c", "d", "e\x1b[1m")
@@ -42,7 +48,7 @@ def test_lines_fit_the_terminal_and_the_layer_is_whole(width: int) -> None:
 def test_a_pipe_has_one_finding_a_line_and_all_names() -> None:
     lines = [line.plain for line in check_lines(HEALTH, PIPE)]
     assert lines[0] == (
-        f"{LAYER}: NaN arises here, in log(): 1 of 4 entries is NaN."
+        f"{LAYER}: NaN first appears here, in log(): 1 of 4 entries is NaN."
         " [error nan, NaN entries: 1, threshold 0] Fix."
     )
     assert r"likewise b, c, d, e\x1b[1m." in lines[1]

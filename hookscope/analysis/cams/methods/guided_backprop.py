@@ -108,10 +108,10 @@ def guide_relus(model: nn.Module) -> Iterator[dict[str, Any]]:
     ran = activations.ran[_RELU]
     why = "No ReLU ran in this model"
     if ran:
-        why = f"No ReLU lies between the image and the score ({ran} elsewhere)"
+        why = f"No ReLU is between the image and the score ({ran} elsewhere)"
     names = ", ".join(f"{name} {count}" for name, count in others.items())
     raise RequestError(
         f"{why}{f', only other activations: {names}' if names else ''}.",
-        "Guided backpropagation is about ReLUs and would give the plain gradient here: choose"
-        " --by saliency for that, or --by integrated.",
+        "Guided backpropagation changes only ReLUs, so here it is the plain gradient. Use --by"
+        " saliency for that, or --by integrated.",
     )

@@ -79,16 +79,16 @@ class IntegratedGradients(CamMethod):
             except RuntimeError as error:
                 shapes = ["x".join(map(str, t.shape)) for t in (baseline, image)]
                 raise RequestError(
-                    f"A baseline of shape {shapes[0]} does not fit images of {shapes[1]}.",
-                    "Give one that broadcasts to them.",
+                    f"A baseline of shape {shapes[0]} does not fit images of shape {shapes[1]}.",
+                    "Give one of a shape that broadcasts to that of the images.",
                 ) from error
         recipe = inputs.prepared.recipe
         bounds = black_and_white(recipe, tuple(image.shape[1:])) if recipe else None
         if bounds is None:
             raise RequestError(
-                f"What a {baseline} image is to this model is not known: its input was not made"
-                " from an image file, or by more than scaling and shifting each channel.",
-                "Give --input an image file, or --baseline zero.",
+                f"Cannot tell what a {baseline} image is to this model: its input was not made from"
+                " an image file, or its preprocessing does more than scale and shift each channel.",
+                "Use an image file as --input, or --baseline zero.",
             )
         color = bounds[0 if baseline == "black" else 1]
         return color.to(image).expand_as(image).clone()

@@ -36,8 +36,8 @@ class LayerMethod(CamMethod):
             layer_pass = clone_at_layer(prepared, score, image, layer, gradient=gradient)
         candidate = layer_pass.candidate
         if layer is None:
-            why = " that the score needs" if candidate.needed else ""
-            log.info("layer: %s, the last on a grid%s", candidate.layer.name, why)
+            why = " that affects the score" if candidate.needed else ""
+            log.info("layer: %s (the last spatial output%s)", candidate.layer.name, why)
         maps = self.maps_of(inputs, candidate)
         module = ExecutedModule(candidate.layer.name, candidate.layer.type, layer_pass.calls)
         return CamResult(maps, layer_pass.output, Coverage((module,)), candidate)
@@ -80,9 +80,9 @@ def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
     assert candidate.grid is not None
     if tensor is None:
         raise RequestError(
-            f"The score has no gradient at what the layer {candidate.layer.name}"
-            f" ({candidate.layer.type}) returns.",
-            "Choose another --layer or --target, or a method without gradients, such as eigencam.",
+            f"The score has no gradient at the output of layer {candidate.layer.name}"
+            f" ({candidate.layer.type}).",
+            "Choose another --layer or --target, or --by eigencam, which needs no gradient.",
         )
     return candidate.grid.maps(widen(tensor))
 

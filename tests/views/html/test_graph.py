@@ -1,0 +1,185 @@
+"""The graph of modules on the page, and how the page uses the width of a screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hookscope
+from tests.views.html.test_in_a_browser import SCRIPT, wait_for_panel
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> str:
+    return hookscope.report(folder / "values.safetensors").html
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a model with too many modules to be unfolded at first."""
+    stages = (nn.Sequential(*(nn.Sequential(nn.ReLU()) for _ in range(5))) for _ in range(3))
+    model = nn.Sequential(nn.Sequential(*stages))
+    file = tmp_path_factory.mktemp("deep") / "deep.safetensors"
+    hookscope.capture(model, input=torch.ones(1, 2)).save(file)
+    return hookscope.report(file).html
+
+
+def shown_boxes(page) -> list[str]:
+    """The names in the graph that are not folded away, by what the browser lays out."""
+    return page.eval_on_selector_all(
+        "#graph a", "x => x.filter(a => a.checkVisibility()).map(a => a.firstChild.textContent)"
+    )
+
+
+def arrows(page) -> list[str]:
+    """The names that an arrow leads to."""
+    return page.eval_on_selector_all(
+        "#graph li",
+        """x => x.filter(i => getComputedStyle(i, '::before').content.includes('→'))
+        .map(i => i.querySelector('a').firstChild.textContent)""",
+    )
+
+
+def focused(page) -> str:
+    return page.evaluate("document.activeElement.textContent.trim().split(' ')[0]")
+
+
+def test_boxes_hold_what_is_inside_a_module_and_arrows_follow_the_first_calls(opened, html) -> None:
+    page = opened(html)
+    assert shown_boxes(page) == [
+        *("(model)", "stage1", "0", "1", "stage2", "0", "1", SCRIPT, "fc", "idle")
+    ]
+    inside = page.locator("#graph details:has(> summary:has-text('stage2')) > ol > li > a")
+    assert [text.split()[0] for text in inside.all_inner_texts()] == ["0", "1"]
+    assert arrows(page) == ["1", "stage2", "1", SCRIPT, "fc"]
+    shapes = page.locator("#graph .shape").all_inner_texts()
+    assert shapes[:2] == ["2x5", "2x20x12x12"]
+    assert page.locator("#graph .unused").count() == 1
+
+
+def test_modules_of_which_no_order_is_known_have_no_arrows(opened, tmp_path) -> None:
+    capture = hookscope.Capture()
+    for name in ("a", "b"):
+        capture.put(torch.ones(2), module=name, type="X", call=1, what="output", kind="output")
+    capture.save(tmp_path / "a.safetensors")
+    page = opened(hookscope.report(tmp_path / "a.safetensors").html)
+    assert shown_boxes(page) == ["(model)", "a", "b"]
+    assert arrows(page) == []
+    assert "first ran" not in page.inner_text(".graph")
+
+
+def test_a_box_folds_and_unfolds_by_click_and_all_by_button(opened, deep) -> None:
+    page = opened(deep)
+    start = ["(model)", "0", "0", "1", "2"]  # an only child is unfolded too
+    assert shown_boxes(page) == start
+    page.locator("#graph summary").nth(8).click(position={"x": 3, "y": 10})
+    assert shown_boxes(page) == ["(model)", "0", "0", "1", *"01234", "2"]
+    page.click("#unfold")
+    assert len(shown_boxes(page)) == 2 + 3 * (1 + 5 * 2)
+    page.click("#fold")
+    assert shown_boxes(page) == ["(model)", "0"]
+
+
+def test_a_name_in_the_graph_shows_the_layer(opened, html) -> None:
+    page = opened(html)
+    page.locator("#graph li > a").nth(2).click()
+    wait_for_panel(page, "stage2.0")
+    marked = page.locator("#graph [aria-current]")
+    assert marked.all_inner_texts()[0].startswith("0 Conv2d")
+    page.locator("#graph summary a").nth(1).click()
+    wait_for_panel(page, "stage1")
+    assert page.locator("#graph details[open]").count() == 3  # a name does not fold its box
+
+
+def test_the_graph_is_walked_by_keyboard(opened, html) -> None:
+    page = opened(html)
+    assert page.locator("#graph [tabindex='0']").count() == 1
+    page.focus("#graph [tabindex='0']")
+    for key, name in [
+        ("ArrowDown", "stage1"),
+        ("ArrowRight", "0"),
+        ("ArrowRight", "1"),
+        ("ArrowLeft", "stage1"),
+        ("ArrowLeft", "stage1"),  # folds
+        ("ArrowDown", "stage2"),
+        ("ArrowUp", "stage1"),
+        ("ArrowRight", "stage1"),  # unfolds
+        ("End", "idle"),
+        ("ArrowDown", "idle"),
+        ("Home", "(model)"),
+    ]:
+        page.keyboard.press(key)
+        assert focused(page) == name, key
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press(" ")
+    assert shown_boxes(page)[:3] == ["(model)", "stage1", "stage2"]
+    page.keyboard.press("Enter")
+    wait_for_panel(page, "stage1")
+    assert page.locator("#graph [tabindex='0']").count() == 1
+
+
+def test_a_filter_leaves_only_the_layers_that_match_in_full_ink(opened, html) -> None:
+    page = opened(html)
+    page.fill("#filter", "stage2*")
+    inked = "x => x.filter(s => !s.matches('.beside')).map(s => s.textContent.split(' ')[0].trim())"
+    assert page.eval_on_selector_all("#graph summary, #graph li > a", inked) == ["stage2", "0", "1"]
+    page.fill("#filter", "")
+    assert page.locator("#graph .beside").count() == 0
+
+
+def test_the_graph_folds_without_any_script(browser, deep, tmp_path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(deep, encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    inner = page.locator("#graph details details details > ol > li").first
+    before = inner.is_visible()
+    page.locator("#graph details details details > summary").first.click(position={"x": 3, "y": 10})
+    after = inner.is_visible()
+    buttons = page.locator("#unfold").is_visible()
+    context.close()
+    assert (before, after, buttons) == (False, True, False)
+
+
+# Width
+
+
+def test_a_wide_screen_is_used_to_its_edge(opened, folder) -> None:
+    page = opened(hookscope.report(folder / "values.safetensors").html, width=2560)
+    right = "(s) => document.querySelector(s).getBoundingClientRect().right"
+    for part in (".top", ".halves", ".work", ".all .scroll"):
+        assert page.evaluate(right, part) > 2480, part
+    summary, flow = (page.locator(part).bounding_box() for part in (".sides", ".flow >> nth=0"))
+    assert flow["x"] > summary["x"] + summary["width"]  # side by side
+    assert page.evaluate("document.documentElement.scrollWidth") == 2560
+
+
+# Untrained weights
+
+
+def test_random_weights_are_stated_at_the_top_and_beside_the_classes(opened, tmp_path) -> None:
+    random, trained = (tmp_path / f"{name}.safetensors" for name in ("random", "trained"))
+    for file, weights in ((random, "random"), (trained, "IMAGENET1K_V1")):
+        capture = hookscope.Capture()
+        capture.put(torch.ones(1, 2), module="fc", type="X", call=1, what="output", kind="output")
+        top = [[{"index": 1, "label": "tabby", "probability": 0.5}]]
+        capture.metadata = {"model": {"word": "resnet18", "weights": weights}, "top": top}
+        capture.save(file)
+    page = opened(hookscope.report(random).html)
+    note = page.locator(".untrained")
+    assert note.inner_text().startswith("Untrained model.")
+    assert note.bounding_box()["y"] < 150
+    assert page.inner_text("caption").endswith("(untrained model)")
+    page = opened(hookscope.report(trained).html)
+    assert page.locator(".untrained").count() == 0
+    assert "untrained" not in page.inner_text("caption")
+    page = opened(hookscope.report(trained, random).html)
+    assert page.inner_text(".untrained").startswith("B: Untrained model.")
+
+
+def test_a_model_of_the_user_is_not_called_untrained(folder) -> None:
+    assert "Untrained" not in hookscope.report(folder / "values.safetensors").html
