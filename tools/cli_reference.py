@@ -10,8 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
+from hookscope.cli.help_topics import TOPICS, topic_text
 from hookscope.cli.main import cli
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
@@ -20,47 +19,48 @@ WIDTH = 98
 HEAD = """\
 # The command line
 
-This page is made from the commands' own help by `make docs`.
+This page is generated from the help of the commands by `make docs`. `hookscope COMMAND -h` prints a
+short help, `hookscope COMMAND --help` all of it, and `hookscope help TOPIC` one of the
+[topics](#help-topics).
 
-Results go to standard output, everything else to standard error. The exit status is 0 when done, 1
-when a sound request failed while running, 2 when the request was wrong, 130 after Ctrl-C.
+Results go to standard output, everything else to standard error. The exit status is 0 for success,
+1 if a valid request failed while running, 2 if the request was wrong, and 130 after Ctrl-C.
 
-A value is taken from the first of: the flag, the environment variable, the project's settings
-(`hookscope.toml`, or `[tool.hookscope]` in `pyproject.toml`, here or in a folder above), the user's
-`hookscope.toml`, the default. `hookscope config` shows each value and where it came from.
+A value is taken from the first of: option, environment variable, the project's settings
+(`hookscope.toml`, or `[tool.hookscope]` in `pyproject.toml`, in the working folder or above), the
+user's `hookscope.toml`, default. `hookscope config` shows each value and its source.
 
 The user's file is `~/.config/hookscope/hookscope.toml` on Linux (or under `XDG_CONFIG_HOME`),
 `~/Library/Application Support/hookscope/hookscope.toml` on macOS, and
-`%APPDATA%\\hookscope\\hookscope.toml` on Windows; `hookscope config` tells its path.
+`%APPDATA%\\hookscope\\hookscope.toml` on Windows; `hookscope config` prints its path.
 
 ## Settings files of a project
 
-The project's file comes with whatever was downloaded into the folder, so it is not trusted as a
-flag or a variable is.
+A project's file may have been downloaded with the folder, so it is trusted less than an option or a
+variable.
 
-- Python code is refused (exit 2) until you have run `hookscope config --allow`, and again after
-  any change of the file. That is any `hook`, `hook-arg`, `method` and `model-arg`, a `model` that
-  is `FILE.py:NAME`, `package.module:NAME` or of a plugin, and a `loss` or `input` that names a
-  function.
+- Python code is refused (exit 2) until you run `hookscope config --allow`, and again after every
+  change of the file. This concerns any `hook`, `hook-arg`, `method` and `model-arg`, a `model` of
+  the form `FILE.py:NAME` or `package.module:NAME` or of a plugin, and a `loss` or `input` that
+  names a function.
 - `--allow` shows these values and records the file's path and the SHA-256 of its content in the
-  folder `allowed` beside the user's file; `--revoke` takes that back. What is in the Python files
-  is not recorded. Code that is named by a relative path or by a module's name is only run from the
-  folder of the settings file, since elsewhere the same name is another file.
-- `trust` and `force` are never taken from it, and neither is an `output` or `chrome` outside its
+  folder `allowed` beside the user's file; `--revoke` removes the record. The content of the Python
+  files is not recorded. Code that is named by a relative path or by a module name runs only if the
+  working folder is that of the settings file, because elsewhere the same name is another file.
+- `trust` and `force` are always refused, and so is an `output` or `chrome` outside the file's
   folder, by `..`, `~`, a link or an address.
 - The search ends at the root of a repository (`.git`, `.hg`) or at the home folder. A file, or a
-  link to one, that belongs to neither you nor root is ignored with a note; Windows has no such
-  check.
+  link to one, that belongs to neither you nor root is ignored with a note (not on Windows).
 
-A flag or a variable takes the place of a refused value. A file that is named with `--config` or
+An option or a variable overrides a refused value. A file named with `--config` or
 `HOOKSCOPE_CONFIG`, and the user's own file, may set all keys but `trust`. Completion reads no
 settings file. `hookscope config` shows refused values as `refused`.
 
-## Variables
+## Environment variables
 
-Every option has the variable `HOOKSCOPE_<COMMAND>_<OPTION>`. In that of a repeatable option, spaces
-separate the values (`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), and in `HOOKSCOPE_CAPTURE_INPUT` the
-separator of `PATH` does. A comma belongs to the value.
+Every option can be set by the variable `HOOKSCOPE_<COMMAND>_<OPTION>`. The values of a repeatable
+option are separated by spaces (`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), those of
+`HOOKSCOPE_CAPTURE_INPUT` by the separator of `PATH`. A comma is part of the value.
 """
 
 
@@ -70,15 +70,20 @@ def page() -> str:
 
 
 def _sections() -> Iterator[str]:
-    root = click.Context(cli, info_name="hookscope", terminal_width=WIDTH, **cli.context_settings)
+    root = cli.context_class(
+        cli, info_name="hookscope", terminal_width=WIDTH, **cli.context_settings
+    )
     yield _section("hookscope", cli.get_help(root))
     for name, command in cli.commands.items():
-        context = click.Context(command, info_name=name, parent=root)
+        context = command.context_class(command, info_name=name, parent=root)
         yield _section(f"hookscope {name}", command.get_help(context))
+    yield "## Help topics\n"
+    for name in TOPICS:
+        yield _section(f"hookscope help {name}", topic_text(name, root), "###")
 
 
-def _section(title: str, text: str) -> str:
-    return f"## {title}\n\n```text\n{text}\n```\n"
+def _section(title: str, text: str, level: str = "##") -> str:
+    return f"{level} {title}\n\n```text\n{text}\n```\n"
 
 
 def main(arguments: list[str]) -> int:

@@ -62,7 +62,7 @@ def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetti
     if not file.found:
         return None
     if key in _NEVER and value is not False:
-        message = f"{file.path} sets {key}, which a project's settings file may not."
+        message = f"{file.path} sets {key}, which a project's settings file may not set."
         return RefusedSetting(setting, message, f"Type --{key}.")
     if key in _OUTPUTS and not _lies_inside(str(value), file.path.parent):
         message = f"{key} = {value!r} in {file.path} is outside the folder of that file."
@@ -72,7 +72,7 @@ def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetti
     recorded = _recorded(user_folder, file.path)
     if recorded != file.sha256:
         why = "has changed since it was allowed" if recorded else "is not allowed"
-        message = f"{file.path} {why} to name Python code, and it sets {key} = {value!r}."
+        message = f"{file.path} sets {key} = {value!r}, but {why} to name Python code."
         return RefusedSetting(setting, message, f"Read the file. Then run: {ALLOW}")
     if not _is_same_everywhere(key, value) and Path.cwd() != file.path.parent:
         message = f"{key} = {value!r} in {file.path} names code relative to the working folder."

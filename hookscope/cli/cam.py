@@ -1,44 +1,52 @@
-"""``hookscope cam``: a heat map over the image that explains the score of a class."""
+"""``hookscope cam``: a heat map of the regions that a class score depends on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from hookscope.cli import completion_values, input_options, options
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.next_command import grads_command
-from hookscope.cli.param_types import FileName
-from hookscope.cli.recording_command import check_not_an_input, resolve_output_path
+from hookscope.cli.param_types import Choice, FileName
+from hookscope.cli.recording_command import check_not_an_input, resolve_output_path, writes_file
 from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
-from hookscope.specs.cam_methods import BASELINES, DEFAULT_METHOD, METHODS, STEPS, UPSAMPLINGS
+from hookscope.specs.cam_methods import (
+    BASELINES,
+    DEFAULT_METHOD,
+    METHOD_ALIASES,
+    METHODS,
+    STEPS,
+    UPSAMPLINGS,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hookscope.hooks.capture import Capture
     from hookscope.specs.request import ModelRequest
 
 EXAMPLES = (
     Example(
         "hookscope cam sample_models/digits.py:trained --input sample_models/five.png",
-        "What makes this digit a five for a trained model.",
+        "Why a trained model sees a five.",
+    ),
+    Example(
+        "hookscope cam resnet18 --input img.png --by gradcam++ --upsample nearest",
+        "Another method, without interpolation.",
+    ),
+    Example(
+        "hookscope cam swin_t --input img.png --by eigencam",
+        "A vision transformer: the grid of tokens is found from the shapes.",
     ),
     Example(
         "hookscope cam sample_models/digits_scripted.pt --input sample_models/five.png"
         " --by layercam --layer conv2 --target 6",
-        "What in it speaks for a six, at a layer of a scripted file.",
-    ),
-    Example(
-        "hookscope cam resnet18 --input img.png --by gradcam++ --upsample nearest",
-        "The default layer of resnet18, cell by cell.",
-    ),
-    Example(
-        "hookscope cam swin_t --input img.png --by eigencam",
-        "A model of tokens: their grid is found from the shapes.",
+        "Regions that support a six, at a layer of a scripted file.",
     ),
     Example(
         "hookscope cam sample_models/digits.py:trained --input sample_models/five.png"
@@ -52,8 +60,8 @@ def _one_layer(ctx: click.Context, param: click.Parameter, names: tuple[str, ...
     """Return the one layer. Other commands take several, so a second one is an error here."""
     if len(names) > 1:
         raise RequestError(
-            f"--layer is there {len(names)} times: {', '.join(names)}.",
-            "A map explains one layer: name it once, and run the command once for each.",
+            f"--layer is given {len(names)} times: {', '.join(names)}.",
+            "A map is computed at one layer. Run the command once for each.",
         )
     return names[0] if names else None
 
@@ -63,9 +71,9 @@ how = combine(
         "--by",
         section="Map",
         default=DEFAULT_METHOD,
-        type=click.Choice(list(METHODS)),
-        metavar="NAME",
-        help="How the map is made: a name of those below.",
+        type=Choice(METHODS, METHOD_ALIASES),
+        metavar="METHOD",
+        help=f"Method, such as {', '.join(list(METHODS)[:3])}. See 'hookscope help cam-methods'.",
     ),
     option(
         "--layer",
@@ -75,22 +83,21 @@ how = combine(
         multiple=True,
         callback=_one_layer,
         shell_complete=completion_values.layers,
-        help="The layer to explain; the last one on a grid that the score needs, if not given.",
+        help="Layer of the map. Default: the last one with a spatial output.",
     ),
     option(
         "--target",
         section="Map",
         default="argmax",
         type=FileName("target"),
-        help="The class: an index, a list such as 3,7 for a batch, a label name, argmax, or a"
-        " tensor FILE of indices.",
+        help="Class index, label, argmax, or tensor file. Write 3,7 for a batch.",
     ),
     option(
         "--upsample",
         section="Map",
         default=UPSAMPLINGS[0],
-        type=click.Choice(UPSAMPLINGS),
-        help="How the layer's grid is brought to the image's size.",
+        type=Choice(UPSAMPLINGS),
+        help="How the map is resized to the image.",
     ),
     option(
         "--steps",
@@ -98,15 +105,14 @@ how = combine(
         type=click.IntRange(min=1),
         metavar="N",
         show_default=str(STEPS),
-        help="Of integrated: the points on the way from the baseline to the image.",
+        help="Steps of integrated gradients.",
     ),
     option(
         "--baseline",
         section="Map",
-        type=click.Choice(BASELINES),
+        type=Choice(BASELINES),
         show_default=BASELINES[0],
-        help="Of integrated: where the way begins. zero is what the model takes for 0, black and"
-        " white are images.",
+        help="Baseline of integrated gradients: model input 0, or a black or white image.",
     ),
 )
 
@@ -116,18 +122,11 @@ output = combine(
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The PNG to write, beside which the maps go as .safetensors; MODEL.cam.png here if not"
-        " given.",
+        help="PNG to write. The maps go to a .safetensors file beside it. Default: MODEL.cam.png.",
     ),
-    flag("force", section="Output", help="Replace files that hookscope did not write."),
+    options.no_output,
+    options.force,
 )
-
-
-def _notes() -> dict[str, list[tuple[str, str]]]:
-    rows = [(method.name, f"{method.formula}; {method.paper}") for method in METHODS.values()]
-    return {
-        "Methods (A: the layer's output, x: the image; G, g: the score's gradients there)": rows
-    }
 
 
 @command(
@@ -140,21 +139,24 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    notes=_notes,
+    main="by layer target input output no-output",
+    topics="cam-methods model-specs inputs weights",
 )
-def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
-    """Show where in an image the score of a class comes from.
+def cam(
+    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
+) -> None:
+    """Show which parts of an image a class score depends on.
 
-    Writes a picture of each image as the model saw it with the map over it, and beside it the map
-    itself, at the layer's resolution and at the image's, as a safetensors file. Prints the layer,
-    its grid, the class and its score, and where the map peaks.
+    Writes a picture of each preprocessed image with the map over it, and a safetensors file with
+    the map at the resolution of the layer and of the image. Prints the layer, its grid, the class
+    and its score, and the position of the maximum.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request
 
     request = build_request("cam", values)
-    picture, maps, replaces = _resolve_paths(output, force, request.model)
-    for path in (path for path in (picture, maps) if path.exists()):
+    files = _resolve_files(output, force, request.model) if writes_file(ctx) else None
+    for path in files.existing() if files else ():
         from hookscope.specs.input_spec import input_paths
 
         read = [*input_paths(values["input"] or ()), values["weights"], values["target"]]
@@ -162,43 +164,59 @@ def cam(ctx: click.Context, output: str | None, force: bool, **values: Any) -> N
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Running {values['model']} ..."):
-        from hookscope.analysis.cams.overlay import overlay_png
         from hookscope.api.cam import cam as api_cam
-        from hookscope.files import atomic_files
 
         with console.bar("running") as advance:
             capture = api_cam(**values, progress=advance)
-        console.step(f"Writing {picture} ...")
-        maps_size = capture.save(maps)
-        size = atomic_files.write_bytes(picture, overlay_png(capture))
-        console.interrupt_message = f"Interrupted; {picture} and {maps} were written."
+        written = files.write(capture, console) if files else ""
     if console.json:
         from hookscope.views.text.documents import capture_document
 
-        console.document({**capture_document(capture, str(maps)), "picture": str(picture)})
+        maps, picture = (str(files.maps), str(files.picture)) if files else (None, None)
+        console.document({**capture_document(capture, maps), "picture": picture})
     else:
         from hookscope.views.text.cam import cam_lines
 
         console.result(cam_lines(capture, console.text_options))
-    from hookscope.views.text.formats import bytes_text
-
-    replaced = ", replacing earlier files" if replaces else ""
-    console.note(
-        f"wrote {picture} ({bytes_text(size)}), the maps to {maps} ({bytes_text(maps_size)})"
-        f"{replaced}"
-    )
+    if written:
+        console.note(written)
     console.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
 
 
-def _resolve_paths(output: str | None, force: bool, model: ModelRequest) -> tuple[Path, Path, bool]:
-    """Return the picture, the file of the maps, and whether one of them replaces a file."""
+class _Files(NamedTuple):
+    """The picture, the file of the maps, and whether one of them replaces a file."""
+
+    picture: Path
+    maps: Path
+    replaces: bool
+
+    def existing(self) -> list[Path]:
+        """Return those of the two files that exist."""
+        return [path for path in (self.picture, self.maps) if path.exists()]
+
+    def write(self, capture: Capture, console: Console) -> str:
+        """Write both files and return a note on them."""
+        from hookscope.analysis.cams.overlay import overlay_png
+        from hookscope.files import atomic_files
+        from hookscope.views.text.formats import bytes_text
+
+        console.step(f"Writing {self.picture} ...")
+        maps_size = bytes_text(capture.save(self.maps))
+        size = bytes_text(atomic_files.write_bytes(self.picture, overlay_png(capture)))
+        console.interrupt_message = f"Interrupted; {self.picture} and {self.maps} were written."
+        replaced = ", replacing earlier files" if self.replaces else ""
+        return f"wrote {self.picture} ({size}), the maps to {self.maps} ({maps_size}){replaced}"
+
+
+def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Files:
+    """Return the files to write, after checking them."""
     from hookscope.specs import output_path as outputs
 
     if output is not None and not output.lower().endswith(".png"):
         raise RequestError(
-            f"The output {output!r} is no PNG.",
+            f"The output {output!r} is not a .png file.",
             "Name the picture, such as out.png; the maps go to out.safetensors beside it.",
         )
     picture, replaces = resolve_output_path("cam", output, force, model, ".png")
     maps = picture.with_suffix(outputs.SUFFIX)
-    return picture, maps, outputs.check_output(maps, force) or replaces
+    return _Files(picture, maps, outputs.check_output(maps, force) or replaces)

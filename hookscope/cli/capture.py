@@ -16,47 +16,46 @@ from hookscope.specs.output_path import names_folder
 EXAMPLES = (
     Example(
         'hookscope capture --layer "layer3.*" --input img.png',
-        "The outputs of one stage of resnet18 for a photo.",
+        "The outputs of one stage of resnet18 for an image.",
     ),
     Example(
-        'hookscope capture sample_models/digits.py:trained --layer "conv*"'
-        " --input sample_models/five.png",
-        "A trained model from a Python file.",
+        "hookscope capture sample_models/digits.py:trained --input sample_models/five.png",
+        "All layers of a trained model from a Python file.",
+    ),
+    Example(
+        "hookscope capture resnet18 --type Conv2d --shape 2x3x64x64 --no-output",
+        "A table of statistics for noise, without a file.",
     ),
     Example(
         'hookscope capture sample_models/digits_scripted.pt --layer "conv*"',
-        "The same from a scripted file, which needs no Python; .pt2 files work as well.",
+        "A scripted file, which needs no Python code; .pt2 files work as well.",
     ),
     Example(
         'hookscope capture resnet18 --layer "*.conv?" --what output,input --shape 2x3x64x64',
-        "What went in and came out, on noise.",
+        "Inputs and outputs.",
     ),
     Example(
         'hookscope capture resnet18 --layer "layer1.*" --ops --shape 1x3x64x64',
-        "What is computed between modules, such as the sums of residual connections.",
+        "Results computed between modules, such as the sums of residual connections.",
     ),
     Example(
         'hookscope capture vit_b_16 --layer "*.self_attention" --attention',
-        "The weights of attention, head by head.",
+        "Attention weights of each head.",
     ),
     Example(
         'hookscope capture sample_models/letters.py:Letters --input "text:hello" --generate 3',
-        "A language model that adds three tokens; each step is a call of its own.",
+        "Generate three tokens with a language model; each step is a separate call.",
     ),
     Example(
         'hookscope capture sample_models/digits.py:trained --edit "conv1[3,7]=zero" --compare',
-        "The same digit with two channels knocked out, and how far every later layer moves.",
+        "Set two channels to zero, and show how much every later layer changes.",
     ),
     Example(
         'hookscope capture sample_models/digits.py:trained --hook "conv*=sample_models/'
         'own_hook.py:mute" --hook-arg channel=3 --layer "relu*"',
-        "With a function of your own run after the convolutions.",
+        "Run a custom hook after the convolutions.",
     ),
 )
-
-
-def _notes() -> dict[str, list[tuple[str, str]]]:
-    return intervention_options.help_notes("--edit")
 
 
 @command(
@@ -75,25 +74,28 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
         section="Run",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Let a language model add N tokens, the likeliest each; every step is a call.",
+        help="Generate N tokens greedily with a language model.",
     ),
     options.checks,
     options.output,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    notes=_notes,
+    main="layer what input shape weights edit output no-output",
+    topics="model-specs layers inputs weights edits hooks keys",
 )
-def capture(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
-    """Run a model and record the tensors at its layers.
+def capture(
+    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
+) -> None:
+    """Run a model and record the outputs of its layers.
 
-    Writes a safetensors file and prints a table of what is in it: shape, dtype and statistics, in
-    the order of execution. What is kept is what a layer returned at that moment, whatever is done
-    to it in place later. For a whole dataset use 'hookscope extract'.
+    Writes a safetensors file and prints a table of its tensors in execution order: shape, dtype and
+    statistics. Values are copied when a layer returns, so later in-place operations do not change
+    them. For a whole dataset use 'hookscope extract'.
     """
     if output is not None and names_folder(output):
         raise RequestError(
-            f"{output} is a folder, and capture writes one file.",
+            f"{output} is a folder; capture writes a single file.",
             "Name a file, or use 'hookscope extract' for the features of many inputs.",
         )
     run_recording(ctx, output, force, values)

@@ -17,16 +17,14 @@ from hookscope.specs.health_checks import CHECKS, DEFAULT_THRESHOLDS
 FOUND = 1
 
 EXAMPLES = (
-    Example("hookscope check resnet18", "A network as built, on noise."),
+    Example("hookscope check resnet18", "Untrained weights, on noise."),
     Example(
-        "hookscope check sample_models/digits.py:trained --input sample_models/five.png"
-        " --skip saturated",
-        "A trained one on an image, but for one check.",
+        "hookscope check sample_models/digits.py:trained --skip saturated",
+        "A trained model, without one of the checks.",
     ),
     Example(
-        "hookscope check sample_models/digits_scripted.pt --forward-only --only nan,inf"
-        " -o digits.sarif",
-        "Two checks of a file, for code scanning.",
+        "hookscope check sample_models/digits_scripted.pt --only nan,inf -o digits.sarif",
+        "Two checks of a scripted file, with a report for code scanning.",
     ),
 )
 
@@ -43,39 +41,33 @@ def _threshold(name: str, text: str) -> Any:
 
 
 def _names(name: str, text: str) -> Any:
-    return option(
-        f"--{name}", section="Which checks", type=CommaList(*CHECKS), metavar="LIST", help=text
-    )
+    return option(f"--{name}", section="Checks", type=CommaList(*CHECKS), metavar="LIST", help=text)
 
 
 thresholds = combine(
-    _threshold("dead", "Share of zero units from which a ReLU-like layer counts as dead."),
-    _threshold("saturated", "Share of entries at a bound from which an activation is saturated."),
-    _threshold("margin", "How near a bound is at it, as a share of the width between the bounds."),
+    _threshold("dead", "Share of zero units at which a ReLU-like layer is dead."),
+    _threshold("saturated", "Share of entries at a bound at which an activation is saturated."),
+    _threshold(
+        "margin", "Distance from a bound that still counts as at it, relative to the range."
+    ),
     _threshold(
         "vanishing",
-        "Norm of a gradient over the one nearest to the loss under which it has vanished;"
-        " for parameters 1/100 of it.",
+        "Gradient norm, relative to that nearest to the loss, below which it has vanished"
+        " (parameters: 1/100 of it).",
     ),
-    _threshold("exploding", "The same upwards; for parameters 100 times it."),
-    _threshold("floor", "Norm of a gradient under which it has vanished in any case."),
-    _threshold("ceiling", "Entry of a gradient over which it has exploded in any case."),
+    _threshold("exploding", "The same, above which it has exploded (parameters: 100 times it)."),
+    _threshold("floor", "Gradient norm below which it has always vanished."),
+    _threshold("ceiling", "Gradient entry above which it has always exploded."),
 )
-
-
-def _notes() -> dict[str, list[tuple[str, str]]]:
-    return {
-        "Checks": [(check_info.name, check_info.finds) for check_info in CHECKS.values()]
-    } | loss_options.help_notes()
 
 
 @command(
     "check",
     options.model,
-    _names("only", "Make these checks alone; names of those below, with commas between."),
-    _names("skip", "Leave these checks out."),
+    _names("only", "Run these checks only; separate names with commas."),
+    _names("skip", "Skip these checks."),
     thresholds,
-    flag("forward-only", section="Loss", help="Run no backward pass."),
+    flag("forward-only", section="Loss", help="Skip the backward pass."),
     loss_options.loss_of_any_model,
     input_options.inputs,
     options.run,
@@ -84,21 +76,22 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
         "-o",
         section="Output",
         type=FileName("file"),
-        help="Write the findings to a file too: .sarif (SARIF 2.1.0) or .xml (JUnit).",
+        help="Also write the findings to a .sarif (SARIF 2.1.0) or .xml (JUnit) file.",
     ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    options.force,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    notes=_notes,
+    main="only skip forward-only loss target input output",
+    topics="checks model-specs layers inputs weights losses",
 )
 def check(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
-    """Say what is wrong with a model.
+    """Diagnose a model: NaN, dead units, vanishing gradients, ...
 
-    Runs it forward and a loss backward once, and judges activations, gradients and parameters as
-    they pass; nothing is kept. Each finding names the layer, what was measured, and the threshold.
-    The loss is the output along a random direction unless --loss or --target says otherwise. Exit
-    status: 0 no error and no warning, 1 some.
+    Runs the model forward and a loss backward once, and checks activations, gradients and
+    parameters without storing them. Each finding names the layer, the measured value and the
+    threshold. The default loss is the output along a random direction. Exit status: 0 if there is
+    no error and no warning, 1 otherwise.
     """
     console: Console = ctx.obj
     from pathlib import Path

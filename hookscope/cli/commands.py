@@ -7,73 +7,29 @@ from.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
-import re
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from hookscope.cli.console import Console
+from hookscope.cli.extra_arguments import check_arguments
+from hookscope.cli.help_layout import (
+    Context,
+    Formatter,
+    Rows,
+    first_sentence,
+    short_help,
+    short_help_option,
+)
 from hookscope.errors import HookscopeError
 from hookscope.files.escapes import visible
 from hookscope.specs.suggestions import near
 
-NARROW = 60  # columns; below, the meaning of a term has lines of its own
-
-
-class Formatter(click.HelpFormatter):
-    """Click's formatter, with a layout for narrow terminals.
-
-    A term is as wide as its longest choice, so in two columns the meaning would get one word a
-    line.
-    """
-
-    def write_dl(
-        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
-    ) -> None:
-        """Write rows of a term and its meaning."""
-        if self.width >= NARROW:
-            super().write_dl(list(rows), col_max, col_spacing)
-            return
-        for term, meaning in rows:
-            self._write_lines(term, "", self.indent_increment * 2)
-            self._write_lines(meaning, " " * self.indent_increment, self.indent_increment)
-
-    def write_heading(self, heading: str) -> None:
-        """Write a section's title."""
-        if self.width >= NARROW:
-            super().write_heading(heading)
-        else:
-            self._write_lines(f"{heading}:", "", self.indent_increment)
-
-    def _write_lines(self, text: str, first: str, hang: int) -> None:
-        margin = " " * self.current_indent
-        lines = textwrap.wrap(
-            # [cpu|cuda|auto] may break after a bar: \0 marks the place, and is removed afterwards.
-            re.sub(r"\|(?=\S)", "|\0 ", text),
-            max(self.width, 20),
-            initial_indent=margin + first,
-            subsequent_indent=margin + " " * hang,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        self.write("".join(f"{line}\n" for line in lines).replace("\0 ", "").replace("\0", ""))
-
-
-class Context(click.Context):
-    """A context whose help is written by :class:`Formatter`."""
-
-    formatter_class = Formatter
-
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-MAX_WIDTH = 100
 
 GLOBAL = "Global options"
 
@@ -144,6 +100,14 @@ class Option(click.Option):
         origin = ctx and self.origin(ctx, ctx.get_parameter_source(self.name))
         return f"{hint} (from {origin})" if origin else hint
 
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Return what the help adds in brackets: the default, and no range of values."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default  # Click puts it into parentheses
+        return extra
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the row of the help; a switch is one term."""
         record = super().get_help_record(ctx)
@@ -158,8 +122,10 @@ class Command(click.Command):
     """A command whose help has sections and ends with examples.
 
     Args:
-        examples: command lines that run in a clone of the project.
+        examples: command lines that run in a clone of the project; ``-h`` shows the first ones.
+        main: the options that ``-h`` shows, by their keys.
         notes: further sections of the help: titles with rows of terms and meanings.
+        topics: help topics on values of the options.
     """
 
     context_class = Context
@@ -168,14 +134,32 @@ class Command(click.Command):
         self,
         *args: Any,
         examples: tuple[Example, ...] = (),
-        notes: Callable[[], dict[str, list[tuple[str, str]]]] = dict,
+        main: str = "",
+        notes: Mapping[str, Rows] | None = None,
+        topics: str = "",
         **more: Any,
     ):
         super().__init__(*args, **more)
         self.examples = examples
-        self.notes = notes
+        self.main = main.split()
+        self.notes = dict(notes or {})
+        self.topics = topics.split()
+        self.short_help_option = short_help_option(self.short_help_text)
         for option in self.options():
             option.name_environment(self.name or "")
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, ``-h`` and ``--help`` included."""
+        return [*super().get_params(ctx), self.short_help_option]
+
+    def short_help_text(self, ctx: click.Context) -> str:
+        """Return the help of one screen: summary, examples, arguments and the main options."""
+        arguments = [param for param in self.params if isinstance(param, click.Argument)]
+        main = [option for key in self.main for option in self.options() if option.key == key]
+        records = [param.get_help_record(ctx) for param in (*arguments, *main)]
+        rows = [(record[0], first_sentence(record[1])) for record in records if record]
+        more = f"'{ctx.command_path} --help' shows all options."
+        return short_help(ctx, self.examples, rows, more)
 
     def options(self) -> list[Option]:
         """Return the options that can be set by flag, variable or file."""
@@ -194,13 +178,16 @@ class Command(click.Command):
             return self._parse(ctx, args)
 
     def _parse(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True  # they are checked here, for a better message
+        typed = list(args)  # Click's parser consumes them
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise _explained(error, ctx) from None
+            raise explain_unknown_option(error, ctx) from None
         except HookscopeError as error:
             self._add_origins(error, ctx)
             raise
+        check_arguments(ctx, typed, rest)
         from hookscope.cli.settings import check_refused
 
         check_refused(ctx)
@@ -232,79 +219,26 @@ class Command(click.Command):
             record = param.get_help_record(ctx)
             if record and isinstance(param, click.Option):
                 sections.setdefault(getattr(param, "section", GLOBAL), []).append(record)
-        for title, records in (sections | self.notes()).items():
+        for title, records in (sections | self.notes).items():
             with formatter.section(title):
                 formatter.write_dl(records)
-                if title == GLOBAL:
-                    formatter.write_paragraph()
-                    formatter.write_text(
-                        f"As environment variables: HOOKSCOPE_{(self.name or '').upper()}_<OPTION>,"
-                        " or HOOKSCOPE_<OPTION> for every command."
-                    )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        if not self.examples:
-            return
-        with formatter.section("Examples"):
-            for line, shows in self.examples:
-                # Never wrapped: an example is copied from the terminal.
-                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
-                with formatter.indentation():
-                    formatter.write_text(shows)
+        """Write the examples, the help topics, and how to set options elsewhere."""
+        assert isinstance(formatter, Formatter)
+        if self.examples:
+            formatter.write_examples(self.examples)
+        formatter.write_paragraph()
+        if self.topics:
+            formatter.write_text(f"Help topics: hookscope help {', '.join(self.topics)}.")
+        prefix = f"HOOKSCOPE_{(self.name or '').upper()}_"
+        formatter.write_text(
+            f"Options can also be set by environment variables, {prefix}<OPTION>, and in"
+            " hookscope.toml: see 'hookscope help settings'."
+        )
 
 
-class Commands(Mapping[str, Command]):
-    """Commands by name, each imported from the file of its name when it is first used.
-
-    Args:
-        package: the package of the files.
-        shorts: the summary of each command in the group's help, in order.
-    """
-
-    def __init__(self, package: str, shorts: dict[str, str]):
-        self.package = package
-        self.shorts = shorts
-
-    def __getitem__(self, name: str) -> Command:
-        if name not in self.shorts:
-            raise KeyError(name)
-        imported = getattr(importlib.import_module(f"{self.package}.{name}"), name)
-        assert isinstance(imported, Command)
-        return imported
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shorts)
-
-    def __len__(self) -> int:
-        return len(self.shorts)
-
-
-class Group(click.Group):
-    """The group of commands."""
-
-    commands: Commands  # type: ignore[assignment]
-    command_class = Command
-    context_class = Context
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments before the command."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise _explained(error, ctx) from None
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of the help."""
-        return list(self.commands)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with their summaries, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.commands.shorts.items()))
-
-
-def _explained(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
+def explain_unknown_option(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
     """Return an error that suggests similar options, or the commands that have the option."""
     word = error.option_name
     here = near(word.lstrip("-"), [name for name in _flags(ctx.command) if len(name) > 1])
@@ -346,9 +280,9 @@ def command(
 
 
 def option(*names: str, **more: Any) -> Callable[[F], F]:
-    """Declare an option with a default, shown in the help with its variables."""
+    """Declare an option whose default is shown in the help."""
     more.setdefault("default", () if more.get("multiple") else None)
-    more = {"show_default": True, "show_envvar": True} | more
+    more = {"show_default": True} | more
     return click.option(*names, cls=Option, **more)
 
 

@@ -7,6 +7,7 @@ import click
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 VARIABLE = "_HOOKSCOPE_COMPLETE"  # the script sets it when it asks for completions
@@ -24,18 +25,18 @@ EXAMPLES = (
     click.argument(
         "shell",
         metavar="SHELL",
-        type=click.Choice(SHELLS),
-        help=f"The shell that the script is for: {', '.join(SHELLS)}.",
+        type=Choice(SHELLS),
+        help=f"Shell: {', '.join(SHELLS)}.",
     ),
     global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that teaches a shell to complete.
+    """Print a shell completion script.
 
-    It completes commands, options, models and layers; layer names are those that earlier commands
-    have seen of a model. For zsh, eval it in ~/.zshrc as for bash. For PowerShell, add this to the
+    It completes commands, options, models and layers. Layer names are known once a command has
+    loaded the model. For zsh, use ~/.zshrc as for bash. For PowerShell, add this line to the
     profile: hookscope completion powershell | Out-String | Invoke-Expression
     """
     from click.shell_completion import get_completion_class

@@ -46,13 +46,16 @@ def weights(
     return [CompletionItem(incomplete, type="file"), *matches]
 
 
-def commands(
+def help_names(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Offer the names of the commands."""
+    """Offer the names of the commands and help topics."""
     from click.shell_completion import CompletionItem
 
-    names = ctx.find_root().command.list_commands(ctx)  # type: ignore[attr-defined]
+    from hookscope.cli.help_topics import TOPICS
+
+    group = ctx.find_root().command
+    names = [*group.list_commands(ctx), *TOPICS]  # type: ignore[attr-defined]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

@@ -19,28 +19,27 @@ if TYPE_CHECKING:
     from hookscope.cli.settings_files import SettingsFile
 
 EXAMPLES = (
-    Example("hookscope config", "All values, with file or variable."),
-    Example("hookscope config --no-config --json", "What holds without settings files, as JSON."),
+    Example("hookscope config", "All values, each with its file or variable."),
+    Example("hookscope config --no-config --json", "Values without settings files, as JSON."),
 )
 
 
 @command(
     "config",
     click.option("--allow", is_flag=True, help="Let the project's settings file name Python code."),
-    click.option("--revoke", is_flag=True, help="Take that permission back."),
+    click.option("--revoke", is_flag=True, help="Revoke that permission."),
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="config no-config json",
+    topics="settings",
 )
 def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
-    """Show every setting and where it came from.
+    """Show every setting and its source.
 
-    The order, strongest first: flag, environment variable, hookscope.toml (or [tool.hookscope] in
-    pyproject.toml) here or in a folder above, hookscope.toml in the user's settings folder,
-    default. A key is an option's long name; at the top of a file it is for all commands, in a table
-    such as [capture] for one. Relative paths are taken from the working folder.
+    A value comes from the first of: flag, environment variable, project file, user file, default.
 
-    The project's file may have been written by somebody else. Values of model, model-arg, method,
+    A project file may have been written by somebody else. Values of model, model-arg, method,
     input, loss, hook and hook-arg that name Python code are refused until --allow has recorded the
     file's path and the hash of its content. trust, force and an output outside the file's folder
     are always refused.
@@ -133,7 +132,7 @@ def _decide(ctx: click.Context, allow: bool, revoke: bool) -> None:
     file = _project_file(ctx)
     if file is None:
         raise RequestError(
-            f"{flag} is for a settings file in this folder or above it, and none was found there.",
+            f"{flag} needs a settings file in this folder or above it, and there is none.",
             "Run it in the project's folder, without --config and --no-config.",
         )
     if allow:

@@ -12,31 +12,34 @@ from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import CommaList, FileName
+from hookscope.cli.param_types import Choice, CommaList, FileName
 from hookscope.cli.run_context import running
-from hookscope.specs.choices import DEVICES, DTYPES
+from hookscope.specs.choices import DEVICE_ALIASES, DEVICES, DTYPE_ALIASES, DTYPES
 
 DIFFERENT, FAILED = 1, 2
 
 EXAMPLES = (
     Example(
         "hookscope diff sample_models/digits.py:trained sample_models/digits_scripted.pt",
-        "A model and its scripted file, on the input that the first one offers.",
+        "A model and its scripted file, on the example input of the model.",
+    ),
+    Example(
+        "hookscope diff sample_models/digits_scripted.pt sample_models/digits_traced.pt",
+        "A scripted and a traced file.",
+    ),
+    Example(
+        "hookscope diff sample_models/five.safetensors sample_models/five.safetensors",
+        "Two captures, read without torch.",
     ),
     Example(
         "hookscope diff sample_models/digits_traced.pt sample_models/digits_exported.pt2"
         " --input sample_models/five.png --json",
-        "A traced and an exported file on an image, for a program to read.",
+        "A traced and an exported file on an image, as JSON.",
     ),
     Example(
         "hookscope diff resnet18 resnet18 --dtype float32 --dtype float64 --shape 1x3x64x64"
         " --rtol 0.001 --atol 0.001",
-        "One model in two precisions; what is given twice is A's and B's.",
-    ),
-    Example(
-        "hookscope diff sample_models/five.safetensors sample_models/five.safetensors"
-        ' --layer "conv*"',
-        "Two captures, read without torch.",
+        "A model in two precisions: an option given twice applies to A, then B.",
     ),
 )
 
@@ -58,32 +61,31 @@ def _read_each(
 matching = combine(
     option(
         "--map",
-        section="Comparing",
+        section="Comparison",
         multiple=True,
         metavar="OLD=NEW",
         callback=options.read_prefixes,
-        help="What begins with OLD in A begins with NEW in B. Repeatable.",
+        help="Replace the prefix OLD in A by NEW to match B. Repeatable.",
     ),
     option(
         "--atol",
-        section="Comparing",
+        section="Comparison",
         type=float,
         metavar="X",
-        help="A difference up to atol + rtol * |A| is none; torch.testing's for the dtype if not"
-        " given.",
+        help="Tensors match if |A - B| <= atol + rtol * |A|. Default: torch.testing's.",
     ),
     option(
         "--rtol",
-        section="Comparing",
+        section="Comparison",
         type=float,
         metavar="X",
-        help="The relative part of it; torch.testing's for the dtype if not given.",
+        help="Relative tolerance. Default: torch.testing's.",
     ),
-    flag("equal-nan", section="Comparing", help="Take NaN in both as equal."),
+    flag("equal-nan", section="Comparison", help="Treat NaN in both as equal."),
     flag(
         "strict",
-        section="Comparing",
-        help="Take a tensor that has no partner as a difference too (exit 1).",
+        section="Comparison",
+        help="Treat an unmatched tensor as a difference (exit 1).",
     ),
 )
 
@@ -91,8 +93,7 @@ what = option(
     "--what",
     section="Layers",
     type=CommaList("output", "input"),
-    help="What to compare of each layer; several with commas between. If not given, outputs of"
-    " models, and all that files hold.",
+    help="What to compare. Default: outputs of models, everything in files.",
 )
 
 models = combine(
@@ -103,22 +104,21 @@ models = combine(
         multiple=True,
         metavar="KEY=VALUE",
         callback=_read_each("parse_assignments"),
-        help="An argument for the class or factory of a FILE.py model; a KEY that comes twice is"
-        " A's and B's. Repeatable.",
+        help="Constructor argument; a KEY given twice applies to A, then B. Repeatable.",
     ),
     option(
         "--method",
         section="Model",
         multiple=True,
         metavar="NAME",
-        help="Run this method in place of forward.",
+        help="Call this method instead of forward.",
     ),
     option(
         "--attn",
         section="Model",
         multiple=True,
         metavar="KIND",
-        help="How a hf: model computes attention, such as eager.",
+        help="Attention implementation of an hf: model, such as eager.",
     ),
     options.trust,
 )
@@ -130,8 +130,7 @@ runs = combine(
         multiple=True,
         type=FileName("weights"),
         shell_complete=completion_values.weights,
-        help="random (from the seed, if not given), default, a name, or a .safetensors or .pth"
-        " FILE.",
+        help="random, default (pretrained), a name, or a file. Default: random.",
     ),
     option(
         "--rename",
@@ -139,8 +138,8 @@ runs = combine(
         multiple=True,
         metavar="OLD=NEW",
         callback=_read_each("parse_prefixes"),
-        help="What begins with OLD in the file of weights begins with NEW in the model; an OLD that"
-        " comes twice is A's and B's. Repeatable.",
+        help="Replace the prefix OLD by NEW in checkpoint keys; an OLD given twice applies to A,"
+        " then B. Repeatable.",
     ),
     options.partial,
     options.seed,
@@ -148,17 +147,17 @@ runs = combine(
         "--dtype",
         section="Run",
         multiple=True,
-        type=click.Choice(DTYPES),
+        type=Choice(DTYPES, DTYPE_ALIASES),
         metavar="DTYPE",
-        help=f"Type of the weights and the input ({', '.join(DTYPES)}); the model's if not given.",
+        help=f"Dtype of weights and input: {', '.join(DTYPES)}. Default: the model's.",
     ),
     option(
         "--device",
         section="Run",
         shared_env="HOOKSCOPE_DEVICE",
         multiple=True,
-        type=click.Choice(DEVICES),
-        help="Where the models run: cpu if not given; auto takes a GPU if there is one.",
+        type=Choice(DEVICES, DEVICE_ALIASES),
+        help="Device to run on; auto uses a GPU if there is one. Default: cpu.",
     ),
     options.train,
 )
@@ -166,8 +165,8 @@ runs = combine(
 
 @command(
     "diff",
-    click.argument("a", help="A capture, or a model: whatever 'hookscope capture' takes."),
-    click.argument("b", help="What is held against it, of the same kind."),
+    click.argument("a", help="A capture, or a model as for 'hookscope capture'."),
+    click.argument("b", help="The capture or model to compare with A."),
     matching,
     options.layers,
     what,
@@ -177,16 +176,20 @@ runs = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="layer map atol rtol strict input weights",
+    topics="model-specs layers inputs weights keys",
 )
 def diff(ctx: click.Context, **values: Any) -> None:
     """Compare two captures, or two models on one input.
 
-    One row for each tensor of A that has a partner in B, in A's order of execution: largest
-    absolute and relative difference, cosine, signal-to-noise ratio in decibels, and the entries
-    beyond tolerance; then what has no partner. Partners bear the same name, or the one that --map
-    makes of it, or follow in the same order with the same module type and shape. Of two models an
-    option given once counts for both; --weights, --dtype, --device, --method and --attn given twice
-    are A's and B's. Exit status: 0 the same within tolerance, 1 different, 2 trouble.
+    Prints one row for each tensor of A that matches one of B, in execution order: largest absolute
+    and relative difference, cosine similarity, signal-to-noise ratio in decibels, and the number of
+    entries beyond tolerance. Unmatched tensors follow. Tensors match by name, by their name
+    after --map, or by order if module type and shape are equal.
+
+    With two models, an option applies to both. --weights, --dtype, --device, --method and --attn
+    may be given twice, for A and then B. Exit status: 0 if equal within tolerance, 1 if different,
+    2 if there was an error.
     """
     console: Console = ctx.obj
     console.failed = FAILED

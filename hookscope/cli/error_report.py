@@ -68,26 +68,24 @@ def explain_error(error: BaseException) -> ErrorReport:
     if "operator torchvision::" in str(error):
         return _mismatch()
     if isinstance(error, SystemExit):
-        hint = "Guard what a file does when it is run with: if __name__ == '__main__'."
-        return ErrorReport(
-            f"The model's code ended the program (status {error.code}).", hint, FAILED
-        )
+        hint = "Move code that should not run on import under: if __name__ == '__main__'."
+        return ErrorReport(f"The model's code exited with status {error.code}.", hint, FAILED)
     if isinstance(error, MemoryError):
-        hint = "Choose fewer layers with --layer, or a smaller input with --shape or --size."
-        return ErrorReport("There is not enough memory.", hint, FAILED)
+        hint = "Select fewer layers with --layer, or a smaller input with --shape or --size."
+        return ErrorReport("Out of memory.", hint, FAILED)
     if isinstance(error, OSError) and error.errno in _FULL:
         where = f" to {error.filename}" if error.filename else ""
         return ErrorReport(
             f"The output could not be written{where}: {error.strerror}.",
-            "Free some space there, or choose another place for it.",
+            "Free some space, or write to another folder.",
             FAILED,
         )
     if isinstance(error, FileNotFoundError) and error.filename is None and _folder_is_gone():
-        hint = "Change to a folder that exists, or write whole paths."
+        hint = "Change to a folder that exists, or use absolute paths."
         return ErrorReport("The working folder was deleted.", hint, FAILED)
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
-        hint = "Set HOOKSCOPE_DEBUG=1 to see where it happened."
+        hint = "Set HOOKSCOPE_DEBUG=1 to see the traceback."
         return ErrorReport(f"{error.strerror}{where}.", hint, FAILED)
     return _unknown(error)
 
@@ -139,7 +137,7 @@ def _mismatch() -> ErrorReport:
     installed = dict(versions())
     return ErrorReport(
         f"torchvision {installed['torchvision']} does not match torch {installed['torch']}.",
-        "Install the two together, from the same index: "
+        "Install both together, from the same index: "
         f"{sys.executable} -m pip install --upgrade --force-reinstall torch torchvision",
         FAILED,
     )
@@ -149,7 +147,7 @@ def _unknown(error: BaseException) -> ErrorReport:
     name = type(error).__name__
     said = " ".join(str(error).split())
     message = f"Unexpected {name}: {said}" if said else f"Unexpected {name}."
-    hint = "This is a fault in hookscope. Please report it with what HOOKSCOPE_DEBUG=1 prints"
+    hint = "This is a bug in hookscope. Please report it with the output of HOOKSCOPE_DEBUG=1"
     return ErrorReport(message, f"{hint}{_tracker()}.", FAILED, foreseen=False)
 
 

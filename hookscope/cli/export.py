@@ -7,24 +7,25 @@ from typing import Any
 
 import click
 
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.options import force as force_option
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
 
 EXAMPLES = (
     Example(
         "hookscope export sample_models/features/ --layer fc -o fc.npy",
-        "One layer's rows as one array, for numpy.load.",
+        "The rows of one layer as an array for numpy.load.",
     ),
     Example(
         "hookscope export sample_models/features/",
-        "All of them in one safetensors file, which 'hookscope show' opens too.",
+        "All layers in one safetensors file.",
     ),
     Example(
         "hookscope export sample_models/five.safetensors --layer conv1 -o conv1.npy",
-        "One tensor of a capture, for numpy.load.",
+        "One tensor of a capture as an array for numpy.load.",
     ),
 )
 
@@ -32,7 +33,7 @@ features = click.argument(
     "features",
     metavar="FOLDER",
     type=FileName("folder"),
-    help="The folder that 'hookscope extract' wrote, or its address.",
+    help="Folder that 'hookscope extract' wrote, or its address.",
 )
 
 output = combine(
@@ -41,10 +42,10 @@ output = combine(
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The file to write: .safetensors, .npy (one array), .npz or, of a folder, .parquet;"
-        " NAME.export.safetensors here if not given.",
+        help="File to write: .safetensors, .npy (one array), .npz, or .parquet (folders only)."
+        " Default: NAME.export.safetensors.",
     ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    force_option,
 )
 
 
@@ -54,8 +55,7 @@ output = combine(
         "features",
         metavar="FOLDER|FILE",
         type=FileName("file"),
-        help="The folder that 'hookscope extract' wrote, or its address; or a file"
-        " that capture, grads or step wrote.",
+        help="Folder of 'hookscope extract', or result file of capture, grads or step.",
     ),
     option(
         "--layer",
@@ -64,20 +64,21 @@ output = combine(
         section="Layers",
         multiple=True,
         metavar="KEY",
-        help="A layer, a key as 'hookscope show' lists it, or a glob over either; of a FILE also"
-        " with a slice behind it. Repeatable; all if not given.",
+        help="Layer, key or glob; for a FILE with an optional slice. Repeatable. Default: all.",
     ),
     output,
     global_options,
     click.pass_obj,
     examples=EXAMPLES,
+    main="layer output force",
+    topics="keys",
 )
 def export(console: Console, features: str, output: str | None, force: bool, **values: Any) -> None:
-    """Write the features of a dataset, or tensors of a capture, to one file.
+    """Write features, or tensors of a result file, to one file.
 
-    Values are read and written some megabytes at a time, so memory does not grow with the number of
-    inputs. Torch is not loaded. In .npy and .npz files bfloat16 and the float8s become float32 and
-    complex32 becomes complex64, with the same values.
+    Values are read and written a few megabytes at a time, so memory use does not depend on the
+    number of inputs. Torch is not loaded. In .npy and .npz files bfloat16 and float8 become float32
+    and complex32 becomes complex64, without loss.
     """
     from pathlib import Path
 

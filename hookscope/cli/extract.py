@@ -1,4 +1,4 @@
-"""``hookscope extract``: a whole dataset through a model, into a folder."""
+"""``hookscope extract``: run a dataset through a model, and store features in a folder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.param_types import FileName, InputName, ParsedValue, read_byte_count
+from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, read_byte_count
 from hookscope.cli.run_context import running
 from hookscope.errors import RequestError
-from hookscope.specs.choices import AUTOCASTS, DECODINGS
+from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
 from hookscope.specs.input_list import is_listing
 from hookscope.specs.reduction import STORE_DTYPES
 
@@ -26,9 +26,12 @@ SECTION = "Dataset"
 
 EXAMPLES = (
     Example(
-        "hookscope extract sample_models/digits.py:trained --layer pool"
-        " --input sample_models/digits/ -o features/",
-        "One row for each image of a folder.",
+        "hookscope extract resnet18 --layer avgpool --input sample_models/digits/",
+        "One row for each image of a folder, in features/.",
+    ),
+    Example(
+        "hookscope extract --layer fc -i sample_models/digits/ --reduce topk:5 -o top5/",
+        "The five largest values of each row.",
     ),
     Example(
         'hookscope extract sample_models/digits.py:trained --layer "conv*"'
@@ -38,7 +41,7 @@ EXAMPLES = (
     Example(
         "hookscope extract sample_models/digits.py:trained --layer fc"
         " --input sample_models/digits/ --stats-only -o statistics/",
-        "Statistics of each unit over all images, and no rows.",
+        "Statistics of each unit over all images, without rows.",
     ),
 )
 
@@ -49,29 +52,28 @@ dataset = combine(
         section=SECTION,
         type=click.IntRange(min=1),
         metavar="N",
-        help="Inputs at once; as many as --memory allows, 64 at most and on a CPU no more"
-        " than 5 MB of them, if not given.",
+        help="Batch size. Default: what fits into --memory, up to 64 (CPU: up to 5 MB of input).",
     ),
     option(
         "--memory",
         section=SECTION,
         default="2GB",
         type=ParsedValue("bytes", read_byte_count),
-        help="What the run may take beside the model, by an estimate.",
+        help="Estimated memory for batches, without the model.",
     ),
     option(
         "--workers",
         section=SECTION,
         type=click.IntRange(min=0),
         metavar="N",
-        help="Processes that read and preprocess; one fewer than there are cores if not given.",
+        help="Processes that read and preprocess. Default: number of cores - 1.",
     ),
     option(
         "--shard-size",
         section=SECTION,
         type=ParsedValue("bytes", read_byte_count),
-        help="Size of one file of results, roughly; 512MB at most, and 16 files if there are rows"
-        " for so many batches, if not given.",
+        help="Approximate size of a result file. Default: up to 512MB, in at least 16 files if"
+        " there are 16 batches.",
     ),
     option(
         "--every",
@@ -79,57 +81,56 @@ dataset = combine(
         default=1,
         type=click.IntRange(min=1),
         metavar="N",
-        help="Take every N-th input, beginning with the first.",
+        help="Use every N-th input, starting with the first.",
     ),
     option(
         "--reduce",
         section=SECTION,
-        metavar="WORD",
-        help="Keep less of each row: mean, max, cls, flatten, topk:K, pca:K or histogram, with"
-        " :space, :tokens or :all behind it.",
+        metavar="REDUCTION",
+        help="Reduction of each row, such as mean or topk:5. See 'hookscope help reductions'.",
     ),
     option(
         "--store-dtype",
         section=SECTION,
-        type=click.Choice(STORE_DTYPES),
-        help="Keep floating-point values in this dtype; --dtype is what the model computes in.",
+        type=Choice(STORE_DTYPES, DTYPE_ALIASES),
+        metavar="DTYPE",
+        help=f"Stored dtype of floating-point values: {', '.join(STORE_DTYPES)}.",
     ),
     flag(
         "stats-only",
         section=SECTION,
-        help="Keep statistics of each channel over all inputs, and no row.",
+        help="Store statistics of each channel over all inputs, but no rows.",
     ),
     option(
         "--decode",
         section=SECTION,
         default=DECODINGS[0],
-        type=click.Choice(DECODINGS),
-        help="fast lets a JPEG be scaled down while it is decoded, to no less than twice the side"
-        " of what the model is given.",
+        type=Choice(DECODINGS),
+        help="JPEG decoding: fast decodes large images at reduced size.",
     ),
     flag(
         "stop",
         section=SECTION,
         default=True,
-        help="End each pass after the last layer that is wanted, where the order of layers does not"
-        " depend on data.",
+        help="Stop each forward pass after the last selected layer, if execution order is static."
+        " Default: on.",
     ),
     flag(
         "skip-bad",
         section=SECTION,
-        help="Go on where a file cannot be used; its row is NaN.",
+        help="Skip unusable files. Their rows are NaN.",
     ),
     flag(
         "resume",
         section=SECTION,
-        help="Go on with what an earlier run of the same command left, and mend what is damaged.",
+        help="Resume an interrupted run. Damaged shards are rewritten.",
     ),
-    flag("channels-last", section=SECTION, help="Keep images and weights in that memory format."),
+    flag("channels-last", section=SECTION, help="Use the channels-last memory format."),
     option(
         "--autocast",
         section=SECTION,
-        type=click.Choice(AUTOCASTS),
-        help="Run under torch.autocast to this dtype.",
+        type=Choice(AUTOCASTS, DTYPE_ALIASES),
+        help="Run under torch.autocast with this dtype.",
     ),
 )
 
@@ -145,10 +146,10 @@ inputs = option(
     "-i",
     section="Input",
     multiple=True,
-    type=InputName("word"),
+    type=InputName("spec"),
     callback=_none_if_empty,
-    help="Images, folders or globs of them; @LIST, a file with one of them on each line; a .tar of"
-    " them; or FILE.py:NAME of a Dataset. Repeatable.",
+    help="Image, folder, glob, @LIST, .tar file, or FILE.py:NAME. @LIST is a file with one path per"
+    " line, NAME a Dataset. Repeatable.",
 )
 
 output = combine(
@@ -160,7 +161,7 @@ output = combine(
         default="features/",
         type=FileName("folder"),
         metavar="FOLDER",
-        help="The folder for the results, or an address such as s3://bucket/run1.",
+        help="Folder for the results. Also an address, such as s3://bucket/run1.",
     ),
     flag("force", section="Output", help="Replace the results in the folder."),
 )
@@ -183,18 +184,20 @@ output = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="layer input batch reduce store-dtype skip-bad resume output",
+    topics="model-specs layers inputs weights reductions",
 )
 def extract(ctx: click.Context, **values: Any) -> None:
-    """Run a model over a dataset and store the features of its layers.
+    """Run a model over a dataset and store its features.
 
-    Writes a folder with one row for each input, however many there are, and prints what is in it.
-    hookscope.load() reads it in Python, hookscope export writes it to one file. A run that was
-    interrupted goes on with --resume. Started by torchrun, several processes share the inputs.
+    Writes a folder with one row for each input, and prints a table of its contents. Read it in
+    Python with hookscope.load(), or convert it with 'hookscope export'. Resume an interrupted run
+    with --resume. Started by torchrun, several processes share the inputs.
     """
     console: Console = ctx.obj
     folder: str = values["folder"]
     if not values["input"]:
-        raise RequestError("There is no input.", "Give a folder of images: --input photos/")
+        raise RequestError("No input is given.", "Give a folder of images: --input photos/")
     if not values["skip_bad"]:
         input_options.check_inputs(spec for spec in values["input"] if not is_listing(spec))
     from hookscope.cli.request_builder import build_request
@@ -217,8 +220,10 @@ def extract(ctx: click.Context, **values: Any) -> None:
         with console.bar("rows of the first process" if several else "rows") as advance:
 
             def progress(state: RunProgress) -> None:
-                kept = f"what is finished is in {folder}; the same command with --resume goes on."
-                console.interrupt_message = f"Interrupted; {kept}"
+                console.interrupt_message = (
+                    f"Interrupted; finished rows are in {folder}. Run the same command with"
+                    " --resume to continue."
+                )
                 advance(state.rows, state.total, _pace(state))
 
             done = api_extract(**values, progress=progress)
@@ -240,10 +245,11 @@ def _say(console: Console, folder: str, done: Any) -> None:
     written = sum(shard["bytes"] for shard in done.manifest["shards"])
     shards = plural(len(done.manifest["shards"]), "shard")
     if done.resumed:
-        console.note(f"resumed: {plural(done.resumed, 'row')} had been done already")
+        console.note(f"resumed: {plural(done.resumed, 'row')} existed already")
     if done.state.skipped:
         console.warning(
-            f"{plural(done.state.skipped, 'input')} could not be used: NaN, marked in inputs.jsonl."
+            f"{plural(done.state.skipped, 'input')} could not be used: their rows are NaN, marked"
+            " in inputs.jsonl."
         )
     if pace := _pace(done.state) if done.group.world == 1 else _pace_of_all(done):
         console.note(pace)

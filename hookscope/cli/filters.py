@@ -1,26 +1,30 @@
-"""``hookscope filters``: draw the weights of a layer."""
+"""``hookscope filters``: plot the weights of a layer."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.cli import completion_values, options, picture_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import running
+from hookscope.errors import RequestError
 
 EXAMPLES = (
     Example(
         "hookscope filters sample_models/digits.py:trained conv1",
-        "The kernels that a trained model looks at digits with.",
+        "The convolution kernels of a trained model.",
     ),
-    Example("hookscope filters resnet18 conv1 --count 64 -o stem.png", "In colour: all of them."),
+    Example(
+        "hookscope filters resnet18 conv1 --count 64 -o stem.png", "All 64 kernels, in colour."
+    ),
     Example(
         "hookscope filters sample_models/digits_scripted.pt conv2 --by strength --count 4 --dark",
-        "The strongest of a file whose Python is lost, by input channel.",
+        "The strongest kernels of a scripted file, by input channel.",
     ),
     Example(
         "hookscope filters sample_models/digits_exported.pt2 fc -o fc.svg",
@@ -39,7 +43,7 @@ EXAMPLES = (
         is_eager=True,
         callback=options.argument_after_model,
         shell_complete=completion_values.layers,
-        help="The layer, or one of its parameters.",
+        help="Layer, or one of its parameters.",
     ),
     picture_options.channels("Channels"),
     picture_options.appearance,
@@ -49,14 +53,18 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="channels by count scale weights output",
+    topics="model-specs weights",
 )
 def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
-    """Draw the weights of a layer.
+    """Plot the weights of a layer.
 
-    Of a convolution the kernels, in colour where they take three input channels; of a linear layer
-    or an embedding the matrix.
+    For a convolution these are its kernels, in colour if it has three input channels; for a linear
+    layer or an embedding it is the matrix.
     """
     console: Console = ctx.obj
+    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
+        _check_layer(values["layer"])
     from hookscope.cli.request_builder import build_request
 
     stem = build_request("filters", values).model.stem
@@ -68,3 +76,16 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
 
         drawing = api_filters(**values)
     picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")
+
+
+def _check_layer(layer: str) -> None:
+    """Raise RequestError if the only argument is a model, so that the layer is missing."""
+    from hookscope.specs.catalog import bundled_models
+
+    is_spec = ":" in layer or layer.endswith((".py", ".pt", ".pt2"))
+    if is_spec or any(layer == info.name for info in bundled_models()):
+        raise RequestError(
+            f"No layer of {layer} is given.",
+            f"Add one: hookscope filters {layer} LAYER. 'hookscope tree {layer} --leaves' lists the"
+            " layers.",
+        )

@@ -33,13 +33,13 @@ def _present(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 def _global(decorator: Callable[..., Any], *names: str, **more: Any) -> Callable[[Any], Any]:
     more = {"expose_value": False, "callback": _present, "section": GLOBAL} | more
-    more |= {"show_envvar": False, "show_default": False}
+    more |= {"show_default": False}
     made: Callable[[Any], Any] = decorator(*names, **more)
     return made
 
 
 global_options = combine(
-    _global(flag, "quiet", "-q", shared_env="HOOKSCOPE_QUIET", help="Leave out notes."),
+    _global(flag, "quiet", "-q", shared_env="HOOKSCOPE_QUIET", help="Suppress notes."),
     _global(
         option,
         "--verbose",
@@ -47,7 +47,7 @@ global_options = combine(
         shared_env="HOOKSCOPE_VERBOSE",
         count=True,
         default=0,
-        help="Add steps and timings; -vv also shows the traceback of an error.",
+        help="Show steps and timings; -vv also shows tracebacks.",
     ),
     _global(
         flag, "json", shared_env="HOOKSCOPE_JSON", help="Print the result as one JSON document."
@@ -57,7 +57,7 @@ global_options = combine(
         "color",
         shared_env="HOOKSCOPE_COLOR",
         default=None,
-        help="Force colour, or leave it out; a terminal gets it if not given.",
+        help="Force or disable colour. Default: colour on a terminal.",
     ),
     _global(
         option,
@@ -67,7 +67,7 @@ global_options = combine(
         type=click.Path(),
         metavar="FILE",
         callback=read_settings,
-        help="Read settings from FILE and from no other.",
+        help="Read settings from FILE only.",
     ),
     _global(
         option,
@@ -77,6 +77,6 @@ global_options = combine(
         is_eager=True,
         default=False,
         callback=read_settings,
-        help="Read no settings file.",
+        help="Ignore settings files.",
     ),
 )

@@ -1,4 +1,4 @@
-"""``hookscope gradcheck``: compare a backward with numerical gradients."""
+"""``hookscope gradcheck``: compare backward with numerical gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = (
     ),
     Example(
         "hookscope gradcheck sample_models/wrong_backward.py:ScaleFunction --shape 1x3 --shape 3",
-        "One of two inputs. It is right for a batch of one; --shape 2x3 shows that it is wrong.",
+        "Two inputs. The error of this function shows only with --shape 2x3 --shape 3.",
     ),
     Example("hookscope gradcheck sample_models/digits_scripted.pt", "A whole model from a file."),
 )
@@ -32,7 +32,7 @@ shapes = option(
     section="Input",
     multiple=True,
     type=ParsedValue("shape", read_shape),
-    help="Shape of an input, such as 2x3; one for each input, in order. Filled with seeded noise.",
+    help="Shape of an input, such as 2x3. Repeat for several inputs.",
 )
 
 precision = combine(
@@ -42,7 +42,7 @@ precision = combine(
         default=1e-6,
         type=float,
         metavar="X",
-        help="How far an input is moved to either side.",
+        help="Step of the numerical derivative.",
     ),
     option(
         "--atol",
@@ -50,7 +50,7 @@ precision = combine(
         default=1e-5,
         type=float,
         metavar="X",
-        help="A difference up to atol + rtol * |numerical| is none.",
+        help="Derivatives match if the difference is <= atol + rtol * |numerical|.",
     ),
     option(
         "--rtol",
@@ -58,7 +58,7 @@ precision = combine(
         default=1e-3,
         type=float,
         metavar="X",
-        help="The relative part of it.",
+        help="Relative tolerance.",
     ),
 )
 
@@ -74,13 +74,15 @@ precision = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="shape input atol rtol eps",
+    topics="model-specs inputs weights",
 )
 def gradcheck(ctx: click.Context, **values: Any) -> None:
-    """Compare a backward with numerical gradients.
+    """Compare backward with numerical gradients.
 
     MODEL is a module or a custom torch.autograd.Function, FILE.py:NAME. It runs in float64 and eval
-    mode; each entry of each input is moved by eps to either side, and each derivative is held
-    against the one that backward gives. Exit status: 0 they agree, 1 they part somewhere.
+    mode. Central differences with step --eps at each entry of each input are compared with the
+    gradients that backward returns. Exit status: 0 if they match, 1 if not.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request

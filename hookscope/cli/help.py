@@ -1,4 +1,4 @@
-"""``hookscope help``: the same as ``--help``."""
+"""``hookscope help``: the help of a command, as ``--help`` prints it, or a topic."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from hookscope.cli import completion_values
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.help_topics import TOPICS, topic_text
+from hookscope.specs.suggestions import did_you_mean
 
 EXAMPLES = (
-    Example("hookscope help", "The commands."),
-    Example("hookscope help capture", "One command and its options."),
+    Example("hookscope help", "All commands and topics."),
+    Example("hookscope help capture", "All options of a command."),
+    Example("hookscope help edits", "A topic: the operations of --edit."),
 )
 
 
@@ -19,27 +22,37 @@ EXAMPLES = (
     "help",
     click.argument(
         "name",
-        metavar="[COMMAND]",
+        metavar="[COMMAND|TOPIC]",
         required=False,
-        shell_complete=completion_values.commands,
-        help="The command to explain.",
+        shell_complete=completion_values.help_names,
+        help="A command, or a topic that 'hookscope help' lists.",
     ),
     global_options,
     click.pass_context,
     examples=EXAMPLES,
 )
 def help(ctx: click.Context, name: str | None) -> None:
-    """Explain a command, or list the commands."""
+    """Explain a command or a topic.
+
+    Without a name, lists all commands and topics.
+    """
     console: Console = ctx.obj
-    root = ctx.find_root()
-    group = root.command
-    assert isinstance(group, click.Group)
-    text = root.get_help()
-    if name is not None:
-        _, explained, _ = group.resolve_command(root, [name])
-        assert explained is not None
-        text = explained.get_help(explained.context_class(explained, info_name=name, parent=root))
+    text = _text_of(ctx.find_root(), name)
     if console.json:
         console.document({"schema": 1, "command": "help", "about": name or "", "text": text})
     else:
         console.text(text)
+
+
+def _text_of(root: click.Context, name: str | None) -> str:
+    group = root.command
+    assert isinstance(group, click.Group)
+    if name is None:
+        return root.get_help()
+    if name in TOPICS:
+        return topic_text(name, root)
+    explained = group.get_command(root, name)
+    if explained is None:
+        near = did_you_mean(name, [*group.list_commands(root), *TOPICS])
+        raise click.UsageError(f"There is no command or topic {name!r}. {near}".strip(), root)
+    return explained.get_help(explained.context_class(explained, info_name=name, parent=root))

@@ -9,6 +9,7 @@ import click
 
 from hookscope.cli.commands import combine, option
 from hookscope.cli.param_types import (
+    Choice,
     InputName,
     ParsedValue,
     read_divisors,
@@ -44,8 +45,8 @@ def _one_batch(
 
     if listing := next(filter(is_listing, value), None):
         raise InputError(
-            f"{listing!r} lists many inputs, and is for 'hookscope extract'.",
-            "Use that command, or name the inputs one by one.",
+            f"{listing!r} lists many inputs, which only 'hookscope extract' reads.",
+            "Use that command, or repeat --input for each.",
         )
     show_logs(ctx.obj)  # prints what was skipped in folders
     return check_inputs(value)
@@ -55,8 +56,7 @@ shape = option(
     "--shape",
     section="Input",
     type=ParsedValue("shape", read_shape),
-    help="Shape of the input, such as 1x3x224x224, where no --input sets it; images are resized to"
-    " its last two lengths.",
+    help="Input shape, such as 1x3x224x224. With images, sets their size.",
 )
 
 input = option(
@@ -64,38 +64,35 @@ input = option(
     "-i",
     section="Input",
     multiple=True,
-    type=InputName("word"),
+    type=InputName("spec"),
     callback=_one_batch,
-    help="An image, a folder or a glob of them, - for standard input; a .npy, .npz,"
-    " .safetensors, .pt, .csv, .json, .txt, .wav or video file; random:SHAPE,"
-    " ints:SHAPE:0-1000, text:WORDS; or FILE.py:FUNCTION. NAME=WORD says which argument it is."
-    " Several make a batch; seeded noise if not given.",
+    help="Image, folder, array, text file or random:SHAPE. Repeatable. Default: noise.",
 )
 
 images = combine(
     option(
         "--preprocess",
         section="Input",
-        type=click.Choice(["imagenet", "none"]),
-        help="How an image becomes a tensor; the weights' own recipe if not given.",
+        type=Choice(["imagenet", "none"]),
+        help="Image preprocessing. Default: that of the weights.",
     ),
     option(
         "--size",
         section="Input",
         type=ParsedValue("size", read_size),
-        help="Side of the image in pixels, or HEIGHTxWIDTH, in place of the recipe's.",
+        help="Image size in pixels, such as 224 or 224x320.",
     ),
     option(
         "--mean",
         section="Input",
         type=ParsedValue("numbers", read_numbers),
-        help="Subtracted from each channel (0 to 1), in place of the recipe's.",
+        help="Per-channel mean to subtract, on a scale of 0 to 1.",
     ),
     option(
         "--std",
         section="Input",
         type=ParsedValue("numbers", read_divisors),
-        help="Divides each channel, in place of the recipe's.",
+        help="Per-channel standard deviation to divide by.",
     ),
 )
 

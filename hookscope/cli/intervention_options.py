@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import click
-
 from hookscope.cli import completion_values, options
 from hookscope.cli.commands import combine, flag, option
-from hookscope.specs.choices import FORWARD, HOOK_KINDS_OF
+from hookscope.cli.param_types import Choice
+from hookscope.specs.choices import FORWARD, HOOK_KIND_ALIASES, HOOK_KINDS_OF
 
 _edits = option(
     "--edit",
@@ -18,8 +17,7 @@ _edits = option(
     multiple=True,
     metavar="GLOB=OP",
     shell_complete=completion_values.layers,
-    help="Change a layer's output on its way, such as 'layer1.*=scale:0.5', 'conv1[3,7-9]=zero',"
-    " 'relu:2=...' (one call) or 'input:GLOB=...'. Repeatable, applied in order.",
+    help="Edit layer outputs, such as 'conv1[3,7]=zero'. Repeatable.",
 )
 
 _grad_edits = option(
@@ -29,31 +27,14 @@ _grad_edits = option(
     multiple=True,
     metavar="GLOB=OP",
     shell_complete=completion_values.layers,
-    help="Change the gradient at a layer's output, and so all that flows further back."
-    " Repeatable, applied in order.",
+    help="Edit output gradients, such as 'layer4=clip:1e-4'. Repeatable.",
 )
 
 _compare = flag(
     "compare",
     section="Edits",
-    help="Record a run without the edits and hooks too, and show how far every later layer moved.",
+    help="Also run without edits and hooks, and show how much every later layer changes.",
 )
-
-
-def help_notes(*names: str) -> dict[str, list[tuple[str, str]]]:
-    """Return the operations of ``--edit`` or ``--grad-edit`` for the help."""
-    from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS
-
-    tables = {
-        "--edit": ("x: activation", VALUE_OPERATIONS),
-        "--grad-edit": ("g: gradient", GRADIENT_OPERATIONS),
-    }
-    notes = {}
-    for name in names:
-        symbol, table = tables[name]
-        rows = [(entry.form, entry.formula) for entry in table.values()]
-        notes[f"Operations of {name} ({symbol})"] = rows
-    return notes
 
 
 def _user_hooks(command: str) -> Callable[[Any], Any]:
@@ -62,31 +43,27 @@ def _user_hooks(command: str) -> Callable[[Any], Any]:
         option(
             "--hook",
             "hooks",
-            section="Own hooks",
+            section="Hooks",
             multiple=True,
             metavar="[GLOB=]HOOK",
-            help="A function of your own, FILE.py:FUNCTION or package.module:FUNCTION, run at the"
-            " layers of GLOB, or at the chosen ones. What it returns replaces the value; None"
-            " leaves it. Repeatable.",
+            help="Run a custom hook, FILE.py:FUNCTION, at these layers. Repeatable.",
         ),
         option(
             "--hook-kind",
-            section="Own hooks",
+            section="Hooks",
             multiple=True,
-            type=click.Choice(kinds),
+            type=Choice(kinds, HOOK_KIND_ALIASES),
             metavar="KIND",
-            help=f"When it runs, {FORWARD} if not given: {', '.join(kinds)}. One for all hooks, or"
-            " one for each; docs/own-hooks.md has their signatures.",
+            help=f"Kind of the hooks: {', '.join(kinds)}. Default: {FORWARD}.",
         ),
         option(
             "--hook-arg",
             "hook_args",
-            section="Own hooks",
+            section="Hooks",
             multiple=True,
             metavar="KEY=VALUE",
             callback=options.read_assignments,
-            help="A further argument for hooks that have a parameter KEY, of the type it is"
-            " annotated with. Repeatable.",
+            help="Extra argument for the hooks that take it. Repeatable.",
         ),
     )
 

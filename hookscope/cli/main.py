@@ -15,9 +15,12 @@ from typing import Any, NoReturn
 import click
 
 from hookscope.cli import completion, error_report
-from hookscope.cli.commands import MAX_WIDTH, Commands, Group, Option
+from hookscope.cli.command_group import Commands, Group
+from hookscope.cli.commands import Example, Option
 from hookscope.cli.console import Console, columns, discard_output, finish, prepare_streams
 from hookscope.cli.global_options import global_options
+from hookscope.cli.help_layout import MAX_WIDTH
+from hookscope.cli.help_topics import TOPICS
 
 
 def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -34,35 +37,58 @@ def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> 
 
 # Each command is in the file of its name in this folder, and imported when it is used.
 COMMANDS = {
-    "tree": "Show the named modules of a model.",
-    "capture": "Run a model and record the tensors at its layers.",
-    "grads": "Run a model backward and record the gradients.",
-    "extract": "Run a model over a dataset and store the features of its layers.",
-    "step": "Make one step of an optimizer and record what it changes.",
-    "ablate": "Knock out layers in turn and rank them by what that does.",
-    "trace": "Show what fires when a model runs, in order: forward, then backward.",
-    "check": "Say what is wrong with a model.",
-    "gradcheck": "Compare a backward with numerical gradients.",
-    "diff": "Compare two captures, or two models on one input.",
-    "cam": "Show where in an image the score of a class comes from.",
-    "show": "Look at what a file holds.",
-    "plot": "Draw what a file holds.",
-    "filters": "Draw the weights of a layer.",
-    "export": "Write the features of a dataset, or tensors of a capture, to one file.",
-    "verify": "Check the features of a dataset against what was written.",
-    "report": "Write a page with all that a file of results holds.",
-    "models": "List the models that can be named.",
-    "config": "Show every setting and where it came from.",
-    "completion": "Print a script that teaches a shell to complete.",
-    "help": "Explain a command, or list the commands.",
+    "Inspect a model": {
+        "models": "List the models that have a name.",
+        "tree": "Show the layers of a model.",
+        "trace": "List every layer call in execution order.",
+        "filters": "Plot the weights of a layer.",
+    },
+    "Record": {
+        "capture": "Run a model and record the outputs of its layers.",
+        "grads": "Run a model backward and record the gradients.",
+        "step": "Run one optimizer step and record the parameter updates.",
+        "extract": "Run a model over a dataset and store its features.",
+    },
+    "Analyze": {
+        "check": "Diagnose a model: NaN, dead units, vanishing gradients, ...",
+        "gradcheck": "Compare backward with numerical gradients.",
+        "ablate": "Ablate layers one at a time and rank them by the effect.",
+        "cam": "Show which parts of an image a class score depends on.",
+        "diff": "Compare two captures, or two models on one input.",
+    },
+    "View results": {
+        "show": "Show the contents of a result file.",
+        "plot": "Plot the contents of a result file.",
+        "report": "Write an HTML report of a result file.",
+        "export": "Write features, or tensors of a result file, to one file.",
+        "verify": "Check features on disk for damage.",
+    },
+    "Settings and help": {
+        "config": "Show every setting and its source.",
+        "completion": "Print a shell completion script.",
+        "help": "Explain a command or a topic.",
+    },
 }
+EXAMPLES = (
+    Example("hookscope tree resnet18", "The layers of a model."),
+    Example(
+        'hookscope capture --layer "layer3.*" --input img.png',
+        "The outputs of some layers of resnet18 for an image.",
+    ),
+    Example(
+        "hookscope grads --loss kl --target 3",
+        "The gradients of a loss at every layer.",
+    ),
+)
 
 
 @click.group(
     cls=Group,
     commands=Commands(__package__, COMMANDS),
+    examples=EXAMPLES,
+    topics=TOPICS,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
+    context_settings={"help_option_names": ["--help"], "max_content_width": MAX_WIDTH},
 )
 @global_options
 @click.option(
@@ -73,17 +99,12 @@ COMMANDS = {
     help="Print the versions of hookscope, torch and torchvision.",
 )
 def cli() -> None:
-    """See what happens inside a PyTorch model: activations and gradients at any layer.
-
-    Try it: hookscope tree resnet18
-    """
+    """Inspect activations and gradients at any layer of a PyTorch model."""
 
 
-# Before the command the options read no variables, because the same options after it do. They are
-# eager here, so that --version sees a --json that follows it.
+# Eager, so that --version sees a --json that follows it.
 for _param in cli.params:
     if isinstance(_param, Option):
-        _param.show_envvar = False
         _param.is_eager = True
 
 
@@ -146,8 +167,8 @@ def _complete(instruction: str) -> int:
         status = shell_complete(cli, {}, "hookscope", completion.VARIABLE, instruction)
     except (KeyError, ValueError) as error:
         raise click.UsageError(
-            f"{completion.VARIABLE} is set, but COMP_WORDS and COMP_CWORD are not as a shell sets"
-            " them."
+            f"{completion.VARIABLE} is set, but COMP_WORDS and COMP_CWORD are not set as a shell"
+            " sets them."
         ) from error
     if status:
         raise click.UsageError(

@@ -10,12 +10,15 @@ from hookscope.cli import completion_values
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice
 
 EXAMPLES = (
-    Example("hookscope models", "All of them."),
-    Example('hookscope models "resnet*"', "Those whose name matches."),
-    Example('hookscope models "timm:*vit_tiny*"', "Names of timm, with the tags of weights."),
-    Example("hookscope models --task segmentation --json", "Those for one task, as JSON."),
+    Example("hookscope models", "All models."),
+    Example('hookscope models "resnet*"', "Models whose name matches."),
+    Example(
+        'hookscope models "timm:*vit_tiny*"', "Models of timm, with the tags of their weights."
+    ),
+    Example("hookscope models --task segmentation --json", "Models for one task, as JSON."),
 )
 TASKS = ("classification", "detection", "segmentation", "video", "optical flow", "quantized")
 
@@ -27,19 +30,19 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
         metavar="[GLOB]",
         default="*",
         shell_complete=completion_values.models,
-        help="Names to list, in the language of --layer; all if not given.",
+        help="Pattern of names, such as 'resnet*'. Default: all.",
     ),
-    option(
-        "--task", section="Options", type=click.Choice(TASKS), help="Only models for this task."
-    ),
+    option("--task", section="Options", type=Choice(TASKS), help="Models for this task only."),
     global_options,
     click.pass_obj,
     examples=EXAMPLES,
+    main="task json",
+    topics="model-specs weights",
 )
 def models(console: Console, **values: Any) -> None:
-    """List the models that can be named.
+    """List the models that have a name.
 
-    With their task, number of parameters, input and pretrained weights.
+    Shows their task, number of parameters, input shape and pretrained weights.
     """
     from hookscope.specs import catalog
 

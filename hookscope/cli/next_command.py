@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from hookscope.results.records import Record
 
 # Options that have other values there.
-_NOT_SHARED = {"model", "what", "output", "force"}
+_NOT_SHARED = {"model", "what", "output", "no-output", "force"}
 
 
-def next_command(ctx: click.Context, capture: Capture, path: Path) -> str:
-    """Return the command line, quoted for the shell.
+def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str:
+    """Return the command line, quoted for the shell; empty if there is none.
 
     For gradients and steps it plots the file. For a capture of selected layers it shows a feature
-    map, and for one of a whole model it records the gradients with the same options.
+    map, and for one of a whole model it records the gradients with the same options. Without a file
+    (``path`` is None) only the last of these is possible.
     """
+    if path is None:
+        return _gradients(ctx, capture) if ctx.info_name == "capture" else ""
     if ctx.info_name != "capture":
         return shlex.join(["hookscope", "plot" if find_spec("matplotlib") else "report", str(path)])
     if any(record.kind == ATTENTION for record in capture.records) and find_spec("matplotlib"):

@@ -15,12 +15,20 @@ from click.core import ParameterSource
 from hookscope.cli import completion_values
 from hookscope.cli.commands import Option, combine, flag, option
 from hookscope.cli.param_types import (
+    Choice,
     CommaList,
     FileName,
     ParsedValue,
     read_byte_count,
 )
-from hookscope.specs.choices import DEFAULT_MODEL, DEVICE_MAPS, DEVICES, DTYPES
+from hookscope.specs.choices import (
+    DEFAULT_MODEL,
+    DEVICE_ALIASES,
+    DEVICE_MAPS,
+    DEVICES,
+    DTYPE_ALIASES,
+    DTYPES,
+)
 
 _MODEL_ARGUMENT = f"{__name__}.model_word"
 
@@ -85,7 +93,11 @@ def _read_memory(
     for pair in value:
         device, equals, size = pair.partition("=")
         if not equals or device in memory:
-            why = "is given twice" if equals else "is not DEVICE=SIZE, such as cuda:0=10GB"
+            why = (
+                "is given twice"
+                if equals
+                else "is not of the form DEVICE=SIZE, such as cuda:0=10GB"
+            )
             raise click.BadParameter(f"{pair!r} {why}.", ctx, param)
         try:
             memory[device] = read_byte_count(size)
@@ -97,7 +109,7 @@ def _read_memory(
 def _refuse_from_file(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
     """Refuse --trust from a settings file, which may come with the untrusted file."""
     if value and ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT_MAP:
-        raise click.UsageError("trust is not taken from a settings file; type --trust.", ctx)
+        raise click.UsageError("trust cannot be set in a settings file. Type --trust.", ctx)
     return value
 
 
@@ -105,7 +117,7 @@ trust = flag(
     "trust",
     section="Model",
     callback=_refuse_from_file,
-    help="Open an exported program (.pt2) even if it carries pickles, which can run any code.",
+    help="Open a .pt2 file even if it contains pickles, which can run code.",
 )
 
 model = combine(
@@ -117,8 +129,8 @@ model = combine(
         expose_value=False,
         callback=_store_model_argument,
         shell_complete=completion_values.models,
-        help="A torchvision name ('hookscope models' lists them), FILE.py:NAME,"
-        " package.module:NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file.",
+        help="Model name, FILE.py:NAME, or a .pt or .pt2 file. Also package.module:NAME, timm:NAME"
+        " and hf:FOLDER.",
     ),
     option(
         "--model",
@@ -129,7 +141,7 @@ model = combine(
         metavar="MODEL",
         callback=_choose_model,
         shell_complete=completion_values.models,
-        help="The model, in place of MODEL.",
+        help="The model, if the argument MODEL is not given.",
     ),
     option(
         "--model-arg",
@@ -138,20 +150,19 @@ model = combine(
         multiple=True,
         metavar="KEY=VALUE",
         callback=read_assignments,
-        help="An argument for the class or factory that builds the model, or a value of a hf:"
-        " model's configuration. Repeatable.",
+        help="Constructor argument, or configuration value of an hf: model. Repeatable.",
     ),
     option(
         "--method",
         section="Model",
         metavar="NAME",
-        help="Run this method of the model in place of forward.",
+        help="Call this method instead of forward.",
     ),
     option(
         "--attn",
         section="Model",
         metavar="KIND",
-        help="How a hf: model computes attention, such as eager, which computes its weights.",
+        help="Attention implementation of an hf: model, such as eager.",
     ),
     trust,
 )
@@ -163,9 +174,8 @@ def note_model_source(ctx: click.Context) -> None:
     if source is ParameterSource.COMMANDLINE:
         return
     param = next(p for p in ctx.command.params if isinstance(p, Option) and p.name == "model")
-    ctx.obj.note(
-        f"model: {ctx.params['model']} (from {param.origin(ctx, source) or 'the default'})"
-    )
+    origin = param.origin(ctx, source)
+    ctx.obj.note(f"model: {ctx.params['model']} ({f'from {origin}' if origin else 'default'})")
 
 
 # Layers
@@ -180,8 +190,7 @@ layers = combine(
         multiple=True,
         metavar="GLOB",
         shell_complete=completion_values.layers,
-        help="Layers by name: * matches dots too, {a,b} is either, . is the model itself, a leading"
-        " ! takes away. Repeatable; all layers if not given.",
+        help="Layers to select, such as 'layer3.*'. Prefix ! to exclude. Repeatable. Default: all.",
     ),
     option(
         "--type",
@@ -190,22 +199,22 @@ layers = combine(
         multiple=True,
         metavar="NAME",
         shell_complete=completion_values.types,
-        help="Only layers of this type, such as Conv2d. Repeatable.",
+        help="Layers of this type only, such as Conv2d. Repeatable.",
     ),
     option(
         "--depth",
         section="Layers",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Only layers at most this deep; 0 is the model itself.",
+        help="Maximum depth; 0 is the model itself.",
     ),
-    flag("leaves", section="Layers", help="Only layers that hold no others."),
+    flag("leaves", section="Layers", help="Leaf layers only."),
 )
 
 shapes = flag(
     "shapes",
     section="Layers",
-    help="Add output shape, calls and FLOPs, from a pass without values where the model allows.",
+    help="Show output shapes, call counts and FLOPs.",
 )
 
 
@@ -214,7 +223,7 @@ shapes = flag(
 partial = flag(
     "partial",
     section="Run",
-    help="Take from the file of weights what fits and leave the rest as built.",
+    help="Load only the weights that match; keep initial values for the rest.",
 )
 
 weights = combine(
@@ -224,8 +233,7 @@ weights = combine(
         default="random",
         type=FileName("weights"),
         shell_complete=completion_values.weights,
-        help="random (from the seed), default or a name such as IMAGENET1K_V2 (downloaded once), or"
-        " a .safetensors or .pth FILE, or the FOLDER or index of a set in several files.",
+        help="random, default (pretrained), a name, or a file.",
     ),
     option(
         "--rename",
@@ -233,8 +241,7 @@ weights = combine(
         multiple=True,
         metavar="OLD=NEW",
         callback=read_prefixes,
-        help="What begins with OLD in the file of weights begins with NEW in the model."
-        " Repeatable.",
+        help="Replace the prefix OLD by NEW in checkpoint keys. Repeatable.",
     ),
     partial,
 )
@@ -246,25 +253,25 @@ seed = option(
     default=0,
     type=int,
     metavar="N",
-    help="Seeds weights, noise and dropout.",
+    help="Seed for weights, noise and dropout.",
 )
 
-train = flag("train", section="Run", help="Run in training mode; buffers are put back afterwards.")
+train = flag("train", section="Run", help="Run in training mode; buffers are restored afterwards.")
 
 dtype = option(
     "--dtype",
     section="Run",
-    type=click.Choice(DTYPES),
+    type=Choice(DTYPES, DTYPE_ALIASES),
     metavar="DTYPE",
-    help=f"Type of the weights and the input ({', '.join(DTYPES)}); the model's if not given.",
+    help=f"Dtype of weights and input: {', '.join(DTYPES)}. Default: the model's.",
 )
 
 device = option(
     "--device",
     section="Run",
     shared_env="HOOKSCOPE_DEVICE",
-    type=click.Choice(DEVICES),
-    help="Where the model runs: cpu if not given; auto takes a GPU if there is one.",
+    type=Choice(DEVICES, DEVICE_ALIASES),
+    help="Device to run on; auto uses a GPU if there is one. Default: cpu.",
 )
 
 run = combine(weights, seed, dtype, device, train)
@@ -273,9 +280,10 @@ device_map = combine(
     option(
         "--device-map",
         section="Run",
-        type=click.Choice(DEVICE_MAPS),
-        help="Spread a model that is larger than one device over those there are, memory and disk,"
-        " by accelerate.",
+        type=Choice(DEVICE_MAPS),
+        metavar="MAP",
+        help="Split the model across GPUs, CPU memory and disk (requires accelerate):"
+        f" {', '.join(DEVICE_MAPS)}.",
     ),
     option(
         "--max-memory",
@@ -283,18 +291,17 @@ device_map = combine(
         multiple=True,
         metavar="DEVICE=SIZE",
         callback=_read_memory,
-        help="What weights may take of a device with --device-map: cuda:0=10GB, cpu=8GB."
-        " Repeatable.",
+        help="Maximum weight memory with --device-map, such as cuda:0=10GB. Repeatable.",
     ),
 )
 
 limits = combine(
-    flag("strict", section="Checks", help="Fail (exit 1) if a chosen layer never runs."),
+    flag("strict", section="Checks", help="Fail (exit 1) if a selected layer never runs."),
     option(
         "--max-bytes",
         section="Checks",
         type=ParsedValue("bytes", read_byte_count),
-        help="Refuse to record more than this: 500MB, 2GB, 1GiB.",
+        help="Fail if more would be recorded than this, such as 2GB.",
     ),
 )
 
@@ -302,7 +309,7 @@ checks = combine(
     flag(
         "verify",
         section="Checks",
-        help="Run again without hooks but those of the edits, and demand a bit-equal output.",
+        help="Re-run without recording and require a bit-identical output.",
     ),
     limits,
 )
@@ -315,26 +322,34 @@ def what(default: str, *choices: str) -> Callable[[Any], Any]:
         section="Layers",
         default=default,
         type=CommaList(*choices),
-        help="What to record of each layer; several with commas between.",
+        help="Tensors to record of each layer. Separate several with commas.",
     )
 
 
 ops = flag(
     "ops",
     section="Layers",
-    help="Record too what functions return that these layers call between modules: add, flatten,"
-    " matmul.",
+    help="Also record results of functions called between modules (add, flatten, ...).",
 )
 
 attention = flag(
     "attention",
     section="Layers",
-    help="Record the weights of attention too. What a fused kernel hides is recomputed, and kept"
-    " only if it gives the kernel's output.",
+    help="Also record attention weights.",
 )
 
 
 # Output
+
+no_output = option(
+    "--no-output",
+    section="Output",
+    is_flag=True,
+    default=False,
+    help="Do not write a file.",
+)
+
+force = flag("force", section="Output", help="Replace a file that hookscope did not write.")
 
 output = combine(
     option(
@@ -342,8 +357,9 @@ output = combine(
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The file to write: .safetensors, .npy (one tensor) or .npz;"
-        " MODEL.COMMAND.safetensors here if not given.",
+        help="File to write: .safetensors, .npy or .npz. An .npy file holds one tensor. Default:"
+        " MODEL.COMMAND.safetensors.",
     ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    no_output,
+    force,
 )

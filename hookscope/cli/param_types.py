@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,7 +80,7 @@ class CommaList(ParsedValue):
         for word in words:
             if word not in self.choices:
                 known = ", ".join(self.choices)
-                raise ValueError(f"{word!r} is none of {known}; separate several by commas.")
+                raise ValueError(f"{word!r} is not one of {known}. Separate several with commas.")
         return tuple(dict.fromkeys(words))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
@@ -97,7 +97,28 @@ class CommaList(ParsedValue):
         return [CompletionItem(done + comma + c) for c in self.choices if c.startswith(last)]
 
 
-class ChoiceOrFunction(click.Choice[str]):
+class Choice(click.Choice[str]):
+    """One of several choices; the error suggests those that resemble a wrong value.
+
+    Args:
+        choices: the values.
+        aliases: other names of some of them; see ``did_you_mean``.
+    """
+
+    def __init__(self, choices: Iterable[str], aliases: Mapping[str, str] | None = None) -> None:
+        super().__init__(list(choices))
+        self.aliases = aliases
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return the error with its suggestion."""
+        from hookscope.specs.suggestions import did_you_mean
+
+        known = ", ".join(self.choices)
+        near = did_you_mean(str(value), self.choices, self.aliases)
+        return f"{str(value)!r} is not one of {known}. {near}".strip()
+
+
+class ChoiceOrFunction(Choice):
     """One of several choices, or ``FILE.py:FUNCTION`` or ``package.module:FUNCTION``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -118,7 +139,7 @@ def read_byte_count(value: Any) -> int:
     match = _BYTES.fullmatch(str(value))
     size = (_UNITS | _BINARY).get(match[2].lower()) if match else None
     if match is None or size is None:
-        raise ValueError(f"{value!r} is no byte count; write 500MB, 2GB or 1GiB.")
+        raise ValueError(f"{value!r} is not a valid size. Write 500MB, 2GB or 1GiB.")
     return int(float(match[1]) * size)
 
 
@@ -141,7 +162,9 @@ def read_size(value: Any) -> int | tuple[int, int]:
     """
     sides = value if isinstance(value, list) else str(value).lower().split("x")
     if not 1 <= len(sides) <= 2 or not all(str(s).isdecimal() and int(s) for s in sides):
-        raise ValueError(f"{value!r} is no size; write 224, or HEIGHTxWIDTH as 224x320.")
+        raise ValueError(
+            f"{value!r} is not a valid size. Write 224, or HEIGHTxWIDTH such as 224x320."
+        )
     numbers = [int(side) for side in sides]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
@@ -155,7 +178,7 @@ def read_numbers(value: Any) -> tuple[float, ...]:
     try:
         return tuple(float(word) for word in _items(value))
     except ValueError:
-        raise ValueError(f"{value!r} is no list of numbers; write 0.485,0.456,0.406.") from None
+        raise ValueError(f"{value!r} is not a list of numbers. Write 0.485,0.456,0.406.") from None
 
 
 def read_indices(value: Any) -> tuple[int, ...]:
@@ -169,7 +192,7 @@ def read_indices(value: Any) -> tuple[int, ...]:
         first, dash, last = str(item).strip().partition("-")
         ends = (first, last if dash else first)
         if not all(end.isdecimal() for end in ends):
-            raise ValueError(f"{value!r} is no list of channels; write 0,3,8-11.")
+            raise ValueError(f"{value!r} is not a list of channels. Write 0,3,8-11.")
         indices += range(int(ends[0]), int(ends[1]) + 1)
     return tuple(dict.fromkeys(indices))
 
@@ -182,7 +205,7 @@ def read_divisors(value: Any) -> tuple[float, ...]:
     """
     values = read_numbers(value)
     if 0 in values:
-        raise ValueError(f"{value!r} has a 0, and the channels are divided by these numbers.")
+        raise ValueError(f"{value!r} contains 0, and the channels are divided by these numbers.")
     return values
 
 

@@ -10,7 +10,7 @@ import click
 from hookscope.cli import completion_values
 from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.console import Console
-from hookscope.cli.param_types import FileName, ParsedValue, read_indices
+from hookscope.cli.param_types import Choice, FileName, ParsedValue, read_indices
 from hookscope.cli.recording_command import note_written_file
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES
 
@@ -24,15 +24,14 @@ tensors = combine(
         "file",
         metavar="FILE",
         type=FileName("file"),
-        help="A file that capture, grads or step wrote.",
+        help="Result file of capture, grads or step.",
     ),
     click.argument(
         "keys",
         metavar="[KEY]...",
         nargs=-1,
         shell_complete=completion_values.keys,
-        help="Tensors to look at: a layer, a key as the file has it, or a glob; with a slice behind"
-        " it if only a part is meant: layer3.0/output[0,3].",
+        help="Layer, key or glob. A slice may follow: layer3.0/output[0,3].",
     ),
 )
 
@@ -44,15 +43,14 @@ def channels(section: str) -> Callable[[Any], Any]:
             "--channels",
             section=section,
             type=ParsedValue("list", read_indices),
-            help="These channels, such as 0,3,8-11.",
+            help="Channels to draw, such as 0,3,8-11.",
         ),
         option(
             "--by",
             section=section,
             default=CHANNEL_ORDERS[0],
-            type=click.Choice(CHANNEL_ORDERS),
-            help="Which channels, if --channels names none: the first, those of the largest mean"
-            " absolute value, or some at random.",
+            type=Choice(CHANNEL_ORDERS),
+            help="First, strongest or random channels. Strength is the mean absolute value.",
         ),
         option(
             "--count",
@@ -60,7 +58,7 @@ def channels(section: str) -> Callable[[Any], Any]:
             default=16,
             type=click.IntRange(min=1),
             metavar="N",
-            help="How many channels at most.",
+            help="Maximum number of channels.",
         ),
     )
 
@@ -75,7 +73,7 @@ def channel_details(section: str) -> Callable[[Any], Any]:
             default=0,
             type=click.IntRange(min=0),
             metavar="N",
-            help="Of the choice at random.",
+            help="Seed for --by random.",
         ),
         option(
             "--channel-dim",
@@ -83,7 +81,7 @@ def channel_details(section: str) -> Callable[[Any], Any]:
             section=section,
             type=int,
             metavar="N",
-            help="The dimension of the channels, where they are not found aright: -1 for the last.",
+            help="Channel dimension, if detected wrongly (-1: last).",
         ),
     )
 
@@ -94,12 +92,14 @@ def scale(section: str) -> Callable[[Any], Any]:
         "--scale",
         section=section,
         default=COLOR_SCALES[0],
-        type=click.Choice(COLOR_SCALES),
-        help="One scale of colours for all panels of a grid, or each its own.",
+        type=Choice(COLOR_SCALES),
+        help="One colour scale for the grid, or for each panel.",
     )
 
 
-appearance = combine(scale("Looks"), flag("dark", section="Looks", help="Draw on dark paper."))
+appearance = combine(
+    scale("Appearance"), flag("dark", section="Appearance", help="Use a dark background.")
+)
 
 output = combine(
     option(
@@ -108,14 +108,14 @@ output = combine(
         default=150,
         type=click.IntRange(20, 1200),
         metavar="N",
-        help="Pixels an inch.",
+        help="Resolution in dots per inch.",
     ),
     option(
         "--output",
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The picture to write, .png, .svg or .pdf; a .png beside you if not given.",
+        help="Picture to write: .png, .svg or .pdf. Default: NAME.COMMAND.png.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
 )

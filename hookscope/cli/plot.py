@@ -10,25 +10,26 @@ from hookscope.cli import picture_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice
 from hookscope.specs.choices import PLOT_KINDS
 
 EXAMPLES = (
     Example(
         "hookscope plot sample_models/five.safetensors",
-        "The mean and spread of each layer's values, from the first to the last.",
+        "Mean and spread of the values of each layer.",
     ),
     Example(
         "hookscope plot sample_models/five.safetensors conv1",
         "The feature maps of one layer.",
     ),
     Example(
-        "hookscope plot sample_models/five.safetensors relu2 --by strength --count 9"
-        " --scale each --dark -o relu2.svg",
-        "The nine strongest, each with its own scale, on dark paper.",
+        'hookscope plot sample_models/five.safetensors "conv*" --kind hist -o hist.pdf',
+        "Histograms of several layers.",
     ),
     Example(
-        'hookscope plot sample_models/five.safetensors "conv*" --kind hist -o hist.pdf',
-        "How the values of several layers are distributed.",
+        "hookscope plot sample_models/five.safetensors relu2 --by strength --count 9"
+        " --scale each --dark -o relu2.svg",
+        "The nine strongest maps, each with its own scale, on a dark background.",
     ),
 )
 
@@ -39,9 +40,10 @@ EXAMPLES = (
     option(
         "--kind",
         section="Picture",
-        type=click.Choice(PLOT_KINDS),
-        help="Feature maps, distributions, values and gradients from layer to layer, channel by"
-        " position, or attention; what fits the keys if not given.",
+        type=Choice(PLOT_KINDS),
+        metavar="KIND",
+        help=f"Kind of plot: {', '.join(PLOT_KINDS)}. flow shows statistics layer by layer, heat"
+        " channels by position. Default: what fits the KEYs.",
     ),
     picture_options.channels("Channels"),
     picture_options.channel_details("Channels"),
@@ -50,13 +52,15 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="kind channels by count scale output",
+    topics="keys",
 )
 def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
-    """Draw what a file holds.
+    """Plot the contents of a result file.
 
-    Without a KEY that is how values or gradients go through the model, layer by layer. For a layer
-    it is its feature maps, its tokens or its attention, and for several layers how their values are
-    distributed, unless --kind says otherwise. Torch is not loaded.
+    Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
+    feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
+    Torch is not loaded.
     """
     console: Console = ctx.obj
     from pathlib import Path

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.cli import completion_values
 from hookscope.cli.console import Console
@@ -32,8 +33,10 @@ def run_recording(
     from hookscope.cli.request_builder import build_request
 
     request = build_request(command, values)
-    path, replaces = resolve_output_path(command, output, force, request.model)
-    if replaces:
+    path, replaces = None, False
+    if writes_file(ctx):
+        path, replaces = resolve_output_path(command, output, force, request.model)
+    if path is not None and replaces:
         from hookscope.specs.edit import files_read_by
         from hookscope.specs.input_spec import input_paths
 
@@ -48,25 +51,48 @@ def run_recording(
         except HookError as error:
             if not error.capture:
                 raise
-            if _holds_arrays(path):  # such a file cannot note that a hook failed
+            # A file of arrays cannot note that a hook failed.
+            if path is not None and _holds_arrays(path):
                 raise
             failure, capture = error, error.capture
-        console.step(f"Writing {path} ...")
-        size = capture.save(path)
-        console.interrupt_message = f"Interrupted; {path} was written."
+        if path is not None:
+            console.step(f"Writing {path} ...")
+            size = capture.save(path)
+            console.interrupt_message = f"Interrupted; {path} was written."
         console.step("Done.")
     _remember_layers(capture, values)
-    console.show(capture, str(path))
-    note_written_file(console, path, size, replaces)
+    console.show(capture, None if path is None else str(path))
+    if path is not None:
+        note_written_file(console, path, size, replaces)
     if failure is not None:
-        console.warning(f"{path} holds only what was recorded before a hook failed.")
+        holder = "the table" if path is None else path
+        console.warning(f"{holder} contains only what was recorded before a hook failed.")
         raise failure
-    if _holds_arrays(path):
+    if path is not None and _holds_arrays(path):
         console.note(
-            f"{path.suffix} files hold arrays only; 'hookscope show' reads .safetensors files"
+            f"{path.suffix} files contain arrays only; 'hookscope show' reads .safetensors files"
         )
-        return
-    console.note(f"next: {next_command(ctx, capture, path)}")
+    elif suggested := next_command(ctx, capture, path):
+        console.note(f"next: {suggested}")
+
+
+def writes_file(ctx: click.Context, output: str = "output") -> bool:
+    """Whether the command writes a file: of --output and --no-output the stronger source counts.
+
+    Args:
+        ctx: the context of the command.
+        output: the parameter of ``--output``.
+
+    Raises:
+        click.UsageError: both come from the same source.
+    """
+    if not ctx.params["no_output"]:
+        return True
+    source = ctx.get_parameter_source(output) or ParameterSource.DEFAULT
+    without = ctx.get_parameter_source("no_output") or ParameterSource.DEFAULT
+    if source is without:
+        raise click.UsageError("--output and --no-output cannot both be given.", ctx)
+    return source < without
 
 
 def resolve_output_path(
@@ -99,7 +125,7 @@ def check_not_an_input(path: Path, inputs: Iterable[Any]) -> None:
     for name in inputs:
         if isinstance(name, str) and os.path.exists(name) and os.path.samefile(name, path):
             raise RequestError(
-                f"{path} is read by this run, and would be replaced by what it writes.",
+                f"{path} is an input of this run and would be overwritten by its output.",
                 "Name another file with --output.",
             )
 

@@ -1,12 +1,13 @@
-"""``hookscope report``: a file of results as one HTML page."""
+"""``hookscope report``: a result file as one HTML page."""
 
 from __future__ import annotations
 
 import click
 
-from hookscope.cli.commands import Example, command, flag, option
+from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.options import force as force_option
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
 from hookscope.errors import RequestError
@@ -14,45 +15,51 @@ from hookscope.errors import RequestError
 EXAMPLES = (
     Example(
         "hookscope report sample_models/five.safetensors",
-        "What a capture holds, as the page five.html.",
+        "Write five.html with the contents of a capture.",
+    ),
+    Example(
+        "hookscope report sample_models/five.safetensors -o page.html",
+        "Choose the name of the page.",
     ),
     Example(
         "hookscope report trained.capture.safetensors trained.grads.safetensors -o both.html",
-        "What capture and grads wrote of sample_models/digits.py:trained, side by side.",
+        "Values and gradients of sample_models/digits.py:trained, side by side.",
     ),
 )
 
 
 @command(
     "report",
-    click.argument("file", type=FileName("file"), help="A file that hookscope wrote."),
+    click.argument("file", type=FileName("file"), help="Result file of hookscope."),
     click.argument(
         "other",
         type=FileName("file"),
         required=False,
         metavar="[FILE2]",
-        help="A second one, shown beside it.",
+        help="A second result file to show beside it.",
     ),
     option(
         "--output",
         "-o",
         section="Output",
         type=FileName("file"),
-        help="The page to write; the name of FILE with .html, here, if not given.",
+        help="Page to write. Default: the name of FILE with .html.",
     ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    force_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="output force",
 )
 def report(
     ctx: click.Context, file: str, other: str | None, output: str | None, force: bool
 ) -> None:
-    """Write a page with all that a file of results holds.
+    """Write an HTML report of a result file.
 
-    One HTML file, which needs no network and opens from disk: the tree of layers with a filter,
-    each layer's statistics, histograms and feature maps, a table that sorts, how values and
-    gradients flow, warnings, and the command that made it. With two files, both side by side.
+    The report is a single HTML file that works without a network. It has a tree of the layers, the
+    statistics, histograms and feature maps of each layer, a sortable table, plots of values and
+    gradients by layer, warnings, and the command that wrote the result file. Two files are shown
+    side by side.
     """
     console: Console = ctx.obj
     from pathlib import Path
@@ -63,7 +70,7 @@ def report(
     for source in (file, other):
         if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
             raise RequestError(
-                f"{path} is read by this command, and would be replaced by what it writes.",
+                f"{path} is an input of this command and would be overwritten by its output.",
                 "Name another file with --output.",
             )
     outputs.check_ending(path, outputs.PAGE)
@@ -86,7 +93,7 @@ def report(
         shown = f"{plural(result.tensors, 'tensor')} of {plural(result.layers, 'layer')}."
         console.text("\n".join([shown, *result.chosen, *result.warnings]))
     for failed in result.failed:
-        console.warning(f"not drawn: {failed}")
+        console.warning(f"not plotted: {failed}")
     note_written_file(console, path, size, replaces)
     # A file URL, which terminals show as a link and browsers open.
     console.note(f"next: open {path.absolute().as_uri()} in a browser")

@@ -62,7 +62,7 @@ def running(console: Console, step: str) -> Iterator[None]:
     except FileNotFoundError as error:
         # Its mathematics library would end the process without an exception.
         raise EnvironmentFault(
-            "The working folder was deleted, and torch does not load there.",
+            "The working folder was deleted; torch cannot be loaded.",
             "Change to a folder that exists.",
         ) from error
     with console.status("Loading torch ..."):

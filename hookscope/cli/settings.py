@@ -235,4 +235,4 @@ def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
                 # Without the common prefix, which would make all names similar.
                 names = near(variable.removeprefix(prefix), own)
                 hint = f" Did you mean {' or '.join(own[name] for name in names)}?" * bool(names)
-                ctx.obj.warning(f"The environment variable {variable} is read by nothing.{hint}")
+                ctx.obj.warning(f"The environment variable {variable} is not used.{hint}")

@@ -118,7 +118,7 @@ def load_file(vocabulary: KnownKeys, path: Path) -> Settings:
         kind = "is a folder" if path.is_dir() else "does not exist"
         raise SettingsError(
             f"The settings file {path} {kind}.",
-            "Name a TOML file with --config, or leave settings files out with --no-config.",
+            "Name a TOML file with --config, or ignore settings files with --no-config.",
         )
     file = _read(path, None, found=False)
     files = [file] if file else []
@@ -186,14 +186,14 @@ def _checked(
         if not all(isinstance(item, (str, int, float)) for item in items):
             raise SettingsError(
                 f"{path}: {written!r} must be a text, a number, true, false, or a list of them.",
-                "Write it as the option is written on the command line.",
+                "Write it as on the command line.",
             )
         settings[key] = Setting(value, file)
     return settings
 
 
 def _unknown(path: Path, what: str, word: str, known: Collection[str]) -> SettingsError:
-    hint = did_you_mean(word, known) or f"Known here: {', '.join(sorted(known))}."
+    hint = did_you_mean(word, known) or f"Valid names: {', '.join(sorted(known))}."
     return SettingsError(f"{path}: unknown {what}.", hint)
 
 
@@ -202,8 +202,8 @@ def _misplaced(path: Path, written: str, key: str, vocabulary: KnownKeys) -> Set
     if not owners:
         return _unknown(path, f"key {written!r}", key, vocabulary.common)
     return SettingsError(
-        f"{path}: {written!r} is not a key for all commands.",
-        f"Write it under the command that it is for: {', '.join(owners)}.",
+        f"{path}: {written!r} is not a setting for all commands.",
+        f"Write it under a command: {', '.join(owners)}.",
     )
 
 
@@ -226,7 +226,7 @@ def _read(path: Path, ignored: list[Path] | None, *, found: bool) -> SettingsFil
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"The settings file {path} cannot be read: {error}.",
-            "Repair it, or leave settings files out with --no-config.",
+            "Fix it, or ignore settings files with --no-config.",
         ) from error
     shared = path.name == "pyproject.toml"
     # Errors in another tool's pyproject.toml are ignored.
@@ -262,7 +262,7 @@ def _table_in(text: str, path: Path, shared: bool) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise SettingsError(
             f"The settings file {path} is not valid TOML: {error}.",
-            "Repair it, or leave settings files out with --no-config.",
+            "Fix it, or ignore settings files with --no-config.",
         ) from error
     if not shared:
         return content

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 EXAMPLES = (
     Example(
         "hookscope show sample_models/five.safetensors",
-        "The table that the capture printed when it was made.",
+        "The table of a capture.",
     ),
     Example(
         "hookscope show sample_models/five.safetensors conv2",
-        "What one layer holds: statistics, a histogram, the largest entries.",
+        "One layer: statistics, a histogram and the largest entries.",
     ),
     Example(
         'hookscope show sample_models/five.safetensors "conv1/output[0,3]"',
-        "The same of a part; a slice is numpy's.",
+        "The same for a slice, as in numpy.",
     ),
     Example(
         "hookscope show sample_models/five.safetensors conv1 --map --by strength --count 4",
-        "The four strongest feature maps, drawn in the terminal.",
+        "The four strongest feature maps, in the terminal.",
     ),
 )
 MAPS = "Maps"
 
 maps = combine(
-    flag("map", section=MAPS, help="Draw the feature maps of each KEY in the terminal."),
+    flag("map", section=MAPS, help="Draw feature maps of each KEY in the terminal."),
     picture_options.channels(MAPS),
     picture_options.channel_details(MAPS),
     picture_options.scale(MAPS),
@@ -56,15 +56,16 @@ maps = combine(
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="map channels by count verbose",
+    topics="keys",
 )
 def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) -> None:
-    """Look at what a file holds.
+    """Show the contents of a result file.
 
-    Alone, the table that was printed when the file was made; with -v, where it came from. With a
-    KEY, the statistics, a histogram and the largest entries of each tensor, or with --map its
-    feature maps, as large as the window allows: in colour where the terminal has 256 of them or
-    more, in ASCII shades elsewhere. Of a folder of features, what is kept of each input. Torch is
-    not loaded, and no more is read than what is shown.
+    Without a KEY, prints the table of the file; with -v also its metadata. With a KEY, prints
+    statistics, a histogram and the largest entries of each tensor, or with --map its feature maps:
+    in colour if the terminal has 256 colours, otherwise as ASCII shades. FILE may be a folder of
+    features. Torch is not loaded, and only the tensors shown are read.
     """
     console: Console = ctx.obj
     draws = values.pop("map")
@@ -90,8 +91,8 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
 def _show_features(console: Console, folder: str, key: str) -> None:
     if key:
         raise RequestError(
-            f"{folder} is a folder of features, and show looks at the values in a file.",
-            f"Make one first: hookscope export {folder} --layer {key}",
+            f"{folder} is a folder of features; show prints the values of a single file.",
+            f"Export it first: hookscope export {folder} --layer {key}",
         )
     from hookscope.results.features.features import Features
 
@@ -152,16 +153,14 @@ def _refuse_misfits(
 ) -> None:
     if not os.path.exists(file):
         raise RequestError(
-            f"There is no file {file}.", "Make one with 'hookscope capture', or name another."
+            f"There is no file {file}.", "Write one with 'hookscope capture', or check the name."
         )
     if draws and json:
-        raise RequestError(
-            "--map draws in the terminal, and --json has no pictures.", "Leave out one of the two."
-        )
+        raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
     if draws and not keys:
         raise RequestError(
-            "--map needs a KEY whose maps it draws.",
-            f"'hookscope show {file}' lists the layers that the file holds.",
+            "--map needs a KEY.",
+            f"'hookscope show {file}' lists the layers in the file.",
         )
     _refuse_idle_choices(ctx, draws)
 
@@ -171,4 +170,4 @@ def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
     for option in ctx.command.options():
         typed = ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         if option.section == MAPS and typed and not draws and option.name != "map":
-            raise RequestError(f"--{option.key} is for the maps of --map.", "Add --map.")
+            raise RequestError(f"--{option.key} needs --map.", "Add --map.")

@@ -1,4 +1,4 @@
-"""``hookscope step``: one step of an optimizer, and its update of every parameter."""
+"""``hookscope step``: one optimizer step, and its update of every parameter."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import click
 from hookscope.cli import input_options, intervention_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.global_options import global_options
+from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import run_recording
 from hookscope.specs.choices import OPTIMIZERS
 
 EXAMPLES = (
     Example(
-        "hookscope step sample_models/digits.py:trained --target 3 --optimizer adam --lr 0.001",
-        "How far Adam's first step moves each parameter of a trained model.",
+        "hookscope step sample_models/digits.py:trained --optimizer adam --lr 0.001",
+        "Adam's first update of each parameter of a trained model.",
+    ),
+    Example(
+        "hookscope step sample_models/digits_exported.pt2 --optimizer rmsprop -l fc",
+        "An exported file; all parameters are updated, those of one layer are recorded.",
     ),
     Example(
         "hookscope step sample_models/two_steps.py:TwoSteps --loss sum --lr 0.1"
         " --opt-arg weight_decay=0.5",
-        "Plain gradient descent with weight decay, small enough to check by hand.",
-    ),
-    Example(
-        "hookscope step sample_models/digits_exported.pt2 --optimizer rmsprop --layer fc",
-        "Of a file; every parameter is stepped, those of one layer are shown.",
+        "Gradient descent with weight decay, small enough to check by hand.",
     ),
 )
 
@@ -33,16 +34,16 @@ optimizer = combine(
         "--optimizer",
         section="Optimizer",
         default="sgd",
-        type=click.Choice(list(OPTIMIZERS)),
+        type=Choice(OPTIMIZERS),
         metavar="NAME",
-        help=f"Whose step it is: {', '.join(OPTIMIZERS)}.",
+        help=f"Optimizer, such as sgd or adam. One of {', '.join(OPTIMIZERS)}.",
     ),
     option(
         "--lr",
         section="Optimizer",
         type=float,
         metavar="X",
-        help="The learning rate; the optimizer's own if not given.",
+        help="Learning rate. Default: that of the optimizer.",
     ),
     option(
         "--opt-arg",
@@ -51,13 +52,9 @@ optimizer = combine(
         multiple=True,
         metavar="KEY=VALUE",
         callback=options.read_assignments,
-        help="A further argument of the optimizer, such as momentum=0.9. Repeatable.",
+        help="Optimizer argument, such as momentum=0.9. Repeatable.",
     ),
 )
-
-
-def _notes() -> dict[str, list[tuple[str, str]]]:
-    return loss_options.help_notes() | intervention_options.help_notes("--edit", "--grad-edit")
 
 
 @command(
@@ -74,13 +71,16 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    notes=_notes,
+    main="optimizer lr opt-arg loss target input output no-output",
+    topics="model-specs layers inputs weights losses edits hooks keys",
 )
-def step(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
-    """Make one step of an optimizer and record what it changes.
+def step(
+    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
+) -> None:
+    """Run one optimizer step and record the parameter updates.
 
-    Runs the model forward, the loss backward, and torch's own optimizer, from a fresh state. Writes
-    the gradient and the update (value after minus value before) of each parameter of the chosen
-    layers to a safetensors file, and prints their norms and the update's over the weight's.
+    Runs the model forward, the loss backward and one step of a new torch optimizer. Writes the
+    gradient and the update (new minus old value) of each parameter of the selected layers to a
+    safetensors file, and prints their norms and the ratio of update to weight.
     """
     run_recording(ctx, output, force, values)

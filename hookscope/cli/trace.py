@@ -25,7 +25,7 @@ EXAMPLES = (
     ),
     Example(
         "hookscope trace sample_models/digits_exported.pt2 --forward-only --leaves",
-        "Only the forward pass, and only what holds no other layers.",
+        "The forward pass only, leaf layers only.",
     ),
 )
 
@@ -33,7 +33,7 @@ EXAMPLES = (
 @command(
     "trace",
     options.model,
-    flag("forward-only", section="Loss", help="Run no backward pass."),
+    flag("forward-only", section="Loss", help="Skip the backward pass."),
     loss_options.loss,
     options.layers,
     input_options.inputs,
@@ -42,21 +42,22 @@ EXAMPLES = (
         "--chrome",
         section="Output",
         type=FileName("file"),
-        help="Write a trace-event JSON file too, as Perfetto and Chrome open it.",
+        help="Also write a trace-event JSON file for Perfetto or Chrome.",
     ),
-    flag("force", section="Output", help="Replace a file that hookscope did not write."),
+    options.force,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    notes=loss_options.help_notes,
+    main="layer leaves forward-only input shape chrome",
+    topics="model-specs layers inputs weights losses",
 )
 def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) -> None:
-    """Show what fires when a model runs, in order: forward, then backward.
+    """List every layer call in execution order.
 
-    One line for each call of a layer, indented by the layers it ran within: its call number, the
-    shapes and bytes of what came out (going back: of the gradients that arrived), its time in
-    milliseconds, and its own without the listed layers within it. Times are those of one run by the
-    wall clock; the clock stands still while the hooks work.
+    Forward calls come first, then backward. Each line shows the call number, the shapes and bytes
+    of the output (in the backward pass: of its gradients), the time in milliseconds, and the time
+    without nested listed layers. Nested calls are indented. Times are wall-clock times of one run,
+    without the time spent in hooks.
     """
     console: Console = ctx.obj
     from pathlib import Path
@@ -66,7 +67,7 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
 
     build_request("trace", values)
     if force and not chrome:
-        raise RequestError("--force is for the file of --chrome.", "Add --chrome FILE.")
+        raise RequestError("--force needs --chrome.", "Add --chrome FILE.")
     if chrome:
         outputs.check_ending(Path(chrome), ".json")
     replaces = outputs.check_output(Path(chrome), force, "--chrome", ".json") if chrome else False
@@ -85,5 +86,5 @@ def trace(ctx: click.Context, chrome: str | None, force: bool, **values: Any) ->
 
         replaced = ", replacing an earlier file" if replaces else ""
         console.note(
-            f"wrote {chrome} ({bytes_text(written)}{replaced}); https://ui.perfetto.dev opens it"
+            f"wrote {chrome} ({bytes_text(written)}{replaced}); open it in https://ui.perfetto.dev"
         )

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
 
 EXAMPLES = (
-    Example("hookscope tree resnet18", "Every module, as --layer would take its name."),
+    Example("hookscope tree resnet18", "All layers, by the names that --layer takes."),
     Example(
-        "hookscope tree resnet18 --type Conv2d --shapes", "The convolutions and their outputs."
+        "hookscope tree resnet18 --type Conv2d --shapes", "Convolutions and their output shapes."
     ),
-    Example("hookscope tree vit_h_14 --depth 2", "A large model; no memory is taken for weights."),
+    Example("hookscope tree vit_h_14 --depth 2", "A large model, without memory for its weights."),
     Example(
         "hookscope tree resnet18 --depth 2 --shapes --mermaid",
         "A graph for Markdown: boxes, and arrows in execution order.",
     ),
     Example("hookscope tree sample_models/digits.py:trained", "A model from a Python file."),
-    Example("hookscope tree sample_models/digits_scripted.pt -v", "A file whose Python is lost."),
+    Example("hookscope tree sample_models/digits_scripted.pt -v", "A scripted file."),
 )
 
 
@@ -42,12 +42,15 @@ EXAMPLES = (
     global_options,
     click.pass_context,
     examples=EXAMPLES,
+    main="layer type depth leaves shapes shape",
+    topics="model-specs layers",
 )
 def tree(ctx: click.Context, mermaid: bool, dot: bool, **values: Any) -> None:
-    """Show the named modules of a model.
+    """Show the layers of a model.
 
-    Each line has the name that --layer takes, the type with its arguments, its own and total
-    parameters, and whether they are trainable. A shared module stands once, with its other names.
+    Each line shows the name that --layer takes, the type with its arguments, the number of own and
+    total parameters, and whether they are trainable. A shared module is listed once, with its other
+    names. --shapes uses a pass without values (on the meta device) where possible.
 
     In a graph, arrows lead from a module to the modules inside it; with --shapes, boxes show what
     is inside a module, and arrows the order in which modules first ran.

@@ -12,18 +12,25 @@ from hookscope.cli.global_options import global_options
 DAMAGED = 1
 
 EXAMPLES = (
-    Example("hookscope verify sample_models/features/", "Read every shard and hash it."),
-    Example("hookscope verify sample_models/features/ --json", "The same for a program."),
+    Example("hookscope verify sample_models/features/", "Read and check every shard."),
+    Example("hookscope verify sample_models/features/ --json", "The same as JSON."),
 )
 
 
-@command("verify", features, global_options, click.pass_context, examples=EXAMPLES)
+@command(
+    "verify",
+    features,
+    global_options,
+    click.pass_context,
+    examples=EXAMPLES,
+    main="json verbose",
+)
 def verify(ctx: click.Context, features: str) -> None:
-    """Check the features of a dataset against what was written.
+    """Check features on disk for damage.
 
-    Each file is compared with the checksum that it was written with, and the index and the table of
-    inputs with the shards. Exit status: 0 all is intact, 1 something is damaged, missing or not
-    finished, 2 there are no features.
+    Compares each file with its checksum, and the index and the table of inputs with the shards.
+    Exit status: 0 if everything is intact, 1 if something is damaged, missing or unfinished, 2 if
+    there are no features.
     """
     console: Console = ctx.obj
     from hookscope.api.verify import verify as api_verify
@@ -34,6 +41,6 @@ def verify(ctx: click.Context, features: str) -> None:
     if verification.ok:
         return
     console.note(
-        "next: the command that wrote the folder, with --resume, which mends what is damaged"
+        "next: run the command that wrote the folder with --resume, which rewrites damaged shards"
     )
     ctx.exit(DAMAGED)

@@ -18,7 +18,14 @@ import safetensors
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError, ResultsFileError, cause
-from hookscope.files.file_types import ARRAY, ARRAYS, describe_file
+from hookscope.files.file_types import (
+    ARRAY,
+    ARRAYS,
+    EXPORT_ARCHIVE,
+    IMAGE,
+    SCRIPT_ARCHIVE,
+    describe_file,
+)
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
@@ -113,7 +120,14 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
             f"Cannot read {path}: it is a features folder, not a file.",
             f"Export it to a file: hookscope export {shlex.quote(os.fspath(path))}",
         )
-    if Path(path).is_file() and (kind := describe_file(os.fspath(path))[0]) in (ARRAY, ARRAYS):
+    kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
+    if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
+        option = "--input " if kind == IMAGE else ""
+        return ResultsFileError(
+            f"{path} is {kind}, not a result file.",
+            f"Write one first: hookscope capture {option}{shlex.quote(os.fspath(path))}",
+        )
+    if kind in (ARRAY, ARRAYS):
         return ResultsFileError(
             f"Cannot read {path}: it contains {kind}, without statistics or metadata.",
             "Open it with numpy.load, or write a .safetensors file, which this command reads.",

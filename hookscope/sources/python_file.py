@@ -132,7 +132,13 @@ def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -
         )
     keywords = arguments.convert_arguments(value, model_args)
     _check_arguments(name, value, keywords)
-    model = run_user_code(spec.path, partial(value, **keywords))
+    try:
+        model = run_user_code(spec.path, partial(value, **keywords))
+    except ModelError as error:
+        if keywords:
+            called = f"{name} was called with {arguments.format_arguments(keywords)}."
+            raise ModelError(error.message, f"{called} Check --model-arg. {error.hint}") from error
+        raise
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         article = "an" if kind[0].lower() in "aeiou" else "a"

@@ -98,6 +98,16 @@ METHODS: dict[str, CamMethod] = {
 }
 
 
+# Other names of these methods, for suggestions.
+METHOD_ALIASES = {
+    "gradcam": "gradcam",
+    **dict.fromkeys(("gradcam++", "gradcamplusplus", "gradcampp"), "gradcam++"),
+    **dict.fromkeys(("integratedgradients", "integratedgradient", "ig"), "integrated"),
+    **dict.fromkeys(("guidedbackprop", "guidedbackpropagation"), "guided"),
+    **dict.fromkeys(("gradient", "gradients", "vanillagradient", "inputgradient"), "saliency"),
+}
+
+
 def check_cam_options(
     method: str, layer: Any, steps: int | None, baseline: Any, upsample: str
 ) -> None:
@@ -107,7 +117,7 @@ def check_cam_options(
         >>> check_cam_options("integrated", None, 64, "black", "bilinear")
     """
     if method not in METHODS:
-        near = did_you_mean(method, METHODS)
+        near = did_you_mean(method, METHODS, METHOD_ALIASES)
         known = f"The methods are {', '.join(METHODS)}."
         raise RequestError(f"There is no method called {method!r}.", f"{near} {known}".strip())
     if method != "integrated":

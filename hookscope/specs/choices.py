@@ -11,6 +11,14 @@ AUTOCASTS = ("bfloat16", "float16")
 DECODINGS = ("exact", "fast")  # how a JPEG of a dataset becomes an image
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DEVICES = ("cpu", "cuda", "mps", "auto")
+# Other names of devices and dtypes, for suggestions.
+DEVICE_ALIASES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+DTYPE_ALIASES = {
+    **dict.fromkeys(("float", "fp32", "f32", "single"), "float32"),
+    **dict.fromkeys(("double", "fp64", "f64"), "float64"),
+    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+    "bf16": "bfloat16",
+}
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 PENALTIES = ("gp",)
 
@@ -44,6 +52,14 @@ VALUE_HOOKS = (FORWARD, FORWARD_PRE)
 STEP_PRE, STEP_POST = "step_pre", "step_post"
 STEP_HOOKS = (STEP_PRE, STEP_POST)
 HOOK_KINDS = (*VALUE_HOOKS, *GRADIENT_HOOKS, *STEP_HOOKS)
+# The names that PyTorch's methods have for some of them, for suggestions.
+HOOK_KIND_ALIASES = {
+    **dict.fromkeys(("fullbackward", "fullbackwardhook", "backwardhook"), BACKWARD),
+    **dict.fromkeys(("fullbackwardpre", "fullbackwardprehook", "backwardprehook"), BACKWARD_PRE),
+    **dict.fromkeys(("pre", "forwardprehook"), FORWARD_PRE),
+    "forwardhook": FORWARD,
+    **dict.fromkeys(("grad", "gradient", "tensorhook"), ON_TENSOR),
+}
 
 # The kinds that each command runs.
 HOOK_KINDS_OF = {

@@ -85,11 +85,25 @@ FORMULAS: dict[str, LossFormula] = {
 }
 
 
+# Other names of these losses, for suggestions.
+LOSS_ALIASES = {
+    **dict.fromkeys(("crossentropy", "crossentropyloss", "xent", "celoss"), "ce"),
+    **dict.fromkeys(("kldiv", "kldivloss", "kldivergence", "klloss"), "kl"),
+    **dict.fromkeys(("nllloss", "negativeloglikelihood"), "nll"),
+    **dict.fromkeys(("mseloss", "l2", "l2loss"), "mse"),
+    **dict.fromkeys(("l1loss", "mae"), "l1"),
+    **dict.fromkeys(("smoothl1", "smoothl1loss", "huber", "huberloss"), "smooth_l1"),
+    **dict.fromkeys(("bceloss", "bcewithlogits", "bcewithlogitsloss"), "bce"),
+    **dict.fromkeys(("binarycrossentropy", "binarycrossentropywithlogits"), "bce"),
+    **dict.fromkeys(("logits", "score", "classscore"), "logit"),
+}
+
+
 def check_loss_name(name: str) -> None:
     """Raise LossError, with near names, unless ``name`` is one of ``FORMULAS``."""
     if name not in FORMULAS:
         listing = f"The losses are {', '.join(FORMULAS)}."
-        near = did_you_mean(name, FORMULAS)
+        near = did_you_mean(name, FORMULAS, LOSS_ALIASES)
         raise LossError(f"There is no loss called {name!r}.", f"{near} {listing}".strip())
 
 

@@ -6,7 +6,8 @@ ratio alone would rank low.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 _COMPARED, _LONGEST = 10_000, 300
@@ -39,13 +40,21 @@ def near(word: str, names: Iterable[str], count: int = 3) -> list[str]:
     return sorted(filter(resembles, dict.fromkeys(names)), key=rank)[:count]
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
     """Return ``Did you mean A, B or C?`` for the names near ``word``, or an empty string.
+
+    Args:
+        word: the name that does not exist.
+        names: those that exist.
+        aliases: other names for some of them, in lower case, without hyphens and underscores.
 
     >>> did_you_mean("vit", ["resnet18", "vit_b_16", "vit_b_32"])
     'Did you mean vit_b_16 or vit_b_32?'
+    >>> did_you_mean("cross-entropy", ["kl", "ce"], {"crossentropy": "ce"})
+    'Did you mean ce?'
     """
-    found = near(word, names)
+    alias = (aliases or {}).get(re.sub(r"[\s_-]+", "", word.lower()))
+    found = [alias] if alias else near(word, names)
     if not found:
         return ""
     *others, last = found

@@ -115,8 +115,8 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
     kept = len(json.loads((slow / "Net.ablate.json").read_text())["knockouts"])
     assert 0 < kept < 27
     assert err.splitlines()[-1] == (
-        f"Interrupted; {kept} of 27 knock-outs are in Net.ablate.json."
-        " The same command goes on from there."
+        f"Interrupted; {kept} of 27 ablations are in Net.ablate.json."
+        " Run the same command to resume."
     )
     assert not [path for path in slow.iterdir() if path.suffix == ".part"]
     runs.unlink()
@@ -137,10 +137,10 @@ def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> N
     (slow / "resumed").touch()
     text, _ = in_terminal([*WORDS, "--no-color"], slow, clean_environment, 60)
     before, _, after = text.partition("Knocked out in turn")
-    assert "knocking out" in before and "/27" in before
-    assert "knocking out" not in after and "/27" not in after
+    assert "ablating" in before and "/27" in before
+    assert "ablating" not in after and "/27" not in after
     quiet, _ = in_terminal([*WORDS, "-q"], slow, clean_environment, 60)
-    assert "knocking out" not in quiet and "27 channels" in quiet
+    assert "ablating" not in quiet and "27 channels" in quiet
 
 
 @pytest.mark.parametrize(

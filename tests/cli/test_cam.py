@@ -97,13 +97,13 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-o", "a.jpg"], "is no PNG"),
+        (["-o", "a.jpg"], "is not a .png file"),
         (["-o", "foreign.png"], "was not written by hookscope"),
-        (["-o", "five.png", "--force"], "five.png is read by this run"),
+        (["-o", "five.png", "--force"], "five.png is an input of this run"),
         (["--by", "grandcam"], "'grandcam' is not one of"),
         (["--by", "guided", "--layer", "conv1"], "takes no layer"),
         (["--layer", "fc"], "has no spatial output (1x10)"),
-        (["--layer", "conv1", "-l", "conv2"], "--layer is there 2 times: conv1, conv2"),
+        (["--layer", "conv1", "-l", "conv2"], "--layer is given 2 times: conv1, conv2"),
         (["--layer", "cov1"], "Did you mean conv1 or conv2?"),
         (["--target", "12"], "There is no class 12"),
         (["--steps", "3"], "is only for --by integrated"),

@@ -173,7 +173,7 @@ def test_junit_has_a_case_for_each_check(answers, folder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "nana"], "'nana' is none of nan, inf"),
+        (["--only", "nana"], "'nana' is not one of nan, inf"),
         (["--only", "nan", "--skip", "nan"], "No check is left."),
         (["--dead", "1.5"], "it is a share"),
         (["--floor", "-1"], "floor cannot be -1"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.cli import completion_values
+from hookscope.cli.help_topics import TOPICS
 from hookscope.cli.main import cli
 from hookscope.specs import catalog
 
@@ -95,9 +96,10 @@ def test_weights_are_completed_with_names_beside_files(complete) -> None:
     assert complete("capture", "net.py:Net", "--weights", "")[-1] == "random"
 
 
-def test_help_completes_commands(complete) -> None:
+def test_help_completes_commands_and_topics(complete) -> None:
     assert complete("help", "tre") == ["tree"]
-    assert complete("help", "") == list(cli.commands)
+    assert complete("help", "cam") == ["cam", "cam-methods"]
+    assert complete("help", "") == [*cli.commands, *TOPICS]
 
 
 def test_models_are_completed_from_the_bundled_list(complete) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hookscope.cli.commands import Command
 from hookscope.cli.main import cli
 
-EXAMPLES = [
+EXAMPLES = [example.line for example in cli.examples] + [
     example.line
     for command in cli.commands.values()
     if isinstance(command, Command)
@@ -65,7 +65,8 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
         fine = program == "hookscope" and status == 0 and out and "Warning" not in err
         makers = ("capture", "grads", "step", "ablate", "cam", "report", "plot", "filters")
         makers += ("export",)
-        writes = command in makers or "--chrome" in line or (command == "check" and " -o " in line)
+        writes = command in makers and "--no-output" not in line
+        writes = writes or "--chrome" in line or (command == "check" and " -o " in line)
         if not fine or len(files) != writes:
             found[line] = f"{status}: {err}"
     return found

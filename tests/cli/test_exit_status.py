@@ -34,7 +34,7 @@ def example_input():
         (["capture", "--input", "cta.png"], "There is no file 'cta.png'."),
         (["capture", "--input", "*.png"], "No file matches '*.png'."),
         (["capture", "-o", "no/where.safetensors"], "The output folder no does not exist."),
-        (["capture", "-o", "."], ". is a folder, and capture writes one file"),
+        (["capture", "-o", "."], ". is a folder; capture writes a single file"),
         (["capture", "--shape", "0x3"], "Invalid value for --shape: '0x3' is not a valid shape."),
         (["grads", "--loss", "entropy"], "Invalid value for --loss: 'entropy' is not one of"),
         (["completion", "tcsh"], "Invalid value for"),
@@ -59,11 +59,11 @@ def test_a_wrong_request_is_told_in_a_sentence_with_status_2(run, arguments, sen
         (StoreError("Full."), "Full.", "", 1),
         (ForwardError("It broke.", "fc", 3, "Try."), "It broke.", "Try.", 1),
         (click.UsageError("Wrong."), "Wrong.", "See: hookscope --help", 2),
-        (MemoryError(), "There is not enough memory.", "--layer", 1),
+        (MemoryError(), "Out of memory.", "--layer", 1),
         (
             OSError(28, "No space left on device"),
             "not be written: No space left",
-            "another place",
+            "another folder",
             1,
         ),
         (

@@ -84,7 +84,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(photos, clean_envir
     process.send_signal(signal.SIGINT)
     _, words_said = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "what is finished is in features/" in words_said
+    assert "finished rows are in features/" in words_said
     assert "--resume" in words_said
     assert "Traceback" not in words_said
     assert len(list(Path("features").glob("rows-*"))) >= 2
@@ -103,13 +103,13 @@ def test_what_cannot_be_run_is_refused(run, photos) -> None:
         assert said in done.stderr
     done = run("extract", "small.py:small", cwd=photos.parent)
     assert done.rc == 2
-    assert "There is no input." in done.stderr
+    assert "No input is given." in done.stderr
 
 
 def test_capture_into_a_folder_names_the_command_for_it(run, photos) -> None:
     done = run("capture", "small.py:small", "-o", "features/", cwd=photos.parent)
     assert (done.rc, done.stdout) == (2, "")
-    assert "features/ is a folder, and capture writes one file." in done.stderr
+    assert "features/ is a folder; capture writes a single file." in done.stderr
     assert "hookscope extract" in done.stderr
     words = ("extract", "small.py:small", "--input", "photos/", "-o", "features/")
     assert run(*words, cwd=photos.parent).rc == 0
@@ -179,7 +179,7 @@ def test_what_one_of_several_processes_cannot_use_is_no_fault_of_the_others(
     done = run_twofold(clean_environment)
     assert done.returncode != 0
     assert "5.png' is not an image" in done.stderr
-    assert "fault in hookscope" not in done.stderr
+    assert "bug in hookscope" not in done.stderr
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_a_list_is_refused_by_commands_of_one_run(run, photos) -> None:
     for verb in ("capture", "grads"):
         done = run(verb, "small.py:small", "--input", "@list.txt", cwd=photos.parent)
         assert (done.rc, done.stdout) == (2, "")
-        assert "'@list.txt' lists many inputs, and is for 'hookscope extract'" in done.stderr
+        assert "'@list.txt' lists many inputs, which only 'hookscope extract' reads" in done.stderr
 
 
 @pytest.mark.slow
@@ -260,8 +260,8 @@ def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(run, photos) -> Non
     assert "'bad.tar::a.png' is not an image: it looks like a text file." in done.stderr
 
 
-def test_help_tells_of_folders_lists_and_archives(run) -> None:
+def test_help_names_folders_lists_and_archives(run) -> None:
     told = " ".join(run("extract", "--help").stdout.split())
     assert "-o, --output FOLDER" in told
-    for word in ("@LIST", ".tar", "FILE.py:NAME of a Dataset"):
+    for word in ("@LIST", ".tar", "FILE.py:NAME", "NAME a Dataset"):
         assert word in told

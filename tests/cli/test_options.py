@@ -14,7 +14,8 @@ from hookscope.cli.main import cli
 from hookscope.specs.input_spec import InputSpec
 
 # What decides how a result is shown or where it is put, and so is no keyword of the API.
-PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
+PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config"}
+PRESENTATION |= {"output", "no_output", "force"}
 # A second form of the result, and how fine it is.
 PRESENTATION |= {"chrome", "dpi", "mermaid", "dot"}
 # The positional form of --model.
@@ -65,6 +66,7 @@ SAMPLES = {
     "max-bytes": ("2GB", 2_000_000_000),
     "output": ("out.safetensors", "out.safetensors"),
     "force": ("1", True),
+    "no-output": ("1", True),
     "loss": ("mse", "mse"),
     "target": ("3,7", "3,7"),
     "reduction": ("sum", "sum"),
@@ -190,7 +192,7 @@ def test_model_seed_and_device_have_short_names(parse, monkeypatch, variable) ->
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_every_switch_can_be_turned_off_again(parse, monkeypatch, name, option) -> None:
-    if not option.is_bool_flag:
+    if not option.secondary_opts:
         return
     needed = NEEDED.get(name, [])
     monkeypatch.setenv(option.envvar[0], "1")
@@ -251,14 +253,14 @@ def test_two_different_models_are_refused(parse) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-bytes", "many"], "'many' is no byte count"),
-        (["--max-bytes", "5PB"], "'5PB' is no byte count"),
-        (["--size", "0"], "'0' is no size"),
-        (["--size", "1x2x3"], "'1x2x3' is no size"),
-        (["--mean", "0.5,red"], "'0.5,red' is no list of numbers"),
+        (["--max-bytes", "many"], "'many' is not a valid size"),
+        (["--max-bytes", "5PB"], "'5PB' is not a valid size"),
+        (["--size", "0"], "'0' is not a valid size"),
+        (["--size", "1x2x3"], "'1x2x3' is not a valid size"),
+        (["--mean", "0.5,red"], "'0.5,red' is not a list of numbers"),
         (["--shape", "3x"], "'3x' is not a valid shape"),
-        (["--what", "output,weights"], "'weights' is none of output, input"),
-        (["--what", ""], "'' is none of output, input"),
+        (["--what", "output,weights"], "'weights' is not one of output, input"),
+        (["--what", ""], "'' is not one of output, input"),
         (["--depth", "-1"], "-1 is not in the range"),
         (["--seed", "1.5"], "'1.5' is not a valid integer"),
         (["--device", "tpu"], "'tpu' is not one of"),
@@ -289,6 +291,6 @@ def test_a_variable_that_nothing_reads_is_warned_of(run) -> None:
     assert "Warning: The environment variable HOOKSCOPE_CAPTURE_LAYRE is" in done.stderr
     assert "Did you mean HOOKSCOPE_CAPTURE_LAYER?\n" in done.stderr
     done = run("config", env={"HOOKSCOPE_CAPTURE_QQQ": "fc"})
-    assert "HOOKSCOPE_CAPTURE_QQQ is read by nothing.\n" in done.stderr
+    assert "HOOKSCOPE_CAPTURE_QQQ is not used.\n" in done.stderr
     known = {"HOOKSCOPE_DEBUG": "1", "HOOKSCOPE_SEED": "1"}
     assert run("config", "-q", env=known).stderr == ""

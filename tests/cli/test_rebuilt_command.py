@@ -37,7 +37,7 @@ def test_the_command_is_rebuilt_from_what_the_file_tells(line, parse) -> None:
     Path("a.py").write_text("def f(module, inputs): ...")
     _, verb, *words = shlex.split(line)
     chosen = parse(verb, *words)
-    given = {k: v for k, v in chosen.params.items() if k not in ("output", "force")}
+    given = {k: v for k, v in chosen.params.items() if k not in ("output", "no_output", "force")}
     told = {name: value for name, value in given.items() if name not in ("model", "input")}
     plain = parse(verb).params
     options = json.loads(json.dumps({k: v for k, v in told.items() if v != plain[k]}))
@@ -55,7 +55,10 @@ def test_the_command_is_rebuilt_from_what_the_file_tells(line, parse) -> None:
 def test_every_option_of_a_recording_command_keeps_its_flag_when_it_is_rebuilt() -> None:
     for verb in ("capture", "grads", "step"):
         for option in cli.commands[verb].options():
-            if option.name in ("model", "input", "output", "force") or not option.expose_value:
+            if (
+                option.name in ("model", "input", "output", "no_output", "force")
+                or not option.expose_value
+            ):
                 continue
             told = {"command": verb, "model": {"word": "m"}, "options": {option.name: "x"}}
             words = shlex.split(original_command(told))

@@ -141,15 +141,15 @@ def test_keys_may_be_written_with_underscores_and_lists(parse) -> None:
     ("text", "message", "hint"),
     [
         ("modle = 'x'", "unknown key 'modle'.", "Did you mean model?"),
-        ("zzz = 1", "unknown key 'zzz'.", "Known here: model, seed."),
+        ("zzz = 1", "unknown key 'zzz'.", "Valid names: model, seed."),
         ("[captur]\nseed = 1", "unknown table [captur].", "Did you mean capture?"),
         ("[capture]\nsede = 1", "unknown key 'sede' in [capture].", "Did you mean seed?"),
-        ("depth = 1", "'depth' is not a key for all commands.", "[tree]"),
+        ("depth = 1", "'depth' is not a setting for all commands.", "[tree]"),
         ("seed = 2020-01-01", "'seed' must be a text, a number,", "command line"),
         ("[capture]\nseed = [[1]]", "'seed' must be a text, a number,", "command line"),
         ("[capture.seed]\na = 1", "'seed' must be a text, a number,", "command line"),
         ("seed = ", "is not valid TOML", "--no-config"),
-        ("capture = 1", "unknown key 'capture'.", "Known here"),
+        ("capture = 1", "unknown key 'capture'.", "Valid names"),
     ],
 )
 def test_what_a_file_may_not_hold(tmp_path: Path, text: str, message: str, hint: str) -> None:

@@ -137,11 +137,11 @@ def test_provenance_comes_with_v(run: Run) -> None:
         (["net.safetensors", "0[9]"], 2, "2x6x6x6, and the slice does not fit", "Count from 0"),
         (["net.safetensors", "0[0,,1]"], 2, "Cannot read the slice", "[0,:,4:8]"),
         (["net.safetensors", "--map"], 2, "--map needs a KEY", "hookscope show"),
-        (["net.safetensors", "0", "--map", "--json"], 2, "no pictures", "Leave out"),
-        (["net.safetensors", "0", "--count", "3"], 2, "--count is for the maps", "Add --map"),
+        (["net.safetensors", "0", "--map", "--json"], 2, "cannot be combined", "Leave out"),
+        (["net.safetensors", "0", "--count", "3"], 2, "--count needs --map", "Add --map"),
         (["net.safetensors", "0", "--map", "--channels", "6"], 2, "no channel 6", "from 0 to 5"),
         (["net.safetensors", "0[0,0,0,0]", "--map"], 2, "cannot be drawn", "slice"),
-        (["net.safetensors", "0", "--map", "--channels", "red"], 2, "no list of channels", ""),
+        (["net.safetensors", "0", "--map", "--channels", "red"], 2, "not a list of channels", ""),
     ],
 )
 def test_a_wrong_request_is_answered_with_a_repair(

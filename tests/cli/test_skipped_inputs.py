@@ -104,9 +104,9 @@ main(sys.argv[1:])
         (["export", f"{DIGITS}/five.safetensors", "-o", "{}/a.npz"], 0, "wrote "),
         (["report", f"{DIGITS}/five.safetensors", "-o", "{}/a.html"], 0, "wrote "),
         (["report", f"{DIGITS}/five.safetensors"], 1, "The working folder was deleted"),
-        (["tree", "resnet18"], 1, "The working folder was deleted, and torch does not load"),
+        (["tree", "resnet18"], 1, "The working folder was deleted; torch cannot be loaded"),
         (["tree", "net.py:Net"], 2, "There is no file 'net.py'"),
-        (["config", "--allow"], 2, "none was found"),
+        (["config", "--allow"], 2, "there is none"),
     ],
 )
 def test_in_a_deleted_folder_whole_paths_work(

@@ -324,7 +324,7 @@ def test_a_full_disk_behind_stdout_is_an_error(
     assert done.returncode == 1
     assert done.stderr.count("Error: ") == 1
     assert "Error: The output could not be written: No space left on device.\n" in done.stderr
-    assert "Free some space there, or choose another place for it.\n" in done.stderr
+    assert "Free some space, or write to another folder.\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 

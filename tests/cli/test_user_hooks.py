@@ -44,7 +44,7 @@ def test_a_hook_that_fails_keeps_what_was_recorded_and_exits_1(run, tmp_path, js
     flags = ["--json"] if json_too else []
     done = run("capture", DIGITS, "--layer", "conv*", "--hook", hook, "-o", "x", *flags)
     assert done.rc == 1
-    assert "Warning: x holds only what was recorded before a hook failed.\n" in done.stderr
+    assert "Warning: x contains only what was recorded before a hook failed.\n" in done.stderr
     error = next(line for line in done.stderr.splitlines() if line.startswith("Error: "))
     assert "own_hook.py:nothing_below failed in line " in error
     assert "at layer fc (Linear): ValueError: -21.412 is negative." in error

@@ -85,7 +85,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     subprocess.run(["mount", "-o", "remount,size=4m", str(narrow)], check=True)
     resumed = capture(out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert "resumed: 4 rows had been done already" in resumed.stderr
+    assert "resumed: 4 rows existed already" in resumed.stderr
     capture(tmp_path / "undisturbed")
     assert contents(out) == contents(tmp_path / "undisturbed")
 

@@ -207,5 +207,5 @@ def test_show_summarizes_a_folder(run, folder: Path) -> None:
     assert done.rc == 2
     assert f"hookscope export {folder} --layer a" in done.stderr
     assert run("show", folder, "--map").rc == 2
-    assert "--count is for the maps" in run("show", folder, "--count", "3").stderr
+    assert "--count needs --map" in run("show", folder, "--count", "3").stderr
     assert "does not exist" in run("show", "nothing/").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from hookscope.specs.choices import (
     BACKWARD_PRE,
     FORWARD,
     FORWARD_PRE,
+    HOOK_KINDS_OF,
     ON_TENSOR,
     STEP_HOOKS,
     STEP_POST,
@@ -71,6 +73,7 @@ def load_user_hooks(
         RequestError, ModelError, LayerError: a spec, file, function, argument or glob is wrong.
     """
     parsed = [_parsed(glob, hook) for glob, hook in _pairs(hooks)]
+    has_kinds = bool(kinds)
     kinds = resolve_hook_kinds(kinds, len(parsed), verb=verb)
     for (glob, _), kind in zip(parsed, kinds, strict=True):
         if kind in STEP_HOOKS and glob is not None:
@@ -80,6 +83,9 @@ def load_user_hooks(
             )
     loaded = iter(load_functions([spec for _, spec in parsed if isinstance(spec, FunctionSpec)]))
     functions = [next(loaded) if isinstance(x, FunctionSpec) else x for _, x in parsed]
+    if not has_kinds:
+        for function in functions:
+            _check_is_forward_hook(function, arguments, verb)
     bound = bind_arguments(functions, arguments, [_CALLED_WITH[kind] for kind in kinds])
     user_hooks = []
     for (glob, spec), kind, function in zip(parsed, kinds, bound, strict=True):
@@ -89,6 +95,30 @@ def load_user_hooks(
             file = spec.home if spec.in_file else file
         user_hooks.append(UserHook(label, kind, function, file, glob))
     return tuple(user_hooks)
+
+
+def _check_is_forward_hook(function: Function, arguments: Mapping[str, Any], verb: str) -> None:
+    """Raise RequestError if a hook without a kind has the parameters of a gradient hook."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # written in C, without a signature
+        return
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.name not in arguments
+    ]
+    kind = {3: BACKWARD, 2: BACKWARD_PRE, 1: ON_TENSOR}.get(len(names))
+    if kind is None or not any(name.startswith("grad") for name in names):
+        return
+    add = f"Add --hook-kind {kind}."
+    if kind not in HOOK_KINDS_OF[verb]:
+        add = f"{verb} runs no backward pass: use hookscope grads with --hook-kind {kind}."
+    raise RequestError(
+        f"The hook {function_name(function)}({', '.join(names)}) takes gradients, and no"
+        " --hook-kind is given.",
+        f"{add} The default kind, {FORWARD}, is called with {', '.join(_CALLED_WITH[FORWARD])}.",
+    )
 
 
 def bind_user_hooks(

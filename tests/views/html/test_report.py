@@ -338,7 +338,7 @@ def test_as_json_it_is_one_document(run, folder) -> None:
         (["notes.html"], 2, "Cannot read notes.html"),
         (["{values}", "-o", "notes.html"], 2, "was not written by hookscope"),
         (["{values}", "-o", "no/such/a.html"], 2, "does not exist"),
-        (["{values}", "-o", "{values}"], 2, "is read by this command"),
+        (["{values}", "-o", "{values}"], 2, "is an input of this command"),
         ([], 2, "Missing argument 'FILE'"),
     ],
 )

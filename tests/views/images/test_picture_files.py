@@ -149,7 +149,7 @@ def test_a_wrong_file_or_name_is_told_before_anything_is_written(run, file, tmp_
         ([file, "conv"], 2, "Did you mean conv1"),
         ([file, "-o", "a.jpg"], 2, "not have the suffix of a picture"),
         ([file, "--kind", "map"], 2, "is not one of"),
-        ([file, "--channels", "red"], 2, "no list of channels"),
+        ([file, "--channels", "red"], 2, "not a list of channels"),
     ]:
         done = run("plot", *arguments)
         assert (done.rc, done.stdout) == (status, "")

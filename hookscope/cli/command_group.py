@@ -1,0 +1,109 @@
+"""The group of commands: each is imported when it is used, and the help lists them in groups."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from hookscope.cli.commands import Command, Example, explain_unknown_option
+from hookscope.cli.help_layout import Context, short_help, short_help_option
+
+
+class Commands(Mapping[str, Command]):
+    """Commands by name, each imported from the file of its name when it is first used.
+
+    Args:
+        package: the package of the files.
+        groups: titles of groups, each with its commands and their summaries, in order.
+    """
+
+    def __init__(self, package: str, groups: Mapping[str, Mapping[str, str]]):
+        self.package = package
+        self.groups = groups
+        self.shorts = {name: short for group in groups.values() for name, short in group.items()}
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in self.shorts:
+            raise KeyError(name)
+        imported = getattr(importlib.import_module(f"{self.package}.{name}"), name)
+        assert isinstance(imported, Command)
+        return imported
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shorts)
+
+    def __len__(self) -> int:
+        return len(self.shorts)
+
+
+class Group(click.Group):
+    """The group of commands.
+
+    Args:
+        examples: command lines for the help.
+        topics: the help topics and their summaries.
+    """
+
+    commands: Commands  # type: ignore[assignment]
+    command_class = Command
+    context_class = Context
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: tuple[Example, ...] = (),
+        topics: Mapping[str, str] | None = None,
+        **more: Any,
+    ):
+        super().__init__(*args, **more)
+        self.examples = examples
+        self.topics = dict(topics or {})
+        self.short_help_option = short_help_option(self.short_help_text)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, ``-h`` and ``--help`` included."""
+        return [*super().get_params(ctx), self.short_help_option]
+
+    def short_help_text(self, ctx: click.Context) -> str:
+        """Return the help of one screen: summary, examples and the names of the commands."""
+        rows = [(title, ", ".join(group)) for title, group in self.commands.groups.items()]
+        more = (
+            "'hookscope COMMAND -h' explains a command. 'hookscope --help' describes all commands,"
+            " global options and help topics."
+        )
+        return short_help(ctx, self.examples, rows, more)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments before the command; without any, print the short help."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.message = self.short_help_text(ctx)
+            raise
+        except click.NoSuchOption as error:
+            raise explain_unknown_option(error, ctx) from None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order of the help."""
+        return list(self.commands)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in their groups, without importing them, then the options."""
+        for title, group in self.commands.groups.items():
+            with formatter.section(title):
+                formatter.write_dl(list(group.items()))
+        click.Command.format_options(self, ctx, formatter)
+        with formatter.section("Help topics (hookscope help TOPIC)"):
+            formatter.write_dl(list(self.topics.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write how options are set elsewhere."""
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Every option can also be set by the environment variable HOOKSCOPE_<COMMAND>_<OPTION>,"
+            " a global option by HOOKSCOPE_<OPTION>, and both in hookscope.toml: see 'hookscope"
+            " help settings'."
+        )

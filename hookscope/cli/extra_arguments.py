@@ -1,0 +1,76 @@
+"""Arguments that a command does not take, such as the files of a pattern that was not quoted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from hookscope.errors import RequestError
+
+# Options with patterns: a file after such a value is not a model of the user's.
+_PATTERNS = ("--layer", "-l", "--type")
+_INPUTS = ("--input", "-i")
+_MODELS = (".py", ".pt", ".pth", ".pt2")  # may follow an input of the same kind
+
+
+def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[str]) -> None:
+    """Raise an error if arguments are left, or the files of a pattern take the model's place.
+
+    Args:
+        ctx: the context of the command.
+        typed: all arguments of the command, as the shell passed them.
+        extra: those that are neither options nor arguments of the command.
+
+    Raises:
+        RequestError: several files follow an option that takes one value.
+        click.UsageError: there are other arguments that the command does not take.
+    """
+    flag, files = _option_with_files(ctx.command, typed)
+    if flag and (extra or _stands_for_model(flag, files)):
+        raise RequestError(
+            f"{flag} takes one value, and {len(files)} files follow it: {_listed(files)}.",
+            f"Put a pattern in quotes, so that the shell does not expand it: {flag} 'PATTERN'."
+            f" For several values repeat {flag}.",
+        )
+    if not extra:
+        return
+    if any(map(os.path.isfile, extra)):
+        raise RequestError(
+            f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
+            "If a pattern was meant, put it in quotes, so that the shell does not expand it to"
+            " names of files.",
+        )
+    ctx.fail(f"Got unexpected extra argument{'s' * (len(extra) > 1)} ({' '.join(extra)})")
+
+
+def _option_with_files(command: click.Command, typed: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the first option that several files follow, and the files; empty if there is none."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    flags = {
+        flag for option in options if not (option.is_flag or option.count) for flag in option.opts
+    }
+    for position, word in enumerate(typed):
+        if word in flags:
+            files = []
+            for name in typed[position + 1 :]:
+                if not os.path.isfile(name):
+                    break
+                files.append(name)
+            if len(files) > 1:
+                return word, files
+    return "", []
+
+
+def _stands_for_model(flag: str, files: Sequence[str]) -> bool:
+    """Whether the second file cannot be meant as the model after a value of the option."""
+    endings = {os.path.splitext(file)[1] for file in files}
+    if len(endings) > 1 or endings == {""}:
+        return False
+    return flag in _PATTERNS or (flag in _INPUTS and not endings & set(_MODELS))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

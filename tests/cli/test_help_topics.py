@@ -1,0 +1,96 @@
+"""``hookscope help TOPIC``: what the values of some options can be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hookscope.cli.commands import Command
+from hookscope.cli.help_topics import TOPICS, topic_text
+from hookscope.cli.main import cli
+
+
+def text_of(name: str, width: int = 100) -> str:
+    root = cli.context_class(
+        cli, info_name="hookscope", terminal_width=width, **cli.context_settings
+    )
+    return topic_text(name, root)
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_every_topic_begins_with_its_summary_and_is_plain_ascii(name: str) -> None:
+    text = text_of(name)
+    assert text.startswith(TOPICS[name])
+    assert text.isascii()
+    assert name not in cli.commands  # 'hookscope help NAME' would be ambiguous
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_every_topic_follows_the_terminal(name: str) -> None:
+    for width in (80, 100):
+        assert max(map(len, text_of(name, width).splitlines())) <= width
+
+
+def test_the_help_lists_the_topics(run) -> None:
+    ending = run("--help").stdout.partition("Help topics (hookscope help TOPIC):\n")[2]
+    for name, summary in TOPICS.items():
+        assert f"{name} {summary}" in " ".join(ending.split())
+
+
+def test_a_command_names_topics_that_exist() -> None:
+    for command in cli.commands.values():
+        assert isinstance(command, Command)
+        assert set(command.topics) <= set(TOPICS)
+    named = {topic for command in cli.commands.values() for topic in command.topics}
+    assert named == set(TOPICS)
+
+
+def test_a_topic_is_printed_or_put_into_json(run) -> None:
+    done = run("help", "edits")
+    assert (done.rc, done.stderr, done.stdout) == (0, "", text_of("edits", 80) + "\n")
+    document = json.loads(run("help", "edits", "--json").stdout)
+    assert (document["about"], document["text"]) == ("edits", text_of("edits", 80))
+
+
+def test_a_mistyped_topic_is_suggested(run) -> None:
+    done = run("help", "edit")
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "Error: There is no command or topic 'edit'. Did you mean edits?\n"
+    )
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    from hookscope.specs.cam_methods import METHODS
+    from hookscope.specs.choices import HOOK_KINDS
+    from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS
+    from hookscope.specs.health_checks import CHECKS
+    from hookscope.specs.losses import FORMULAS
+    from hookscope.specs.reduction import FORMS
+
+    texts = {name: " ".join(text_of(name).split()) for name in TOPICS}
+    for loss in FORMULAS.values():
+        assert f"{loss.name} {loss.formula}" in texts["losses"]
+    for operation in (*VALUE_OPERATIONS.values(), *GRADIENT_OPERATIONS.values()):
+        assert f"{operation.form} {operation.formula}" in texts["edits"]
+    for method in METHODS.values():
+        assert f"{method.name} {method.formula}" in texts["cam-methods"]
+    for check in CHECKS.values():
+        assert f"{check.name} {check.finds}" in texts["checks"]
+    for kind in HOOK_KINDS:
+        assert f"{kind} hook(" in texts["hooks"]
+    for form in FORMS:
+        assert form in texts["reductions"]
+
+
+def test_the_variables_for_every_command_are_those_of_the_options() -> None:
+    shared = {
+        option.shared_env.removeprefix("HOOKSCOPE_")
+        for command in cli.commands.values()
+        if isinstance(command, Command)
+        for option in command.options()
+        if option.shared_env
+    }
+    listed = " ".join(text_of("settings").split()).partition("for every command: MODEL")[2]
+    assert shared == {"MODEL", *listed.partition(" HOOKSCOPE_")[0].strip(", ").split(", ")}

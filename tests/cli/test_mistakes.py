@@ -1,0 +1,187 @@
+"""Mistakes on the command line: unquoted patterns, other names of a choice, a missing layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookscope.errors import RequestError
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A working folder with files that an unquoted pattern matches."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name in ("a.py", "b.py", "c.py", "layer3.txt"):
+        (folder / name).write_text("")
+    for name in ("a.png", "b.png"):
+        (folder / name).write_bytes(PNG)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("capture --layer a.py b.py c.py", "--layer takes one value, and 3 files follow it"),
+        ("capture resnet18 -l a.py b.py", "-l takes one value, and 2 files follow it: a.py, b.py."),
+        ("tree --layer a.py b.py", "--layer takes one value, and 2 files follow it: a.py, b.py."),
+        ("capture --input a.png b.png", "--input takes one value, and 2 files follow it"),
+        ("grads -i a.png b.png resnet18", "-i takes one value, and 2 files follow it"),
+    ],
+)
+def test_a_pattern_that_the_shell_expanded_is_an_error_that_says_to_quote_it(
+    run, files, arguments, message
+) -> None:
+    done = run(*arguments.split())
+    assert (done.rc, done.stdout) == (2, "")
+    error, hint, *_ = done.stderr.splitlines()
+    assert error.startswith(f"Error: {message}")
+    assert hint.startswith("Put a pattern in quotes, so that the shell does not expand it: -")
+
+
+def test_other_extra_arguments_that_are_files_get_the_hint_too(run, files) -> None:
+    done = run("tree", *sorted(path.name for path in files.iterdir()))
+    assert done.rc == 2
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Error: Got unexpected extra arguments: a.py, b.png, b.py and 2 more."
+    assert "put it in quotes" in lines[1]
+    assert run("tree", "vgg11", "extra").stderr.startswith(
+        "Error: Got unexpected extra argument (extra)."
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--layer fc a.py",
+        "--layer layer3.txt a.py",
+        "--layer a.py vgg11",
+        "--layer conv1 --input a.png",
+    ],
+)
+def test_a_file_beside_a_layer_may_be_the_model(parse, arguments) -> None:
+    for name in ("a.py", "fc", "layer3.txt"):
+        Path(name).write_text("")
+    Path("a.png").write_bytes(PNG)
+    assert parse("capture", *arguments.split()).params["layers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "choice"),
+    [
+        ("grads --loss crossentropy", "ce"),
+        ("grads --loss Cross-Entropy", "ce"),
+        ("grads --loss KLDivLoss", "kl"),
+        ("grads --loss smoothl1", "smooth_l1"),
+        ("cam --by grad-cam", "gradcam"),
+        ("cam --by grad_cam++", "gradcam++"),
+        ("cam --by integrated-gradients", "integrated"),
+        ("capture --device gpu", "cuda"),
+        ("diff --device gpu a b", "cuda"),
+        ("capture --dtype fp16", "float16"),
+        ("grads --hook a.py:f --hook-kind full_backward", "backward"),
+        ("grads --hook a.py:f --hook-kind full_backward_pre", "backward_pre"),
+    ],
+)
+def test_another_name_of_a_choice_is_answered_with_ours(run, arguments, choice) -> None:
+    done = run(*arguments.split())
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0].endswith(f" Did you mean {choice}?")
+
+
+def test_the_library_suggests_the_same_names() -> None:
+    from hookscope.specs.cam_methods import check_cam_options
+    from hookscope.specs.losses import check_loss_name
+
+    for call, choice in (
+        (lambda: check_loss_name("crossentropy"), "ce"),
+        (lambda: check_cam_options("grad-cam", None, None, None, "bilinear"), "gradcam"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            call()
+        assert caught.value.hint.startswith(f"Did you mean {choice}?")
+
+
+@pytest.mark.parametrize("model", ["resnet50", "net.py:Net", "net.pt2"])
+def test_filters_of_a_model_without_a_layer_says_that_the_layer_is_missing(run, model) -> None:
+    done = run("filters", model)
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"Error: No layer of {model} is given.",
+        f"Add one: hookscope filters {model} LAYER. 'hookscope tree {model} --leaves' lists the"
+        " layers.",
+    ]
+
+
+@pytest.mark.parametrize("command", ["plot", "show", "report"])
+def test_an_image_is_not_a_result_file(run, files, command) -> None:
+    done = run(command, "a.png")
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "Error: a.png is an image, not a result file.",
+        "Write one first: hookscope capture --input a.png",
+    ]
+
+
+def test_a_model_file_is_not_a_result_file(run, repo: Path) -> None:
+    model = repo / "sample_models" / "digits_scripted.pt"
+    done = run("show", model)
+    assert done.rc == 2
+    assert done.stderr.splitlines() == [
+        f"Error: {model} is a TorchScript archive, not a result file.",
+        f"Write one first: hookscope capture {model}",
+    ]
+
+
+MODEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.fc = nn.Linear(3, num_classes)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("annotation", ["", ": int "], ids=["text", "annotated"])
+def test_a_wrong_argument_of_a_model_is_named(run, files, annotation) -> None:
+    (files / "net.py").write_text(MODEL.replace("num_classes=", f"num_classes{annotation}="))
+    done = run("tree", "net.py:Net", "--model-arg", "num_classes=ten")
+    assert (done.rc, done.stdout) == (2, "")
+    if annotation:
+        assert "num_classes" in done.stderr.splitlines()[0]
+    else:
+        assert done.stderr.startswith("Error: net.py, line 7, raised TypeError: ")
+        hint = "Net was called with num_classes='ten'. Check --model-arg. HOOKSCOPE_DEBUG=1"
+        assert done.stderr.splitlines()[1].startswith(hint)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "function", "hint"),
+    [
+        ("grads", "clip", "Add --hook-kind tensor."),
+        ("grads", "reverse", "Add --hook-kind backward."),
+        (
+            "capture",
+            "reverse",
+            "capture runs no backward pass: use hookscope grads with --hook-kind backward.",
+        ),
+    ],
+)
+def test_a_gradient_hook_without_a_kind_is_an_error_that_names_the_kind(
+    run, repo: Path, command, function, hint
+) -> None:
+    samples = repo / "sample_models"
+    model, hook = samples / "digits.py:trained", samples / f"own_hook.py:{function}"
+    done = run(command, model, "--hook", hook)
+    assert (done.rc, done.stdout) == (2, "")
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("weights", "input"))]
+    assert lines[0].startswith(f"Error: The hook {function}(")
+    assert lines[0].endswith(" takes gradients, and no --hook-kind is given.")
+    assert lines[1].startswith(hint)

@@ -1,0 +1,74 @@
+"""``--no-output``: a recording command runs, prints its result and writes no file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from hookscope.cli.recording_command import writes_file
+
+WITH_OUTPUT = ("capture", "grads", "step", "ablate", "cam")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", WITH_OUTPUT)
+def test_nothing_is_written_and_the_result_is_the_same(
+    run, repo: Path, tmp_path: Path, command
+) -> None:
+    samples = repo / "sample_models"
+    words = (command, samples / "digits.py:trained", "--input", samples / "five.png")
+    without = run(*words, "--no-output")
+    assert without.rc == 0, without.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+    assert "wrote" not in without.stderr
+    with_file = run(*words)
+    assert without.stdout == with_file.stdout
+    assert "wrote" in with_file.stderr
+    document = json.loads(run(*words, "--no-output", "--json").stdout)
+    assert document["file"] is None
+
+
+@pytest.mark.slow
+def test_the_next_command_needs_no_file(run, repo: Path) -> None:
+    digits = repo / "sample_models" / "digits.py:trained"
+    shown = run("capture", digits, "--layer", "conv1")
+    assert "next: hookscope show " in shown.stderr.splitlines()[-1]
+    done = run("capture", digits, "--layer", "conv1", "--no-output")
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("next: hookscope grads ")
+    assert "--no-output" not in line
+    done = run(*shlex.split(line)[2:], "--no-output")
+    assert done.rc == 0, done.stderr
+    assert "next:" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_hook_that_fails_leaves_the_table_alone(run, repo: Path, tmp_path: Path) -> None:
+    samples = repo / "sample_models"
+    hook = f"fc={samples}/own_hook.py:nothing_below"
+    done = run("capture", samples / "digits.py:trained", "--hook", hook, "--no-output")
+    assert done.rc == 1
+    assert "conv1" in done.stdout
+    assert "Warning: the table contains only what was recorded before a hook failed." in done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_an_existing_file_is_no_obstacle(parse) -> None:
+    Path("resnet18.capture.safetensors").write_text("not ours")
+    assert not writes_file(parse("capture", "--no-output"))
+
+
+def test_of_output_and_no_output_the_stronger_source_counts(parse, monkeypatch) -> None:
+    assert writes_file(parse("capture"))
+    assert writes_file(parse("capture", "-o", "a.safetensors"))
+    with pytest.raises(click.UsageError, match="--output and --no-output cannot both be given"):
+        writes_file(parse("capture", "-o", "a.safetensors", "--no-output"))
+    monkeypatch.setenv("HOOKSCOPE_CAPTURE_NO_OUTPUT", "1")
+    assert not writes_file(parse("capture"))
+    assert writes_file(parse("capture", "-o", "a.safetensors"))
+    Path("hookscope.toml").write_text("[capture]\noutput = 'b.safetensors'\n")
+    assert not writes_file(parse("capture"))
