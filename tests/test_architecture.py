@@ -22,9 +22,11 @@ PACKAGES = (
 )
 TORCH_FREE = ("files", "specs", "results", "views", "cli")
 
-# What imports from further down, and why it may. None of these modules imports anything itself.
+# What imports from further down, and why it may. None of these modules imports anything itself, but
+# for the views of a result, which are imported when a notebook shows it.
 UPWARDS = {
     "errors": "files.escapes",  # names in a message are escaped
+    "results.notebook": "views.display",
     "views.images.figures.canvas": "tensors.interrupts",  # Ctrl-C leaves matplotlib as it was
 }
 # What imports torch: only when it is asked for.

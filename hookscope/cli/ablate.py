@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, loss_options, options
+from hookscope.cli import completion_values, input_options, loss_options, options, table_options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -92,6 +92,8 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     input_options.inputs,
     options.run,
     output,
+    table_options.top,
+    table_options.precision,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, options
+from hookscope.cli import completion_values, input_options, options, table_options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -137,6 +137,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     input_options.inputs,
     options.run,
     output,
+    table_options.precision,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import input_options, intervention_options, options
+from hookscope.cli import input_options, intervention_options, options, table_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
@@ -79,6 +79,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     ),
     options.checks,
     options.output,
+    table_options.table,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, input_options, options
+from hookscope.cli import completion_values, input_options, options, table_options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -174,6 +174,7 @@ runs = combine(
     models,
     input_options.inputs,
     runs,
+    table_options.table,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

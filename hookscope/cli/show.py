@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import picture_options
+from hookscope.cli import picture_options, table_options
 from hookscope.cli.commands import Command, Example, combine, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -53,6 +53,7 @@ maps = combine(
     "show",
     picture_options.tensors,
     maps,
+    table_options.table,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
@@ -78,6 +79,10 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
 
     capture = open_capture(file)
     wanted = choose_keys(keys, [record.key for record in capture.records], file)
+    if wanted and (console.sort or console.top):
+        raise RequestError(
+            "--sort and --top are for the table of the whole file.", "Leave out KEY, or the option."
+        )
     if draws:
         for key, index in wanted:
             console.result(_maps(console, capture, key, index, values))

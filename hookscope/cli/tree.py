@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, options
+from hookscope.cli import completion_values, input_options, options, table_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -29,6 +29,7 @@ EXAMPLES = (
     options.layers,
     options.shapes,
     input_options.shape,
+    table_options.rows,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

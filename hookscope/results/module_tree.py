@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hookscope.results.notebook import NotebookResult
+
 ROOT = "."  # the name of the model itself
 
 
@@ -47,7 +49,7 @@ class ModuleNode:
 
 
 @dataclass(frozen=True)
-class ModuleTree:
+class ModuleTree(NotebookResult):
     """The modules of ``model`` in definition order, the model itself first.
 
     ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
@@ -56,3 +58,8 @@ class ModuleTree:
     model: str
     nodes: tuple[ModuleNode, ...]
     total: ModuleNode
+
+    def __repr__(self) -> str:
+        whole = any(node.name == ROOT for node in self.nodes)
+        modules = f"{len(self.nodes)} modules" if whole else f"{len(self.nodes)} of its modules"
+        return f"<ModuleTree of {self.model}: {modules}, {self.total.parameters:,} parameters>"
