@@ -53,7 +53,7 @@ def test_an_edited_run_tells_what_it_did(run: Run, tmp_path: Path) -> None:
     assert done.rc == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(x.startswith("conv1") and x.endswith("edited: zero [0-12]") for x in lines)
-    assert any(line.startswith("The model's output moved by at most") for line in lines)
+    assert any(line.startswith("The model's output changed by at most") for line in lines)
     header = next(line.split() for line in lines if line.startswith("unedited"))
     assert header == ["unedited", "p", "unedited", "edited", "p", "edited", "image"]
     made, clean = load_file(output), tmp_path / "clean.safetensors"

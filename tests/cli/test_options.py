@@ -17,6 +17,8 @@ from hookscope.specs.input_spec import InputSpec
 PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config", "output", "force"}
 # A second form of the result, and how fine it is.
 PRESENTATION |= {"chrome", "dpi"}
+# The order and the number of rows, and the digits of values.
+PRESENTATION |= {"sort", "top", "precision"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 # What only Python can give.
@@ -135,6 +137,9 @@ SAMPLES = {
     "scale": ("each", "each"),
     "channel-dim": ("-1", -1),
     "task": ("optical flow", "optical flow"),
+    "sort": ("-type", "-type"),
+    "top": ("3", 3),
+    "precision": ("9", 9),
     "quiet": ("1", True),
     "verbose": ("2", 2),
     "json": ("1", True),

@@ -141,8 +141,8 @@ def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:
         f" {number_text(clean.loss)} without ablation.",
         "output": "norm of the change of the model's output over the norm of the output without"
         " ablation.",
-        "flipped": f"number of {plural(clean.decisions, 'prediction')} (one per image, or per"
-        " position in it) whose most likely class changed.",
+        "flipped": f"how many of {plural(clean.decisions, 'prediction')} (one per image, or per"
+        " position in it) changed to another class.",
     }
     return [f"{name}: {meanings[name]}" for name in figures]
 

@@ -92,7 +92,7 @@ def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None
 def tree_columns(ran: bool, sources: bool) -> tuple[Column, ...]:
     """Return the columns of a tree, those of a run and of the source if they are known."""
     columns: tuple[Column, ...] = (
-        Column("module"),
+        Column("layer"),
         Column("type"),
         Column("own", right=True),
         Column("parameters", "params", right=True),
@@ -220,7 +220,7 @@ def _totals(tree: ModuleTree, failed: bool) -> str:
     if total.run is not None:
         until = " until it failed" if failed else ""
         parts.append(f"{short_count_text(total.run.flops)} FLOPs{until}")
-    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'module')} listed."
+    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'layer')} listed."
 
 
 def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:

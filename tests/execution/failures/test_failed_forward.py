@@ -159,7 +159,7 @@ def test_a_terminal_shows_the_last_calls_and_all_with_verbose(tmp_path: Path) ->
     assert rows[0].startswith("layers.30 ")
     assert rows[-1].split()[0] == "last"
     assert rows[-1].endswith("failed")
-    assert "... and 30 calls before; -v shows all\n" in short
+    assert "... and 30 calls before these; -v shows all\n" in short
     assert all(len(row) <= 80 for row in rows)
     _, full = on_a_terminal([*command, "-v"], tmp_path, 40)
     assert "layers.0 " in full
