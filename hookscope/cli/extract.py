@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import input_options, options
+from hookscope.cli import input_options, options, table_options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -180,6 +180,7 @@ output = combine(
     options.device_map,
     dataset,
     output,
+    table_options.precision,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

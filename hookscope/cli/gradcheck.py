@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import input_options, options
+from hookscope.cli import input_options, options, table_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -71,6 +71,7 @@ precision = combine(
     options.weights,
     options.seed,
     precision,
+    table_options.precision,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

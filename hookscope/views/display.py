@@ -8,7 +8,8 @@ that come after this one (``Exported``, ``Extraction``, ``Report``) are register
 A few views are called directly, because the type of their argument does not determine them:
 
 - ``models_lines``, ``extraction_lines`` and ``provenance_lines`` take a plain list or dict.
-- ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table.
+- ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table. In a
+  notebook the result of ``cam`` has these lines.
 - ``map_lines`` fills a window in colour, and ``show_document`` describes a part of a file.
 - ``exported_lines`` takes the rows of a result that ``api`` defines, and ``failure_document`` names
   the command that failed.
@@ -23,6 +24,7 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -87,7 +89,10 @@ def html(result: object) -> str:
     """
     from hookscope.views.text.text_table import NOTEBOOK
 
-    lines = (line.plain for line in text(result, NOTEBOOK))
+    view: Callable[..., list[Text]] = text
+    if isinstance(result, Recording) and result.metadata.get("command") == "cam":
+        from hookscope.views.text.cam import cam_lines as view
+    lines = (line.plain for line in view(result, NOTEBOOK))
     return "\n".join(["<div>", *lines, "</div>"])
 
 

@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="module")
 def shot() -> hookscope.Capture:
-    return hookscope.capture(Net(), input=torch.ones(1, 1, 4, 4), what=["input", "output"])
+    return hookscope.capture(Net(), input=torch.ones(1, 1, 6, 6), what=["input", "output"])
 
 
 def test_a_layer_stands_for_its_output(shot: hookscope.Capture) -> None:
@@ -35,11 +35,11 @@ def test_a_layer_stands_for_its_output(shot: hookscope.Capture) -> None:
 
 
 def test_a_layer_without_an_output_stands_for_its_only_tensor() -> None:
-    grads = hookscope.grads(Net(), input=torch.ones(1, 1, 4, 4), loss="sum", what=["param"])
+    grads = hookscope.grads(Net(), input=torch.ones(1, 1, 6, 6), loss="sum", what=["param"])
     assert "conv/weight.grad" in grads and "conv/bias.grad" in grads
     with pytest.raises(MissingKeyError, match="2 tensors"):
         grads["conv"]
-    only = hookscope.grads(Net(), input=torch.ones(1, 1, 4, 4), loss="sum", what=["output"])
+    only = hookscope.grads(Net(), input=torch.ones(1, 1, 6, 6), loss="sum", what=["output"])
     assert only["conv"] is only["conv/output.grad"]
 
 
@@ -84,6 +84,7 @@ def test_arrays_have_the_values_of_the_tensors(shot: hookscope.Capture) -> None:
     assert all((arrays[key] == shot[key].detach().numpy()).all() for key in shot)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_dtypes_that_numpy_lacks_are_widened() -> None:
     capture = hookscope.Capture()
     for name, dtype in (("a", torch.bfloat16), ("b", torch.float8_e4m3fn), ("c", torch.complex32)):

@@ -75,7 +75,7 @@ def test_totals_describe_the_whole_model_however_narrow_the_tree() -> None:
     some = plain(narrowed(small_tree(), "stem.0"), None)[-1]
     assert whole.startswith("small.py:make: 600 parameters (376 trainable), 17 buffer values, ")
     assert whole.endswith("9 layers listed.")
-    assert some == whole.replace("9 modules", "1 module")
+    assert some == whole.replace("9 layers", "1 layer")
 
 
 def test_model_without_parameters_has_no_state() -> None:
