@@ -66,7 +66,7 @@ def test_tables_of_every_command_are_sorted(run: Run, words, column: str) -> Non
     done = run(command, DIGITS, *options)
     assert done.rc == 0, done.stderr
     lines = done.stdout.splitlines()
-    [start] = [i for i, line in enumerate(lines) if column in line.split()]
+    start = next(i for i, line in enumerate(lines) if column in line.split())
     position = lines[start].index(column) + len(column)
     values = [float(line[:position].split()[-1]) for line in lines[start + 1 : start + 4]]
     assert values == sorted(values, reverse=words[2][0] != "-")

@@ -136,7 +136,7 @@ def test_short_texts_name_the_model_and_what_was_found(results: dict[str, Any]) 
     assert repr(results["capture"]) == "<Capture of 3 tensors of Sequential, 72 bytes>"
     assert repr(results["trace"]) == "<Trace of Sequential: 3 forward and 3 backward calls>"
     assert repr(results["diff"]) == "<Diff of 3 tensors: 0 differ>"
-    assert repr(results["gradcheck"]).endswith(": 0 of 126 derivatives differ>")
+    assert repr(results["gradcheck"]).endswith(": 0 of 138 derivatives differ>")
     assert repr(results["verify"]).endswith("features: intact, 10 rows in 3 shards>")
 
 

@@ -48,7 +48,9 @@ def html_table(table: Table) -> str:
     noted = any(row.note.text for row in table.rows)
     titles = [_element("th", table.columns[i].title, right=table.columns[i].right) for i in shown]
     titles += [_element("th", table.note)] * noted
-    rows = (_html_row(row, shown, table, noted) for row in table.rows)
+    # The lines of a tree meet only if every character has the same width.
+    name_css = ["font-family:monospace"] * any(row.guide for row in table.rows)
+    rows = (_html_row(row, shown, table, noted, name_css) for row in table.rows)
     head = f"<table>\n<thead><tr>{''.join(titles)}</tr></thead>"
     return "\n".join([head, "<tbody>", *rows, "</tbody>", "</table>"])
 
@@ -64,17 +66,19 @@ def html_sentence(text: str, style: str = "") -> str:
     return f'<p style="{styles}">{escape(visible(text))}</p>'
 
 
-def _html_row(row: Row, shown: list[int], table: Table, noted: bool) -> str:
+def _html_row(row: Row, shown: list[int], table: Table, noted: bool, name_css: list[str]) -> str:
+    name = row.guide + visible(row.cells[0].text)
+    css = ["white-space:pre", *name_css, *_css(row.cells[0].style)]
     cells = [
-        _cell(row.cells[i], table.columns[i].right, row.guide if i == 0 else None) for i in shown
+        _element("td", name, css),
+        *(_cell(row.cells[i], table.columns[i].right) for i in shown[1:]),
     ]
     cells += [_cell(row.note)] * noted
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(cell: Cell, right: bool = False, guide: str | None = None) -> str:
-    css = [] if guide is None else ["white-space:pre"]
-    return _element("td", (guide or "") + visible(cell.text), css + _css(cell.style), right)
+def _cell(cell: Cell, right: bool = False) -> str:
+    return _element("td", visible(cell.text), _css(cell.style), right)
 
 
 def _element(tag: str, text: str, css: list[str] | None = None, right: bool = False) -> str:
