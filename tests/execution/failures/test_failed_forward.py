@@ -94,7 +94,7 @@ def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -
     )
     assert [answer.status for answer in (plain, narrow, data)] == [1, 1, 1]
     notes = {line.split()[0]: line for line in plain.stdout.splitlines()}
-    assert notes["."].endswith("failed inside")
+    assert notes["(model)"].endswith("failed inside")
     assert notes["a"].endswith("failed")
     assert notes["b"].endswith("not reached")
     assert [line.split()[0] for line in narrow.stdout.splitlines()[1:-1]] == ["last"]
