@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, loss_options, options, table_options
+from hookscope.cli import completion_values, input_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -14,6 +14,7 @@ from hookscope.cli.next_command import edit_command
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file, resolve_output_path
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option, top_option
 from hookscope.specs.choices import ABLATION_EDITS, ABLATION_METRICS
 
 EXAMPLES = (
@@ -92,8 +93,8 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     input_options.inputs,
     options.run,
     output,
-    table_options.top,
-    table_options.precision,
+    top_option,
+    precision_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

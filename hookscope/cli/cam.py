@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, options, table_options
+from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -14,6 +14,7 @@ from hookscope.cli.next_command import grads_command
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import check_not_an_input, resolve_output_path
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option
 from hookscope.errors import RequestError
 from hookscope.specs.cam_methods import BASELINES, DEFAULT_METHOD, METHODS, STEPS, UPSAMPLINGS
 
@@ -137,7 +138,7 @@ def _notes() -> dict[str, list[tuple[str, str]]]:
     input_options.inputs,
     options.run,
     output,
-    table_options.precision,
+    precision_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

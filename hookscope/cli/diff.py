@@ -8,12 +8,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, input_options, options, table_options
+from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import CommaList, FileName
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import DEVICES, DTYPES
 
 DIFFERENT, FAILED = 1, 2
@@ -174,7 +175,7 @@ runs = combine(
     models,
     input_options.inputs,
     runs,
-    table_options.table,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

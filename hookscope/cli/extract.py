@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hookscope.cli import input_options, options, table_options
+from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import FileName, InputName, ParsedValue, read_byte_count
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option
 from hookscope.errors import RequestError
 from hookscope.specs.choices import AUTOCASTS, DECODINGS
 from hookscope.specs.input_list import is_listing
@@ -180,7 +181,7 @@ output = combine(
     options.device_map,
     dataset,
     output,
-    table_options.precision,
+    precision_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

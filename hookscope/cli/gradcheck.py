@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from hookscope.cli import input_options, options, table_options
+from hookscope.cli import input_options, options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import ParsedValue, read_shape
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option
 
 DIFFERS = 1
 
@@ -71,7 +72,7 @@ precision = combine(
     options.weights,
     options.seed,
     precision,
-    table_options.precision,
+    precision_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -6,16 +6,11 @@ from typing import Any
 
 import click
 
-from hookscope.cli import (
-    input_options,
-    intervention_options,
-    loss_options,
-    options,
-    table_options,
-)
+from hookscope.cli import input_options, intervention_options, loss_options, options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
+from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import PENALTIES
 
 EXAMPLES = (
@@ -79,7 +74,7 @@ penalty = option(
     options.device_map,
     options.checks,
     options.output,
-    table_options.table,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

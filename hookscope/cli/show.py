@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import picture_options, table_options
+from hookscope.cli import picture_options
 from hookscope.cli.commands import Command, Example, combine, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder
 
@@ -53,7 +54,7 @@ maps = combine(
     "show",
     picture_options.tensors,
     maps,
-    table_options.table,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

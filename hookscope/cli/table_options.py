@@ -33,7 +33,7 @@ def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None)
     _present(ctx, param, value)
 
 
-top = option(
+top_option = option(
     "--top",
     section=SECTION,
     type=click.IntRange(min=1),
@@ -43,7 +43,7 @@ top = option(
     help="Print only the first N rows.",
 )
 
-rows = combine(
+row_options = combine(
     option(
         "--sort",
         section=SECTION,
@@ -52,10 +52,10 @@ rows = combine(
         callback=_present_sort,
         help="Sort the rows by COLUMN, largest first; -COLUMN: smallest first.",
     ),
-    top,
+    top_option,
 )
 
-precision = option(
+precision_option = option(
     "--precision",
     section=SECTION,
     type=click.IntRange(min=1, max=MAX_DIGITS),
@@ -65,4 +65,4 @@ precision = option(
     help="Significant digits of values. Default: 6 in a pipe, 4 on a terminal.",
 )
 
-table = combine(rows, precision)
+table_options = combine(row_options, precision_option)

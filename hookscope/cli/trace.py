@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, loss_options, options, table_options
+from hookscope.cli import completion_values, input_options, loss_options, options
 from hookscope.cli.commands import Example, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 
 EXAMPLES = (
@@ -45,7 +46,7 @@ EXAMPLES = (
         help="Write a trace-event JSON file too, as Perfetto and Chrome open it.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
-    table_options.table,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from hookscope.cli import completion_values, input_options, options, table_options
+from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import row_options
 
 EXAMPLES = (
     Example("hookscope tree resnet18", "Every module, as --layer would take its name."),
@@ -29,7 +30,7 @@ EXAMPLES = (
     options.layers,
     options.shapes,
     input_options.shape,
-    table_options.rows,
+    row_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
