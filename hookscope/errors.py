@@ -38,6 +38,10 @@ class RequestError(HookscopeError):
     exit_code = 2
 
 
+class MissingKeyError(RequestError, KeyError):
+    """A capture has no tensor of that key, or the name of a layer stands for several tensors."""
+
+
 class ModelError(RequestError):
     """There is no such model, or it cannot be built."""
 

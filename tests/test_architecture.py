@@ -22,9 +22,11 @@ PACKAGES = (
 )
 TORCH_FREE = ("files", "specs", "results", "views", "cli")
 
-# What imports from further down, and why it may: small modules, or inside a method.
+# What imports from further down, and why it may. These are small modules, or they are imported
+# inside a method, such as the views of a result when a notebook shows it.
 UPWARDS = {
     "errors": "files.escapes",  # names in a message are escaped
+    "results.notebook": "views.display",
     "views.images.figures.canvas": "tensors.interrupts",  # Ctrl-C leaves matplotlib as it was
     "results.module_tree": "views.text.module_graph",  # a tree returns its graph
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import RequestError
 from hookscope.files.atomic_files import replacement_file
@@ -16,7 +16,14 @@ from hookscope.results.capture_file import open_capture
 from hookscope.results.features.features import Features
 from hookscope.results.features.features_export import write_numpy, write_parquet, write_safetensors
 from hookscope.results.features.lazy_rows import LazyRows
+from hookscope.results.notebook import NotebookResult
 from hookscope.specs.output_path import NPY, NPZ, SUFFIX, table_ending
+from hookscope.views import display
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.views.text.text_table import TextOptions
 
 WRITERS: dict[str, Callable[..., None]] = {
     SUFFIX: write_safetensors,
@@ -27,7 +34,7 @@ WRITERS: dict[str, Callable[..., None]] = {
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(NotebookResult):
     """The result of an export.
 
     Attributes:
@@ -40,10 +47,20 @@ class Exported:
     bytes: int
     rows: tuple[LazyRows | TensorSlice, ...]
 
+    def __repr__(self) -> str:
+        return f"<Exported {self.path}: {len(self.rows)} tensors, {self.bytes} bytes>"
+
     def to_json(self) -> dict[str, Any]:
         """Return ``file``, ``bytes``, and ``keys``, each with its shape and dtype."""
         keys = [{"key": r.key, "shape": r.shape, "dtype": str(r.dtype)} for r in self.rows]
         return {"file": str(self.path), "bytes": self.bytes, "keys": keys}
+
+
+@display.text.register(Exported)
+def _(result: Exported, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.extract import exported_lines
+
+    return exported_lines(result.rows, options)
 
 
 def export(

@@ -1,4 +1,4 @@
-"""Plot the contents of a file, without torch."""
+"""Plot a capture, in a file or in memory, without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hookscope.results.capture_file import open_capture
+from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
@@ -20,7 +20,7 @@ log = logging.getLogger("hookscope")
 
 
 def plot(
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | InMemory,
     keys: str | Iterable[str] = (),
     *,
     kind: str | None = None,
@@ -32,10 +32,10 @@ def plot(
     scale: str = COLOR_SCALES[0],
     dark: bool = False,
 ) -> Drawing:
-    """Plot the contents of a file.
+    """Plot a capture.
 
     Args:
-        file: the file of a capture.
+        file: the file of a capture, or a capture in memory.
         keys: tensors, layers or globs of either, optionally followed by a slice; none means all
             tensors in the file.
         kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``. None: chosen by the keys (see
@@ -65,7 +65,7 @@ def plot(
     """
     check_choice("by", by, CHANNEL_ORDERS)
     check_choice("scale", scale, COLOR_SCALES)
-    capture = open_capture(file)
+    capture = open_source(file)
     choice = choose_plot(capture, [keys] if isinstance(keys, str) else list(keys), kind)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)

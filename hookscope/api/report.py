@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hookscope.errors import CheckFailed
 from hookscope.files.atomic_files import write_text
-from hookscope.results.capture_file import open_capture
+from hookscope.results.capture_arrays import InMemory, open_source
+from hookscope.results.notebook import NotebookResult
 from hookscope.specs.output_path import PAGE, check_ending
+from hookscope.views import display
 from hookscope.views.html.page import write_page
 from hookscope.views.html.page_builder import build_page
 from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.views.text.text_table import TextOptions
+
 
 @dataclass(frozen=True)
-class Report:
+class Report(NotebookResult):
     """A page and a summary of its contents.
 
     Attributes:
@@ -35,6 +43,10 @@ class Report:
     chosen: tuple[str, ...]
     failed: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        size = len(self.html.encode())
+        return f"<Report of {self.tensors} tensors of {self.layers} layers: {size} bytes of HTML>"
+
     def save(self, path: str | os.PathLike[str]) -> int:
         """Write the page to a file; return its size in bytes.
 
@@ -46,14 +58,24 @@ class Report:
         return write_text(path, self.html)
 
 
-def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = None) -> Report:
-    """Return the contents of a file of results as one self-contained HTML page, without torch.
+@display.text.register(Report)
+def _(result: Report, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.report import report_lines
+
+    return report_lines(result, options)
+
+
+def report(
+    file: str | os.PathLike[str] | InMemory, other: str | os.PathLike[str] | InMemory | None = None
+) -> Report:
+    """Return a capture as one self-contained HTML page, without torch.
 
     The page stays under 20 MB: it shows less of many or large tensors, and says so.
 
     Args:
-        file: a file that ``capture``, ``grads``, ``step`` or ``Capture.save`` wrote.
-        other: a second file to show beside it: values of the same key next to each other, with
+        file: a file that ``capture``, ``grads``, ``step`` or ``Capture.save`` wrote, or a capture
+            in memory.
+        other: a second one to show beside it: values of the same key next to each other, with
             their differences.
 
     Raises:
@@ -70,7 +92,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
         >>> page.tensors, page.warnings, page.html[:15]
         (1, (), '<!doctype html>')
     """
-    captures = [open_capture(path) for path in (file, other) if path is not None]
+    captures = [open_source(source) for source in (file, other) if source is not None]
     for choice in descending_limits(captures):
         page = build_page(captures, choice)
         html = write_page(page)
@@ -78,7 +100,7 @@ def report(file: str | os.PathLike[str], other: str | os.PathLike[str] | None = 
             break
     else:
         raise CheckFailed(
-            f"The report for {file} would exceed {MAX_PAGE_BYTES // 10**6} MB.",
+            f"The report for {captures[0].path} would exceed {MAX_PAGE_BYTES // 10**6} MB.",
             "Record fewer layers.",
         )
     figures = [

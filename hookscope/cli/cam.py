@@ -14,6 +14,7 @@ from hookscope.cli.next_command import grads_command
 from hookscope.cli.param_types import Choice, FileName
 from hookscope.cli.recording_command import check_not_an_input, resolve_output_path, writes_file
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option
 from hookscope.errors import RequestError
 from hookscope.specs.cam_methods import (
     BASELINES,
@@ -136,6 +137,7 @@ output = combine(
     input_options.inputs,
     options.run,
     output,
+    precision_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

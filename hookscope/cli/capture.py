@@ -10,6 +10,7 @@ from hookscope.cli import input_options, intervention_options, options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.recording_command import run_recording
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder
 
@@ -78,6 +79,7 @@ EXAMPLES = (
     ),
     options.checks,
     options.output,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

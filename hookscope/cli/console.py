@@ -41,8 +41,8 @@ _PLAIN = str.maketrans(
 class Console:
     """Prints results, notes and errors in the form that the streams and options ask for.
 
-    The public attributes are the global options, the message for Ctrl-C, and the exit status of a
-    valid request that fails.
+    The public attributes are the global options, those of tables, the message for Ctrl-C, and the
+    exit status of a valid request that fails.
     """
 
     def __init__(self) -> None:
@@ -50,6 +50,9 @@ class Console:
         self.quiet = False
         self.verbose = 0
         self.color: bool | None = None
+        self.sort: str | None = None
+        self.top: int | None = None
+        self.precision: int | None = None
         self.interrupt_message = "Interrupted."
         self.failed = 1
         self._started = time.perf_counter()
@@ -117,7 +120,14 @@ class Console:
         """How views lay out their text for standard output."""
         from hookscope.views.text.text_table import TextOptions
 
-        return TextOptions(self.width, self.ascii, self.verbose > 0)
+        return TextOptions(
+            self.width,
+            self.ascii,
+            self.verbose > 0,
+            precision=self.precision,
+            sort=self.sort,
+            top=self.top,
+        )
 
     @property
     def window(self) -> tuple[int, int]:

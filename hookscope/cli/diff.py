@@ -14,6 +14,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, CommaList, FileName
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import DEVICE_ALIASES, DEVICES, DTYPE_ALIASES, DTYPES
 
 DIFFERENT, FAILED = 1, 2
@@ -173,6 +174,7 @@ runs = combine(
     models,
     input_options.inputs,
     runs,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -99,7 +99,7 @@ def export(console: Console, features: str, output: str | None, force: bool, **v
 
         console.document(document("export", done.to_json()))
     else:
-        from hookscope.views.text.extract import exported_lines
+        from hookscope.views import display
 
-        console.result(exported_lines(done.rows, console.text_options))
+        console.result(display.text(done, console.text_options))
     note_written_file(console, path, done.bytes, replaces)

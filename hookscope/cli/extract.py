@@ -14,6 +14,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, read_byte_count
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import precision_option
 from hookscope.errors import RequestError
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
 from hookscope.specs.input_list import is_listing
@@ -181,6 +182,7 @@ output = combine(
     options.device_map,
     dataset,
     output,
+    precision_option,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -82,16 +82,15 @@ def report(
         result = api_report(file, other)
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
-    from hookscope.views.text.formats import plural
-
     if console.json:
         from hookscope.views.text.documents import document
 
         description = {name: value for name, value in vars(result).items() if name != "html"}
         console.document(document("report", {"file": str(path), "bytes": size, **description}))
     else:
-        shown = f"{plural(result.tensors, 'tensor')} of {plural(result.layers, 'layer')}."
-        console.text("\n".join([shown, *result.chosen, *result.warnings]))
+        from hookscope.views import display
+
+        console.result(display.text(result, console.text_options))
     for failed in result.failed:
         console.warning(f"not plotted: {failed}")
     note_written_file(console, path, size, replaces)

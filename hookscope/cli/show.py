@@ -12,6 +12,7 @@ from hookscope.cli import picture_options
 from hookscope.cli.commands import Command, Example, combine, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import names_folder
 
@@ -53,6 +54,7 @@ maps = combine(
     "show",
     picture_options.tensors,
     maps,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
@@ -79,6 +81,10 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
 
     capture = open_capture(file)
     wanted = choose_keys(keys, [record.key for record in capture.records], file)
+    if wanted and (console.sort or console.top):
+        raise RequestError(
+            "--sort and --top are for the table of the whole file.", "Leave out KEY, or the option."
+        )
     if draws:
         for key, index in wanted:
             console.result(_maps(console, capture, key, index, values))

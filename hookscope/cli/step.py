@@ -11,6 +11,7 @@ from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
 from hookscope.cli.recording_command import run_recording
+from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import OPTIMIZERS
 
 EXAMPLES = (
@@ -68,6 +69,7 @@ optimizer = combine(
     options.run,
     options.limits,
     options.output,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

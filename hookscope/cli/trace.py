@@ -12,6 +12,7 @@ from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import FileName
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 
 EXAMPLES = (
@@ -45,6 +46,7 @@ EXAMPLES = (
         help="Also write a trace-event JSON file for Perfetto or Chrome.",
     ),
     options.force,
+    table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -11,6 +11,7 @@ from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import running
+from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ EXAMPLES = (
     input_options.shape,
     flag("mermaid", section="Output", help="Print the modules as a graph for Mermaid."),
     flag("dot", section="Output", help="Print the modules as a graph for Graphviz (DOT)."),
+    row_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,21 @@ from hookscope.extraction.sinks import RowSink
 from hookscope.results.features import manifest
 from hookscope.results.features.folder import FITTED, STATISTICS, check_folder, clear_folder
 from hookscope.results.features.location import Location, parse_location
+from hookscope.results.notebook import NotebookResult
 from hookscope.specs.command_options import ExtractOptions
 from hookscope.specs.request import Request
+from hookscope.views import display
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from hookscope.views.text.text_table import TextOptions
 
 log = logging.getLogger("hookscope")
 
 
 @dataclass(frozen=True)
-class Extraction:
+class Extraction(NotebookResult):
     """The result of a run over a dataset.
 
     Attributes:
@@ -44,6 +51,10 @@ class Extraction:
     resumed: int
     group: ProcessGroup
 
+    def __repr__(self) -> str:
+        keys = ", ".join(str(entry["key"]) for entry in self.manifest["keys"])
+        return f"<Extraction to {self.location}: {self.rows} rows of {keys}>"
+
     def summary(self) -> dict[str, Any]:
         """What the run did, as plain values; times are those of this process, in seconds."""
         times = {f"waited_for_{name}": value for name, value in vars(self.state.times).items()}
@@ -58,6 +69,13 @@ class Extraction:
     def rows_now(self) -> int:
         """Number of rows that the processes of this run did."""
         return self.rows - self.resumed
+
+
+@display.text.register(Extraction)
+def _(result: Extraction, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.extract import extraction_lines
+
+    return extraction_lines(result.manifest, options)
 
 
 def extract_into(

@@ -8,8 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hookscope.results.capture_arrays import CaptureArrays
+from hookscope.results.key_lookup import find_key
 from hookscope.results.records import Record, Recording, key_of
 from hookscope.results.stats import Stats
 from hookscope.specs.output_path import SUFFIX, recording_ending
@@ -19,6 +22,9 @@ from hookscope.tensors.tensor_stats import summarize
 
 class Capture(Recording, Mapping[str, Tensor]):
     """Recorded tensors by key, in execution order.
+
+    ``capture["conv1/output"]`` is the tensor of a key. ``capture["conv1"]`` is the output of the
+    layer, or its only tensor if no output was recorded; ``in`` and iteration know keys only.
 
     Attributes:
         records: one ``Record`` for each key, in the same order.
@@ -34,6 +40,8 @@ class Capture(Recording, Mapping[str, Tensor]):
         ...     _ = model(torch.ones(1, 4))
         >>> list(capture), capture["0/output"].shape
         (['0/output'], torch.Size([1, 2]))
+        >>> capture["0"] is capture["0/output"]
+        True
     """
 
     def __init__(self) -> None:
@@ -42,7 +50,16 @@ class Capture(Recording, Mapping[str, Tensor]):
         self.output: Any = None
 
     def __getitem__(self, key: str) -> Tensor:
-        return self._tensors[key]
+        """Return the tensor of a key, or of a layer that has one.
+
+        Raises:
+            MissingKeyError: a ``KeyError``: there is no such tensor, or more than one.
+        """
+        tensor = self._tensors.get(key)
+        return self._tensors[find_key(key, self._records)] if tensor is None else tensor
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._records
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._records)
@@ -54,12 +71,49 @@ class Capture(Recording, Mapping[str, Tensor]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return f"<Capture of {len(self)} tensors, {self.nbytes} bytes>"
+        model = self.metadata.get("model", {}).get("word")
+        of_model = f" of {model}" if model else ""
+        return f"<Capture of {len(self)} tensors{of_model}, {self.nbytes} bytes>"
 
     @property
     def nbytes(self) -> int:
         """Size of all recorded tensors in bytes."""
         return sum(t.numel() * t.element_size() for t in self._tensors.values())
+
+    def numpy(self, key: str) -> NDArray[Any]:
+        """Return a tensor as an array, which may share the memory of the tensor.
+
+        Dtypes that numpy lacks are widened without a change of value: bfloat16 and the float8s
+        become float32, complex32 complex64.
+
+        Args:
+            key: a key, or a layer with one tensor, as for ``capture[key]``.
+
+        Raises:
+            MissingKeyError: there is no such tensor, or more than one.
+            StoreError: numpy has no dtype for it.
+
+        Example:
+            >>> import torch, hookscope
+            >>> model = torch.nn.ReLU()
+            >>> with hookscope.record(model) as capture:
+            ...     _ = model(torch.tensor([-1.0, 2.0]))
+            >>> capture.numpy(".")
+            array([0., 2.], dtype=float32)
+        """
+        return store.to_array(key, self[key])
+
+    def to_dict(self) -> dict[str, NDArray[Any]]:
+        """Return all tensors as arrays, by key; ``dict(capture)`` has the tensors themselves.
+
+        Raises:
+            StoreError: numpy has no dtype for one of them.
+        """
+        return {key: self.numpy(key) for key in self}
+
+    def reader(self) -> CaptureArrays:
+        """Return the capture for reading without torch, as ``plot`` and ``report`` take it."""
+        return CaptureArrays(self, self.numpy, self.nbytes)
 
     def put(
         self,

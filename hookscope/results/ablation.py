@@ -12,6 +12,7 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
+from hookscope.results.notebook import NotebookResult
 from hookscope.results.records import Coverage
 from hookscope.specs.output_path import MARK, check_ending, is_hookscope_file
 from hookscope.version import __version__
@@ -89,7 +90,7 @@ class BaselineMetrics:
 
 
 @dataclass(frozen=True)
-class Ablation:
+class Ablation(NotebookResult):
     """All ablations of a model, the one with the largest effect first.
 
     Attributes:
@@ -116,6 +117,16 @@ class Ablation:
     coverage: Coverage
     metadata: dict[str, Any]
     resumed: int = 0
+
+    def __repr__(self) -> str:
+        model = self.metadata.get("model", {}).get("word", "a model")
+        text = f"<Ablation of {model}: {len(self.knockouts)} ablations, ranked by {self.rank}"
+        if not self.knockouts:
+            return f"{text}>"
+        first = self.knockouts[0]
+        value = getattr(first, self.rank)
+        shown = "undefined" if value is None else f"{value:.4g}"
+        return f"{text}; largest: {first.edit(self.edit)} {shown}>"
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a plain dict, whether it was resumed or not."""

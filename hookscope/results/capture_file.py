@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,15 +161,25 @@ class CaptureFile(Recording):
     Attributes:
         records, absent, coverage, metadata: the same as of ``hookscope.load(path)``.
         path: the file.
+        listing: how to list the keys, as the hint of an error.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = path
+        self.listing = f"'hookscope show {path}' lists what is in it."
         header = read_header(path)
         self._tensors = header.tensors
         self._pairs = header.pairs
         self.load_info(header.info, {key: self._shape_of(key) for key in header.tensors}, path)
+
+    def __repr__(self) -> str:
+        return f"<CaptureFile {os.fspath(self.path)}: {len(self._records)} tensors>"
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file in bytes."""
+        return os.path.getsize(self.path)
 
     def record(self, key: str) -> Record:
         """Return the record of a tensor.
@@ -179,9 +189,7 @@ class CaptureFile(Recording):
         """
         if key not in self._records:
             near = did_you_mean(key, self._records)
-            raise RequestError(
-                f"There is no {key!r} in {self.path}.", near or f"'hookscope show {self.path}'."
-            )
+            raise RequestError(f"There is no {key!r} in {self.path}.", near or self.listing)
         return self._records[key]
 
     def tensor(self, key: str, index: Index = WHOLE) -> NDArray[Any]:
@@ -259,11 +267,16 @@ class CaptureFile(Recording):
         try:
             return np.asarray(whole[index]), stored.dtype
         except IndexError as error:
-            shape_text = "x".join(map(str, shape)) or "a single number"
-            raise RequestError(
-                f"{key} is {shape_text}, and the slice does not fit: {error}.",
-                "Count from 0, and give at most one entry for each dimension.",
-            ) from error
+            raise slice_error(key, shape, error) from error
+
+
+def slice_error(key: str, shape: Sequence[int], error: IndexError) -> RequestError:
+    """Return the error for a slice that does not fit a tensor."""
+    shape_text = "x".join(map(str, shape)) or "a single number"
+    return RequestError(
+        f"{key} is {shape_text}, and the slice does not fit: {error}.",
+        "Count from 0, and give at most one entry for each dimension.",
+    )
 
 
 def open_capture(path: str | os.PathLike[str]) -> CaptureFile:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hookscope.results.notebook import NotebookResult
+
 
 @dataclass(frozen=True)
 class Derivative:
@@ -43,7 +45,7 @@ class GradientComparison:
 
 
 @dataclass(frozen=True)
-class GradCheck:
+class GradCheck(NotebookResult):
     """The result of checking a model's backward pass.
 
     Attributes:
@@ -61,6 +63,12 @@ class GradCheck:
     rtol: float
     metadata: dict[str, Any]
     unvaried: str = ""
+
+    def __repr__(self) -> str:
+        model = self.metadata.get("model", {}).get("word", "a model")
+        compared = sum(comparison.compared for comparison in self.comparisons)
+        wrong = sum(comparison.wrong for comparison in self.comparisons)
+        return f"<GradCheck of {model}: {wrong} of {compared} derivatives differ>"
 
     @property
     def ok(self) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.specs.health_checks import NOTE
+from hookscope.results.notebook import NotebookResult
+from hookscope.specs.health_checks import LEVELS, NOTE
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Health:
+class Health(NotebookResult):
     """The result of checking a model.
 
     Attributes:
@@ -52,6 +53,12 @@ class Health:
     unmade: dict[str, str]
     thresholds: dict[str, float]
     metadata: dict[str, Any]
+
+    def __repr__(self) -> str:
+        model = self.metadata.get("model", {}).get("word", "a model")
+        counts = [sum(finding.level == level for finding in self.findings) for level in LEVELS]
+        levels = ", ".join(f"{n} {level}s" for n, level in zip(counts, LEVELS, strict=True))
+        return f"<Health of {model}: {levels}; {len(self.checks)} checks>"
 
     @property
     def ok(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hookscope.results.notebook import NotebookResult
+
 ROOT = "."  # the name of the model itself
 
 
@@ -48,7 +50,7 @@ class ModuleNode:
 
 
 @dataclass(frozen=True)
-class ModuleTree:
+class ModuleTree(NotebookResult):
     """The modules of ``model`` in definition order, the model itself first.
 
     ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
@@ -80,6 +82,11 @@ class ModuleTree:
         from hookscope.views.text.module_graph import dot_text
 
         return dot_text(self)
+
+    def __repr__(self) -> str:
+        whole = any(node.name == ROOT for node in self.nodes)
+        modules = f"{len(self.nodes)} modules" if whole else f"{len(self.nodes)} of its modules"
+        return f"<ModuleTree of {self.model}: {modules}, {self.total.parameters:,} parameters>"
 
 
 def nearest_ancestors(names: Sequence[str]) -> list[int | None]:

@@ -15,6 +15,7 @@ from hookscope.errors import ResultsFileError, cause
 from hookscope.files import strict_json
 from hookscope.files.escapes import encodable
 from hookscope.results.metadata import find_damage
+from hookscope.results.notebook import NotebookResult
 from hookscope.results.stats import Stats
 
 
@@ -141,7 +142,7 @@ class Coverage:
         return len(self.executed) + len(self.not_executed)
 
 
-class Recording:
+class Recording(NotebookResult):
     """The records and metadata of a recording, without the tensors.
 
     Attributes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hookscope.files import strict_json
 from hookscope.files.atomic_files import write_text
+from hookscope.results.notebook import NotebookResult
 from hookscope.results.records import Coverage
 from hookscope.specs.output_path import TRACE_MARK, check_ending
 
@@ -49,7 +50,7 @@ class TraceEvent:
 
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(NotebookResult):
     """All events of a run: those of the forward pass, then those of the backward pass.
 
     Attributes:
@@ -63,6 +64,11 @@ class Trace:
     coverage: Coverage
     metadata: dict[str, Any]
     output: Any = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        model = self.metadata.get("model", {}).get("word", "a model")
+        counts = [sum(e.direction == way for e in self.events) for way in (FORWARD, BACKWARD)]
+        return f"<Trace of {model}: {counts[0]} forward and {counts[1]} backward calls>"
 
     def total(self, direction: str) -> float:
         """Milliseconds of one direction: the sum over its outermost events."""

@@ -145,6 +145,10 @@ class LoadedModel:
     example_text: str = "example_input() of its file"
     example_word: str = "example_input"
 
+    def __repr__(self) -> str:
+        kind, weights = type(self.module).__name__, self.weights.word
+        return f"<LoadedModel {self.word}: {kind}, weights: {weights}>"
+
     @property
     def preprocess(self) -> Callable[[Image], Tensor] | None:
         """Makes a float32 tensor C, H, W of a PIL image; None if the preprocessing is not known.

@@ -18,7 +18,7 @@ _ENTRY = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?|(\.\.\.)")
 
 
 def choose_keys(
-    selectors: Sequence[str], keys: Sequence[str], path: object
+    selectors: Sequence[str], keys: Sequence[str], path: object, listing: str = ""
 ) -> list[tuple[str, Index]]:
     """Return the keys that ``selectors`` select, each with a slice.
 
@@ -30,6 +30,7 @@ def choose_keys(
         selectors: what to select.
         keys: the keys in the file, in order.
         path: the file, for error messages.
+        listing: how to list the keys, for error messages; empty for the command that shows a file.
 
     Raises:
         RequestError: a selector matches nothing, or its slice cannot be parsed.
@@ -46,7 +47,7 @@ def choose_keys(
             chosen, index = _matching(selector, keys), WHOLE
         if not chosen:
             near = did_you_mean(pattern, [*keys, *(key.rpartition("/")[0] for key in keys)])
-            listed = f"'hookscope show {path}' lists what is in it."
+            listed = listing or f"'hookscope show {path}' lists what is in it."
             raise RequestError(f"{pattern!r} matches nothing in {path}.", near or listed)
         found |= {(key, str(index)): (key, index) for key in chosen}
     return list(found.values())

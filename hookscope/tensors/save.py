@@ -14,6 +14,7 @@ from typing import Any
 
 import safetensors
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -104,15 +105,28 @@ def write_numpy(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], end
 
 def _entries(tensors: Mapping[str, Tensor]) -> Iterator[ArrayEntry]:
     for key, tensor in tensors.items():
-        plain, _ = _plain(tensor)
-        try:
-            array = plain.to(_wider(plain.dtype) or plain.dtype).numpy()
-        except (TypeError, RuntimeError) as error:
-            raise StoreError(
-                f"{key} is of dtype {_name(plain.dtype)}, which numpy does not have.",
-                f"Let the file end in {SUFFIX}.",
-            ) from error
+        array = to_array(key, tensor)
         yield ArrayEntry(key, array.dtype, array.shape, [array])
+
+
+def to_array(key: str, tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array, which may share the memory of the tensor.
+
+    Dtypes that numpy lacks are widened without a change of value: bfloat16 and the float8s become
+    float32, complex32 complex64.
+
+    Raises:
+        StoreError: numpy has no dtype for it.
+    """
+    plain, _ = _plain(tensor)
+    try:
+        array: NDArray[Any] = plain.to(_wider(plain.dtype) or plain.dtype).numpy()
+    except (TypeError, RuntimeError) as error:
+        raise StoreError(
+            f"{key} has the dtype {_name(plain.dtype)}, which numpy does not have.",
+            f"Save it to a {SUFFIX} file, or convert the tensor.",
+        ) from error
+    return array
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype | None:

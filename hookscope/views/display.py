@@ -1,13 +1,15 @@
-"""A result as text or as a JSON document: one dispatch on the type of the result.
+"""A result as text, as HTML or as a JSON document: one dispatch on the type of the result.
 
-``text`` and ``document`` take any result of a command. The view of a type is imported when a
-result of that type is drawn, so a command loads no view of another command, and rich for text only.
-To add a result, register its type here.
+``text`` and ``document`` take any result of a command; ``html`` is the text as HTML for a notebook.
+The view of a type is imported when a result of that type is drawn, so a command loads no view of
+another command, and rich for text only. To add a result, register its type here. Types of packages
+that come after this one (``Exported``, ``Extraction``, ``Report``) are registered in their files.
 
 A few views are called directly, because the type of their argument does not determine them:
 
 - ``models_lines``, ``extraction_lines`` and ``provenance_lines`` take a plain list or dict.
-- ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table.
+- ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table. In a
+  notebook the result of ``cam`` has these lines.
 - ``mermaid_text`` and ``dot_text`` return another form of a tree, as plain text.
 - ``map_lines`` fills a window in colour, and ``show_document`` describes a part of a file.
 - ``exported_lines`` takes the rows of a result that ``api`` defines, and ``failure_document`` names
@@ -23,7 +25,9 @@ Example:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import singledispatch
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hookscope.errors import ForwardError
@@ -42,7 +46,7 @@ from hookscope.views.text import documents
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hookscope.views.text.text_table import TextOptions
+    from hookscope.views.text.text_table import Column, TextOptions
 
 
 @singledispatch
@@ -71,6 +75,43 @@ def document(result: object, file: str | None = None) -> dict[str, Any]:
         TypeError: no document is registered for the type.
     """
     raise TypeError(f"{type(result).__name__} has no view as a JSON document")
+
+
+def html(result: object) -> str:
+    """Return a result as HTML for a notebook: the tables and sentences of ``text``, escaped.
+
+    A table has at most 200 rows.
+
+    Args:
+        result: of one of the types that ``text`` takes.
+
+    Raises:
+        TypeError: no view is registered for the type.
+    """
+    from hookscope.views.text.text_table import NOTEBOOK
+
+    view: Callable[..., list[Text]] = text
+    if isinstance(result, Recording) and result.metadata.get("command") == "cam":
+        from hookscope.views.text.cam import cam_lines as view
+    lines = (line.plain for line in view(result, NOTEBOOK))
+    return "\n".join(["<div>", *lines, "</div>"])
+
+
+def result_columns(command: str) -> tuple[Column, ...]:
+    """Return the columns by which the table of a command can be sorted; empty if they vary.
+
+    Example:
+        >>> [column.title for column in result_columns("grads")][-3:]
+        ['mean', 'std', 'grad/weight']
+    """
+    if command == "tree":
+        from hookscope.views.text.tree import tree_columns
+
+        return tree_columns(ran=True, sources=True)
+    if command not in ("capture", "diff", "grads", "step", "trace"):
+        return ()
+    columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{command}").COLUMNS
+    return columns
 
 
 @text.register(Ablation)

@@ -79,7 +79,7 @@ def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Pa
 
 def test_guided_backpropagation_tells_how_many_relus_it_went_through(run: Run) -> None:
     lines = run("cam", DIGITS, "--input", FIVE, "--by", "guided").stdout.splitlines()
-    assert lines[1] == "Guided through 2 ReLUs on the way to the image."
+    assert lines[1] == "Guided backpropagation through 2 ReLUs."
 
 
 def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:

@@ -135,7 +135,9 @@ def test_an_exception_in_the_model_is_status_1(run, tmp_path: Path, what: str) -
     assert done.rc == 1
     # What is shown of the run that failed; one that ended the program is not made again.
     shown = done.stdout.splitlines()[1:]
-    assert [line.split()[:2] for line in shown[:-1]] == ([] if "Exit" in what else [[".", "Net"]])
+    assert [line.split()[:2] for line in shown[:-1]] == (
+        [] if "Exit" in what else [["(model)", "Net"]]
+    )
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
     assert list((tmp_path / "work").glob("*.safetensors")) == []

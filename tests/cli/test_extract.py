@@ -45,7 +45,7 @@ def test_a_folder_gets_one_row_for_each_input(run, photos) -> None:
     assert done.stdout.splitlines() == [
         "layer  type    what    call  rows  shape of a row  dtype",
         "0      Conv2d  output     1     6  4x6x6           float32",
-        "6 rows of 1 tensor. Each pass ended after 0.",
+        "6 rows of 1 tensor. Each forward pass stopped after 0.",
     ]
     assert "wrote features/ (3 shards, " in done.stderr
     assert done.stderr.splitlines()[-1] == "next: hookscope show features/"

@@ -18,6 +18,8 @@ PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config"}
 PRESENTATION |= {"output", "no_output", "force"}
 # A second form of the result, and how fine it is.
 PRESENTATION |= {"chrome", "dpi", "mermaid", "dot"}
+# The order and the number of rows, and the digits of values.
+PRESENTATION |= {"sort", "top", "precision"}
 # The positional form of --model.
 PRESENTATION |= {"model_word"}
 # What only Python can give.
@@ -139,6 +141,9 @@ SAMPLES = {
     "scale": ("each", "each"),
     "channel-dim": ("-1", -1),
     "task": ("optical flow", "optical flow"),
+    "sort": ("-type", "-type"),
+    "top": ("3", 3),
+    "precision": ("9", 9),
     "quiet": ("1", True),
     "verbose": ("2", 2),
     "json": ("1", True),

@@ -78,11 +78,11 @@ def test_trace_prints_indented_lines_and_writes_a_file_of_its_own(run, tmp_path:
     assert done.rc == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[2:9]] == [
-        *(".", "conv1", "relu1", "conv2", "relu2", "pool", "fc"),
+        *("(model)", "conv1", "relu1", "conv2", "relu2", "pool", "fc"),
     ]
     assert [len(line) - len(line.lstrip()) for line in lines[2:9]] == [0, *[2] * 6]
     assert [line.split()[0] for line in lines[9:16]] == [
-        *(".", "fc", "pool", "relu2", "conv2", "relu1", "conv1"),
+        *("(model)", "fc", "pool", "relu2", "conv2", "relu1", "conv1"),
     ]
     assert json.loads((tmp_path / "work" / "t.json").read_text())["traceEvents"]
     again = run("trace", word, "--chrome", "t.json", "--json")

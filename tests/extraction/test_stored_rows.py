@@ -204,9 +204,9 @@ def test_statistics_open_with_show(photos, tmp_path, whole) -> None:
         wide = whole[key].double()
         assert (told["channels"], told["values"]) == ("4", str(12 * 4 * 256))
         for name, true in (("mean", wide.mean()), ("std", wide.std(correction=0))):
-            assert float(told[name]) == pytest.approx(true.item(), rel=1e-6)
+            assert float(told[name]) == pytest.approx(true.item(), rel=5e-6)
         assert float(told["median"]) == pytest.approx(wide.median().item(), rel=1 / 32)
-        assert float(told["max"]) == pytest.approx(wide.max().item(), rel=1e-6)
+        assert float(told["max"]) == pytest.approx(wide.max().item(), rel=5e-6)
         assert int(told["dead"]) == (whole[key].amax((0, 2, 3)) <= 0).sum()
     assert "Over 12 inputs: " in done.stdout
     done = subprocess.run([*line, "relu/output.quantiles"], capture_output=True, text=True)

@@ -162,7 +162,7 @@ def test_what_is_no_folder_of_features_is_refused(tmp_path: Path) -> None:
 def test_the_status_tells_the_verdict(run, folder: Path, tmp_path: Path) -> None:
     done = run("verify", folder)
     assert (done.rc, done.stderr) == (0, "")
-    assert done.stdout.startswith("Sound: 8 rows in 3 shards (")
+    assert done.stdout.startswith("Intact: 8 rows in 3 shards (")
     (folder / SECOND).unlink()
     cut(folder / "rows-00000006.safetensors")
     done = run("verify", folder)
@@ -170,7 +170,7 @@ def test_the_status_tells_the_verdict(run, folder: Path, tmp_path: Path) -> None
     lines = done.stdout.splitlines()
     assert lines[1].split() == [SECOND, "missing"]
     assert lines[2].startswith("rows-00000006.safetensors")
-    assert lines[3].startswith("Damaged: 2 files of a folder of 8 rows in 3 shards")
+    assert lines[3].startswith("Damaged: 2 files of the folder (8 rows in 3 shards")
     assert "--resume" in done.stderr
     told = json.loads(run("verify", folder, "--json").stdout)
     assert (told["ok"], [one["file"] for one in told["damages"]]) == (

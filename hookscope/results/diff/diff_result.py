@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hookscope.results.notebook import NotebookResult
+
 # How a pair was matched.
 BY_NAME, BY_MAP, BY_ORDER = "name", "map", "order"
 # The verdict on a pair: the same numbers, within tolerance, beyond tolerance.
@@ -96,7 +98,7 @@ class UnmatchedTensor:
 
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(NotebookResult):
     """The result of a comparison.
 
     Attributes:
@@ -116,6 +118,10 @@ class Diff:
     equal_nan: bool
     a: dict[str, Any]
     b: dict[str, Any]
+
+    def __repr__(self) -> str:
+        text = f"<Diff of {len(self.rows)} tensors: {self.counts[DIFFERS]} differ"
+        return f"{text}, the first is {self.first.key}>" if self.first else f"{text}>"
 
     @property
     def same(self) -> bool:

@@ -23,6 +23,7 @@ from hookscope.results.features.lazy_rows import SCALE, LazyRows
 from hookscope.results.features.location import Location, parse_location
 from hookscope.results.features.manifest import read_manifest
 from hookscope.results.features.shards import Shards
+from hookscope.results.notebook import NotebookResult
 from hookscope.specs.tensor_key import WHOLE, choose_keys
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 22  # bytes of the table of inputs that are read at a time
 
 
-class Features:
+class Features(NotebookResult):
     """The features that a run over a dataset wrote.
 
     ``features["layer4"]`` is the array of the rows of a layer (or of a key, ``layer4/output``),

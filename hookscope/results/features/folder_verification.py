@@ -20,6 +20,7 @@ from hookscope.results.features.folder import (
 )
 from hookscope.results.features.location import Location
 from hookscope.results.features.manifest import input_lines, lines_crc32
+from hookscope.results.notebook import NotebookResult
 from hookscope.specs.output_path import header_in
 
 
@@ -32,7 +33,7 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(NotebookResult):
     """The result of verifying every file of a folder.
 
     Attributes:
@@ -48,6 +49,11 @@ class Verification:
     shards: int
     bytes: int
     damages: tuple[Damage, ...]
+
+    def __repr__(self) -> str:
+        state = "intact" if self.ok else f"{len(self.damages)} damages"
+        rows = f"{self.rows} rows in {self.shards} shards"
+        return f"<Verification of {self.folder}: {state}, {rows}>"
 
     @property
     def ok(self) -> bool:

@@ -143,7 +143,7 @@ def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
         yield name, str(metadata.get(name) if metadata.get(name) is not None else "")
     yield "mode", "training" if metadata.get("training") else "evaluation"
     yield "recorded", plural(len(capture.records), "tensor")
-    yield "file", bytes_text(os.path.getsize(capture.path))
+    yield "file", bytes_text(capture.nbytes)
     for name, version in metadata.get("versions", {}).items():
         yield name, str(version)
 

@@ -71,7 +71,7 @@ def choose_plot(
     keys = [record.key for record in capture.records]
     matches = [(key, WHOLE) for key in keys]
     if patterns:
-        matches = choose_keys(patterns, keys, capture.path)
+        matches = choose_keys(patterns, keys, capture.path, capture.listing)
     parts = tuple(TensorPart(capture.record(key), index) for key, index in matches)
     if not parts:
         raise RequestError(f"{capture.path} holds no tensor.", "Record one with other layers.")
@@ -83,7 +83,7 @@ def choose_plot(
         named = ", ".join(patterns) or str(capture.path)
         raise RequestError(
             f"--kind {kind} draws {_NEEDED[kind]}, and {named} has none.",
-            f"'hookscope show {capture.path}' lists what is in it.",
+            capture.listing,
         )
     if kind == "maps":
         _check_one_call(fitting, capture.path)

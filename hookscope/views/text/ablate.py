@@ -1,4 +1,4 @@
-"""Ablations as text: the table that ranks them, and what its figures mean."""
+"""Ablations as text: the table that ranks them, and what its columns mean."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 from rich.text import Text
 
 from hookscope.results.ablation import Ablation, BaselineMetrics, LayerAblation
-from hookscope.views.text.formats import count_text, number_text, plural
+from hookscope.views.text.formats import count_text, layer_text, number_text, plural
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    count_cell,
     coverage_lines,
     group_names,
     join_names,
@@ -30,9 +31,9 @@ from hookscope.views.text.text_table import (
 
 MAX_ROWS = 30  # rows on a terminal; a pipe gets all
 METHOD_TEXT = {
-    "zero": "set to zero",
-    "mean": "set to each channel's mean over the batch and all positions",
-    "noise": "with noise of its own standard deviation added",
+    "zero": "output set to zero",
+    "mean": "each channel set to its mean over the batch and all positions",
+    "noise": "noise with the standard deviation of the output added",
 }
 
 
@@ -44,7 +45,8 @@ def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     figures = _figures(result)
-    shown = result.knockouts[: len(result.knockouts) if options.width is None else MAX_ROWS]
+    rows = options.top or (None if options.width is None else MAX_ROWS)
+    shown = result.knockouts[:rows]
     head = sentence(_title(result), options, "bold")
     table = [*ablation_table(result, shown, options), *_more(result, len(shown), options)]
     meaning = [
@@ -97,15 +99,15 @@ def _figures(result: Ablation) -> list[str]:
 
 
 def _row(knockout: LayerAblation, figures: list[str], channels: bool) -> Row:
-    channel = [Cell("" if knockout.channel is None else str(knockout.channel))] * channels
-    cells = (Cell(knockout.layer), Cell(knockout.type, style="cyan"), *channel)
+    channel = [Cell() if knockout.channel is None else count_cell(knockout.channel)] * channels
+    cells = (Cell(layer_text(knockout.layer)), Cell(knockout.type, style="cyan"), *channel)
     if knockout.failed:
         note = Cell("failed", full=f"failed: {knockout.failed}", style=ALERT_STYLE)
         return Row((*cells, *[Cell()] * len(figures)), note, missing=True)
     values = [getattr(knockout, name) for name in figures]
     note = Cell(_nonfinite_words(knockout), style=ALERT_STYLE)
     if knockout.output is None:
-        note = Cell("another shape", style=NOTICE_STYLE)
+        note = Cell("different shape", style=NOTICE_STYLE)
     return Row((*cells, *map(number_cell, values)), note)
 
 
@@ -118,14 +120,14 @@ def _nonfinite_words(knockout: LayerAblation) -> str:
 def _title(result: Ablation) -> str:
     channels = any(knockout.channel is not None for knockout in result.knockouts)
     what = plural(result.total, "channel" if channels else "layer")
-    return f"Knocked out in turn: {what}, each {METHOD_TEXT[result.by]}; ranked by {result.rank}."
+    return f"{what} ablated one at a time ({METHOD_TEXT[result.by]}), ranked by {result.rank}."
 
 
 def _more(result: Ablation, shown: int, options: TextOptions) -> list[Text]:
     left = len(result.knockouts) - shown
-    if not left:
+    if not left or options.width is None:
         return []
-    text = f"{count_text(left)} more stand below these; a pipe and the file have all."
+    text = f"... and {count_text(left)} more; the file has all."
     return sentence(text, options, "dim")
 
 
@@ -133,12 +135,14 @@ def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:
     """A sentence for each figure, with its value in the run without ablations."""
     target = f" ({clean.target})" if clean.target else ""
     meanings = {
-        "score": f"change of the target's logit{target}, mean over the batch; it is"
-        f" {number_text(clean.score)} in the clean run.",
-        "loss": f"change of the loss {clean.loss_name}, which is {number_text(clean.loss)} there.",
-        "output": "norm of the difference of the model's output, over the norm of the clean one.",
-        "flipped": f"for how many of {plural(clean.decisions, 'decision')} (one an image, or one a"
-        " position in it) the likeliest class changed.",
+        "score": f"change of the target's logit{target}, mean over the batch;"
+        f" {number_text(clean.score)} without ablation.",
+        "loss": f"change of the loss {clean.loss_name};"
+        f" {number_text(clean.loss)} without ablation.",
+        "output": "norm of the change of the model's output over the norm of the output without"
+        " ablation.",
+        "flipped": f"how many of {plural(clean.decisions, 'prediction')} (one per image, or per"
+        " position in it) changed to another class.",
     }
     return [f"{name}: {meanings[name]}" for name in figures]
 
@@ -147,13 +151,12 @@ def _alert_lines(result: Ablation, options: TextOptions) -> list[Text]:
     """Warnings: no effect at all, values that are not finite, failures by their reason."""
     lines: list[Text] = []
     if all(getattr(knockout, result.rank) == 0 for knockout in result.knockouts):
-        text = "Nothing moved: the output does not depend on these layers. The last layer of an"
-        text += " untrained model may begin as zeros, as those of vision transformers do."
+        text = "Nothing changed: the output does not depend on these layers. The last layer of an"
+        text += " untrained model may be initialized to zero, as in vision transformers."
         lines += sentence(text, options, NOTICE_STYLE)
     nonfinite = sum(1 for knockout in result.knockouts if _nonfinite_words(knockout))
     if nonfinite:
-        number = plural(nonfinite, "knock-out")
-        text = f"{number} gave NaN! or Inf!, and NaN stands first in the ranking."
+        text = f"{plural(nonfinite, 'ablation')} gave NaN! or Inf!; NaN is ranked first."
         lines += sentence(text, options, ALERT_STYLE)
     failures = group_names(
         (knockout.failed, _name(knockout)) for knockout in result.knockouts if knockout.failed
@@ -164,12 +167,16 @@ def _alert_lines(result: Ablation, options: TextOptions) -> list[Text]:
 
 
 def _name(knockout: LayerAblation) -> str:
-    return f"{knockout.layer}{'' if knockout.channel is None else f'[{knockout.channel}]'}"
+    return (
+        f"{layer_text(knockout.layer)}{'' if knockout.channel is None else f'[{knockout.channel}]'}"
+    )
 
 
 def _left_out_lines(result: Ablation, options: TextOptions) -> list[Text]:
     lines: list[Text] = []
-    for reason, names in group_names((x.reason, x.layer) for x in result.left_out).items():
-        text = f"Left out: {join_names(names, options)} ({reason})."
+    for reason, names in group_names(
+        (x.reason, layer_text(x.layer)) for x in result.left_out
+    ).items():
+        text = f"Skipped: {join_names(names, options)} ({reason})."
         lines += sentence(text, options, NOTICE_STYLE)
     return lines

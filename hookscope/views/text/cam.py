@@ -8,10 +8,12 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.results.records import Recording
-from hookscope.views.text.formats import number_text, plural, shape_text
+from hookscope.views.text.capture import untrained_lines
+from hookscope.views.text.formats import layer_text, number_text, plural, shape_text
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     NOTICE_STYLE,
+    count_cell,
     label_cell,
     number_cell,
     probability_cell,
@@ -61,19 +63,23 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     for text in (_layer_text(cam), _guided_text(cam), _integrated_text(cam)):
         lines += sentence(text, options) if text else []
     rows = tuple(_row(entry) for entry in cam["images"])
-    return join_blocks(lines, table_lines(Table(COLUMNS, rows, SQUEEZE), options), options=options)
+    table = table_lines(Table(COLUMNS, rows, SQUEEZE), options)
+    if any(entry["index"] is not None for entry in cam["images"]):
+        table += untrained_lines(capture.metadata, options)
+    return join_blocks(lines, table, options=options)
 
 
 def _layer_text(cam: dict[str, Any]) -> str:
     if "layer" not in cam:
         return ""
     order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
+    layer = f"{layer_text(cam['layer'])} ({cam['type']}), call {cam['call']}"
     parts = [
-        f"Layer {cam['layer']} ({cam['type']}), call {cam['call']}: {order[cam['layout']]}",
+        f"Layer {layer}: {order[cam['layout']]}",
         f"a grid of {shape_text(cam['grid'])}, {plural(cam['channels'], 'channel')}",
     ]
     if cam["layout"] == "NLC":
-        parts.append(f"{plural(cam['prefix'], 'token')} before those of the grid")
+        parts.append(f"{plural(cam['prefix'], 'token')} before the grid's tokens")
     return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
 
 
@@ -81,8 +87,8 @@ def _guided_text(cam: dict[str, Any]) -> str:
     if "relus" not in cam:
         return ""
     others = ", ".join(f"{name} {count}" for name, count in cam["unguided"].items())
-    rest = f"; left as they are: {others}" if others else ""
-    return f"Guided through {plural(cam['relus'], 'ReLU')} on the way to the image{rest}."
+    rest = f"; unchanged: {others}" if others else ""
+    return f"Guided backpropagation through {plural(cam['relus'], 'ReLU')}{rest}."
 
 
 def _integrated_text(cam: dict[str, Any]) -> str:
@@ -90,8 +96,8 @@ def _integrated_text(cam: dict[str, Any]) -> str:
         return ""
     gap = max((abs(parse_number(gap) or 0.0) for gap in cam["gap"]), default=0.0)
     return (
-        f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; what the pixels"
-        f" add up to is at most {number_text(gap)} off the change of the score."
+        f"From the {cam['baseline']} baseline in {plural(cam['steps'], 'step')}; the sum over the"
+        f" pixels differs from the change of the score by at most {number_text(gap)}."
     )
 
 
@@ -102,11 +108,11 @@ def _row(entry: dict[str, Any]) -> Row:
     if largest is None or largest != largest:
         note = Cell("NaN!", style=ALERT_STYLE)
     elif not largest:
-        note = Cell("zero everywhere: nothing speaks for this class", style=NOTICE_STYLE)
+        note = Cell("zero everywhere: nothing supports this class", style=NOTICE_STYLE)
     cells = (
         Cell(entry["word"]),
         name,
-        Cell("" if entry["index"] is None else str(entry["index"])),
+        Cell() if entry["index"] is None else count_cell(entry["index"]),
         number_cell(parse_number(entry["score"])),
         Cell() if entry["probability"] is None else probability_cell(entry),
         Cell(_position_text(entry["peak"])),

@@ -10,10 +10,11 @@ from rich.text import Text
 from hookscope.files.strict_json import parse_number
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import ATTENTION
-from hookscope.views.text.formats import count_text, full_text, number_text, percent_text
+from hookscope.views.text.formats import count_text, layer_text, number_text
 from hookscope.views.text.shared_parts import (
     NOTICE_STYLE,
     ORIGIN_COLUMNS,
+    count_cell,
     coverage_lines,
     device_notes,
     label_cell,
@@ -23,6 +24,7 @@ from hookscope.views.text.shared_parts import (
     number_cell,
     origin_cells,
     probability_cell,
+    share_cell,
 )
 from hookscope.views.text.text_table import (
     Cell,
@@ -32,6 +34,7 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
     table_lines,
 )
@@ -48,7 +51,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
-    """Return the whole summary: table, drift, what edits did, verification, coverage, top classes.
+    """Return the whole summary: table, changes, effect of edits, verification, coverage, classes.
 
     Args:
         capture: what was recorded. Statistics that are not known yet are computed.
@@ -73,17 +76,13 @@ def capture_table(capture: Recording, options: TextOptions) -> list[Text]:
         for record in capture.records
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    return result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 
 
 def _capture_row(record: Record, edited: str, device: str) -> Row:
     stats = record.stats
     numbers = [number_cell(value) for value in (stats.mean, stats.std, stats.min, stats.max)]
-    zeros = (
-        Cell(percent_text(stats.zero_share), full=full_text(stats.zero_share))
-        if stats.numel
-        else Cell("-")
-    )
+    zeros = share_cell(stats.zero_share) if stats.numel else Cell("-")
     notices = [edited or ("" if stats.numel else "empty"), device]
     note = note_cell(record, nonfinite_note(stats), ", ".join(filter(None, notices)))
     return Row((*origin_cells(record), *numbers, zeros), note)
@@ -93,8 +92,8 @@ def verified_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return the line on the comparison with a run without hooks, if there was one."""
     if not capture.metadata.get("verified"):
         return []
-    edited = " but those of the edits" if capture.metadata.get("edits") else ""
-    text = f"Verified: the output is bit-equal without hooks{edited}."
+    edited = " (the edits applied)" if capture.metadata.get("edits") else ""
+    text = f"Verified: a run without recording hooks{edited} gives a bit-identical output."
     return sentence(text, options, "green")
 
 
@@ -107,17 +106,17 @@ def attention_lines(capture: Recording, options: TextOptions) -> list[Text]:
     recomputed = [entry for entry in entries if "difference" in entry]
     parts = []
     if len(entries) > len(recomputed):
-        parts.append(f"{count_text(len(entries) - len(recomputed))} seen in the open")
+        parts.append(f"{count_text(len(entries) - len(recomputed))} read from the model")
     if recomputed:
         furthest = max(recomputed, key=lambda entry: entry["difference"] / entry["tolerance"])
         parts.append(
-            f"{count_text(len(recomputed))} recomputed, and the outputs that come of them differ"
-            f" from the model's by at most {furthest['difference']:.1e} of the largest entry"
-            f" ({furthest['tolerance']:.0e} is allowed)"
+            f"{count_text(len(recomputed))} recomputed; their outputs differ from the model's by"
+            f" at most {furthest['difference']:.1e} of the largest entry"
+            f" (limit {furthest['tolerance']:.0e})"
         )
     if hidden:
-        parts.append(f"{count_text(hidden)} out of reach, as the table tells")
-    none = "none found in these layers; docs/ops.md tells what is known as attention"
+        parts.append(f"{count_text(hidden)} not available (the table gives the reasons)")
+    none = "none found in these layers (docs/ops.md lists the kinds that are recognized)"
     return sentence(f"Attention: {'; '.join(parts) or none}.", options)
 
 
@@ -130,7 +129,7 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     if len(inputs) != len(images):
         inputs = [str(n + 1) for n in range(len(images))]
     rows = [
-        Row((label_cell(entry), Cell(str(entry["index"])), probability_cell(entry), Cell(name)))
+        Row((label_cell(entry), count_cell(entry["index"]), probability_cell(entry), Cell(name)))
         for name, entries in zip(inputs, images, strict=True)
         for entry in entries
     ]
@@ -141,7 +140,15 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
         Column("input", optional=True),
     )
     squeeze: tuple[Squeeze, ...] = (("drop", "class"), ("shorten", "probability"))
-    return table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+    table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+    return table + untrained_lines(metadata, options)
+
+
+def untrained_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return the line that belongs below the names of classes if the weights are random."""
+    if metadata.get("model", {}).get("weights") != "random":
+        return []
+    return sentence("Random weights: the class names mean nothing.", options, NOTICE_STYLE)
 
 
 def edit_note(record: Record, metadata: dict[str, Any]) -> str:
@@ -172,10 +179,10 @@ def effect_lines(capture: Recording, options: TextOptions) -> list[Text]:
     for entry in capture.metadata.get("effect", {}).get("output", []):
         largest, relative = parse_number(entry["largest"]), parse_number(entry["relative"])
         if largest is None:
-            change = "has another shape without the edits."
+            change = "has a different shape without the edits."
         elif largest:
-            change = f"moved by at most {number_text(largest)} (relative {number_text(relative)})"
-            change += " from the unedited run."
+            change = f"changed by at most {number_text(largest)} (relative"
+            change += f" {number_text(relative)}) compared with the run without edits."
         else:
             change = "did not change."
         lines += sentence(f"The model's {entry['name']} {change}", options, NOTICE_STYLE)
@@ -202,7 +209,8 @@ def top_change_lines(metadata: dict[str, Any], options: TextOptions) -> list[Tex
     squeeze: tuple[Squeeze, ...] = tuple(
         ("drop", title) for title in ("image", "p unedited", "p edited")
     )
-    return table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+    table = table_lines(Table(columns, tuple(rows), squeeze, note=""), options)
+    return table + untrained_lines(metadata, options)
 
 
 def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
@@ -213,7 +221,7 @@ def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
     records = {record.key: record for record in capture.records}
     rows = [_drift_row(records[entry["key"]], entry, capture.metadata) for entry in entries]
     columns = (
-        Column("drift of"),
+        Column("change at"),
         Column("what", optional=True),
         Column("call", right=True, optional=True),
         Column("largest", short="max", right=True),
@@ -229,12 +237,12 @@ def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
 
 def _drift_row(record: Record, entry: dict[str, Any], metadata: dict[str, Any]) -> Row:
     comparable = entry["largest"] is not None
-    note = "" if comparable else "not there without the edits, or of another shape"
+    note = "" if comparable else "absent or of another shape without the edits"
     return Row(
         (
-            Cell(record.module),
+            Cell(layer_text(record.module)),
             Cell(record.what),
-            Cell(str(record.call)),
+            count_cell(record.call),
             number_cell(parse_number(entry["largest"])),
             number_cell(parse_number(entry["relative"])),
         ),

@@ -13,14 +13,14 @@ from hookscope.files import strict_json
 from hookscope.results.health import Finding, Health
 from hookscope.specs.health_checks import CHECKS, ERROR, LEVELS, NOTE, RUN, WARNING
 from hookscope.specs.output_path import REPORT_MARKS
-from hookscope.views.text.formats import number_text, plural, visible
+from hookscope.views.text.formats import layer_text, number_text, plural, visible
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, group_names, join_names
 from hookscope.views.text.text_table import PIPE, TextOptions, join_blocks, sentence
 
 STYLES = {ERROR: ALERT_STYLE, WARNING: NOTICE_STYLE, NOTE: ""}
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
-RUN_FINDS = "a model that fails while it runs"
+RUN_FINDS = "models that fail while they run"
 
 
 def check_lines(health: Health, options: TextOptions) -> list[Text]:
@@ -49,8 +49,9 @@ def _finding_lines(finding: Finding, options: TextOptions) -> list[Text]:
 def finding_text(finding: Finding, options: TextOptions = PIPE) -> str:
     """Return the sentence of a finding, the layer first, then the other layers."""
     message = finding.message.rstrip(".")
-    others = f"; likewise {join_names(finding.others, options)}" if finding.others else ""
-    return f"{finding.layer}: {message}{others}."
+    names = join_names(list(map(layer_text, finding.others)), options)
+    others = f"; the same holds for {names}" if names else ""
+    return f"{layer_text(finding.layer)}: {message}{others}."
 
 
 def measurement_text(finding: Finding) -> str:

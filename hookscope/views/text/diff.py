@@ -1,4 +1,4 @@
-"""A comparison as text: a row for each pair, tensors without a partner, the verdict."""
+"""A comparison as text: a row for each pair, tensors without a match, the verdict."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from hookscope.results.diff.diff_result import (
     TensorComparison,
     UnmatchedTensor,
 )
-from hookscope.views.text.formats import count_text, full_text, percent_text, plural, shape_text
-from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, number_cell
+from hookscope.views.text.formats import count_text, plural, shape_text
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    NOTICE_STYLE,
+    number_cell,
+    share_cell,
+)
 from hookscope.views.text.text_table import (
     Cell,
     Column,
@@ -24,8 +29,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 COLUMNS = (
@@ -48,7 +53,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 )
 STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
 MATCHED_BY_TEXT = {BY_MAP: "by --map", BY_ORDER: "by order and shape"}
-FIRST_DIFFERENCE_NOTE = "the first that differs"
+FIRST_DIFFERENCE_NOTE = "first difference"
 
 
 def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
@@ -61,16 +66,14 @@ def diff_lines(result: Diff, options: TextOptions) -> list[Text]:
     rows = [_row(pair, pair is result.first) for pair in result.rows]
     rows += [_unmatched_row(tensor, "A") for tensor in result.only_a]
     rows += [_unmatched_row(tensor, "B") for tensor in result.only_b]
-    table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    table = result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
     verdict = [line for text, style in _verdict(result) for line in sentence(text, options, style)]
     return join_blocks(table, verdict, options=options)
 
 
 def _row(pair: TensorComparison, first: bool) -> Row:
     figures, style = pair.figures, STYLES.get(pair.verdict, "")
-    beyond = Cell("-")
-    if pair.share is not None:
-        beyond = Cell(percent_text(pair.share), full=full_text(pair.share), style=style)
+    beyond = Cell("-") if pair.share is None else share_cell(pair.share, style)
     cells = (
         Cell(pair.key),
         Cell(pair.type, style="cyan"),
@@ -100,7 +103,7 @@ def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
         Cell(tensor.dtype),
     )
     empty = [Cell()] * (len(COLUMNS) - len(cells))
-    return Row((*cells, *empty), Cell(f"in {side} alone", style=NOTICE_STYLE), missing=True)
+    return Row((*cells, *empty), Cell(f"only in {side}", style=NOTICE_STYLE), missing=True)
 
 
 def _verdict(result: Diff) -> list[tuple[str, str]]:
@@ -108,17 +111,17 @@ def _verdict(result: Diff) -> list[tuple[str, str]]:
     counts, tensors = result.counts, plural(len(result.rows), "tensor")
     sentences = []
     if result.first is not None:
-        text = f"The first that differs is {result.first.key} ({result.first.type})."
+        text = f"The first difference is at {result.first.key} ({result.first.type})."
         text += f" {count_text(counts[DIFFERS])} of {tensors} differ."
         sentences.append((text, ALERT_STYLE))
     elif result.first_unequal is not None:
-        text = f"All of {tensors} agree within tolerance, {counts[CLOSE]:,} of them not exactly;"
-        sentences.append((f"{text} the first is {result.first_unequal.key}.", "green"))
+        text = f"{tensors} compared: all agree within tolerance, {counts[CLOSE]:,} not exactly"
+        sentences.append((f"{text} (the first is {result.first_unequal.key}).", "green"))
     else:
-        sentences.append((f"{tensors}, and all are equal.", "green"))
+        sentences.append((f"{tensors} compared: all are equal.", "green"))
     unmatched = ((len(result.only_a), "A"), (len(result.only_b), "B"))
     if text := " and ".join(f"{count_text(n)} in {side}" for n, side in unmatched if n):
-        counted = "; with --strict they count" if result.strict else ""
+        counted = " (a difference with --strict)" if result.strict else ""
         style = ALERT_STYLE if result.strict else NOTICE_STYLE
-        sentences.append((f"Without a partner: {text}{counted}.", style))
+        sentences.append((f"Without a match: {text}{counted}.", style))
     return sentences

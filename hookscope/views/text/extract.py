@@ -12,12 +12,12 @@ from hookscope.results.records import Recording
 from hookscope.views.text.formats import (
     bytes_text,
     count_text,
+    layer_text,
     plural,
     shape_text,
     short_count_text,
-    visible,
 )
-from hookscope.views.text.shared_parts import ALERT_STYLE, number_cell
+from hookscope.views.text.shared_parts import ALERT_STYLE, count_cell, number_cell
 from hookscope.views.text.text_table import (
     Cell,
     Column,
@@ -26,6 +26,7 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
     table_lines,
 )
@@ -85,12 +86,12 @@ def extraction_lines(manifest: Mapping[str, Any], options: TextOptions) -> list[
     rows = tuple(
         Row(
             (
-                Cell(visible(key["module"], options.ascii)),
-                Cell(visible(key["type"], options.ascii), style="cyan"),
-                Cell(visible(key["what"], options.ascii)),
-                Cell(str(key["call"])),
-                Cell(str(manifest["rows"])),
-                Cell(shape_text(key["shape"]) or "one number"),
+                Cell(layer_text(key["module"])),
+                Cell(key["type"], style="cyan"),
+                Cell(key["what"]),
+                count_cell(key["call"]),
+                count_cell(manifest["rows"]),
+                Cell(shape_text(key["shape"])),
                 Cell(key["dtype"]),
             )
         )
@@ -99,7 +100,7 @@ def extraction_lines(manifest: Mapping[str, Any], options: TextOptions) -> list[
     lines = table_lines(Table(EXTRACTION_COLUMNS, rows, EXTRACTION_SQUEEZE, note=""), options)
     total = f"{plural(manifest['rows'], 'row')} of {plural(len(manifest['keys']), 'tensor')}."
     if manifest["stopped_after"]:
-        total += f" Each pass ended after {visible(manifest['stopped_after'], options.ascii)}."
+        total += f" Each forward pass stopped after {manifest['stopped_after']}."
     return [*lines, *sentence(total, options, "bold")]
 
 
@@ -115,23 +116,23 @@ def statistics_lines(recording: Recording, options: TextOptions) -> list[Text]:
     dead = sum(layer["dead"] for layer in layers)
     total = f"Over {plural(recording.metadata['rows'], 'input')}: "
     total += f"{plural(dead, 'channel')} never above zero." if dead else "no channel is dead."
-    table = table_lines(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
+    table = result_table(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
     return join_blocks(table, sentence(total, options), options=options)
 
 
 def _statistics_row(layer: dict[str, Any]) -> Row:
     values = layer["values"]
     cells = (
-        Cell(layer["module"]),
+        Cell(layer_text(layer["module"])),
         Cell(layer["type"], style="cyan"),
         Cell(layer["what"]),
-        Cell(str(layer["call"])),
-        Cell(count_text(layer["channels"]), full=str(layer["channels"])),
-        Cell(count_text(values), short=short_count_text(values), full=str(values)),
+        count_cell(layer["call"]),
+        Cell(count_text(layer["channels"]), value=layer["channels"]),
+        Cell(count_text(values), short=short_count_text(values), value=values),
         *(number_cell(parse_number(layer[name])) for name in STATISTICS_NUMBERS),
         Cell(
             count_text(layer["dead"]),
-            full=str(layer["dead"]),
+            value=layer["dead"],
             style="yellow" if layer["dead"] else "",
         ),
     )
@@ -141,7 +142,7 @@ def _statistics_row(layer: dict[str, Any]) -> Row:
 
 
 def features_lines(features: Features, options: TextOptions) -> list[Text]:
-    """Return what a folder holds for each input, and how many rows and bytes.
+    """Return a row for each tensor of a folder, and its rows and bytes.
 
     Args:
         features: the folder, opened.
@@ -151,10 +152,10 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
     rows = [
         Row(
             (
-                Cell(str(entry["module"])),
+                Cell(layer_text(str(entry["module"]))),
                 Cell(str(entry["type"]), style="cyan"),
                 Cell(str(entry["what"])),
-                Cell(str(entry["call"])),
+                count_cell(entry["call"]),
                 Cell(shape_text(entry["shape"])),
                 Cell(str(entry["dtype"])),
                 Cell(str(entry["reduce"] or "")),
@@ -166,11 +167,11 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
     inputs = ", ".join(features.manifest["inputs"]["words"])
     size = bytes_text(sum(shard["bytes"] for shard in shards))
     text = (
-        f"{plural(features.rows, 'row')} from {inputs or 'no file'} in"
-        f" {plural(len(shards), 'shard')} ({size});"
-        f" the model is {model['word']}, its weights {model['weights']}."
+        f"{plural(features.rows, 'row')} from {inputs or 'no files'} in"
+        f" {plural(len(shards), 'shard')} ({size}). Model: {model['word']}, weights:"
+        f" {model['weights']}."
     )
-    table = table_lines(Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), options)
+    table = result_table(Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), options)
     return join_blocks(table, sentence(text, options), options=options)
 
 
@@ -200,8 +201,8 @@ def verification_lines(result: Verification, options: TextOptions) -> list[Text]
     content = f"{plural(result.rows, 'row')} in {plural(result.shards, 'shard')}"
     content += f" ({bytes_text(result.bytes)})"
     if result.ok:
-        return sentence(f"Sound: {content}, as they were written.", options, "green")
+        return sentence(f"Intact: {content}.", options, "green")
     rows = tuple(Row((Cell(damage.file), Cell(damage.problem))) for damage in result.damages)
     table = table_lines(Table((Column("file"), Column("problem")), rows, note=""), options)
-    text = f"Damaged: {plural(len(rows), 'file')} of a folder of {content}."
+    text = f"Damaged: {plural(len(rows), 'file')} of the folder ({content})."
     return join_blocks(table, sentence(text, options, ALERT_STYLE), options=options)

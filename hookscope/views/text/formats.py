@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 
 from hookscope.files.escapes import visible as visible
+from hookscope.results.module_tree import ROOT
 
 UNITS = ("K", "M", "G", "T", "P", "E")  # each is 1000 of the unit before
 DIGITS = 4  # significant digits on a terminal
-PIPE_DIGITS = 9  # in a pipe: two different float32 values differ in these digits
+PIPE_DIGITS = 6  # in a pipe
+MODEL = "(model)"  # the model itself, whose name is a dot
+FULL_DIGITS = 9  # two different float32 values differ in these digits
 
 
 def number_text(value: float | int | None, digits: int = DIGITS) -> str:
-    """Return ``value`` to ``digits`` significant digits; an ``int`` as it is up to seven digits.
+    """Return ``value`` to ``digits`` significant digits; an ``int`` of up to seven digits exactly.
 
     Example:
         >>> number_text(0.5), number_text(-1234.56), number_text(1.5e-7)
@@ -36,18 +39,32 @@ def number_text(value: float | int | None, digits: int = DIGITS) -> str:
     return f"{value:#.{digits}g}".rstrip(".")
 
 
-def full_text(value: float | int | None) -> str:
-    """Return ``value`` for a pipe: integers exactly, other numbers to nine significant digits.
+def full_text(value: float | int | None, digits: int = FULL_DIGITS) -> str:
+    """Return an integer exactly, and another number to ``digits`` significant digits.
+
+    Trailing zeros are left out.
 
     Example:
         >>> full_text(1 / 3), full_text(2**63 - 1), full_text(None)
         ('0.333333333', '9223372036854775807', '-')
+        >>> full_text(1 / 3, PIPE_DIGITS)
+        '0.333333'
     """
     if isinstance(value, int):
         return str(int(value))
     if value is None or not math.isfinite(value):
         return number_text(value)
-    return f"{value:.{PIPE_DIGITS}g}" if value else "0"
+    return f"{value:.{digits}g}" if value else "0"
+
+
+def layer_text(name: str) -> str:
+    """Return the name of a module for users: the model itself is ``(model)``.
+
+    Example:
+        >>> layer_text("."), layer_text("layer1.0")
+        ('(model)', 'layer1.0')
+    """
+    return MODEL if name == ROOT else name
 
 
 def count_text(number: int) -> str:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from hookscope.errors import ForwardError
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
-from hookscope.views.text.formats import plural
+from hookscope.views.text.formats import layer_text, plural
 from hookscope.views.text.shared_parts import ALERT_STYLE
 from hookscope.views.text.text_table import (
     Cell,
@@ -38,7 +38,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 
 
 def failure_lines(error: ForwardError, options: TextOptions) -> list[Text]:
-    """Return what is known of a failed pass: the model's tree, or the calls that returned.
+    """Return what is known about a failed pass: the model's tree, or the calls that returned.
 
     In the tree the layer that failed is marked. The calls are in the order in which they returned,
     the one that failed last. Empty if neither is known.
@@ -61,18 +61,18 @@ def _call_lines(failure: ForwardFailure, options: TextOptions) -> list[Text]:
     rows.append(_row(failure.failed, Cell("failed", style=ALERT_STYLE)))
     lines: list[Text] = []
     if hidden := len(failure.ran) - len(shown):
-        text = f"... and {plural(hidden, 'call')} before; -v shows all"
+        text = f"... and {plural(hidden, 'call')} before these; -v shows all"
         lines += sentence(text, options, "dim")
     lines += table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
-    count = plural(len(failure.ran), "call") if failure.ran else "No call"
-    which = "" if failure.complete else " of the chosen layers"
+    count = plural(len(failure.ran), "call") if failure.ran else "No calls"
+    which = "" if failure.complete else " of the selected layers"
     total = f"{count}{which} returned before {failure.where} failed."
     return [*lines, *sentence(total, options, "bold")]
 
 
 def _row(call: LayerCall, note: Cell | None = None) -> Row:
     cells = (
-        Cell(call.name),
+        Cell(layer_text(call.name)),
         type_cell(call.type, call.arguments),
         _sizes(call.inputs),
         _sizes(call.outputs),

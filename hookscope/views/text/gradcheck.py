@@ -1,4 +1,4 @@
-"""A gradient check as text: where backward and numerical gradients differ, and the verdict."""
+"""A gradient check as text: differences from numerical gradients, and the verdict."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gradcheck_lines(result: GradCheck, options: TextOptions) -> list[Text]:
     table = table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
     verdict = _verdict(result, options)
     if result.unvaried:
-        text = f"Not varied, and so not checked: {result.unvaried}."
+        text = f"Not varied, therefore not checked: {result.unvaried}."
         verdict += sentence(text, options, NOTICE_STYLE)
     return join_blocks(table, verdict, options=options)
 
@@ -81,10 +81,13 @@ def _verdict(result: GradCheck, options: TextOptions) -> list[Text]:
     wrong = sum(c.wrong for c in result.comparisons)
     settings = f"eps {result.eps:g}, atol {result.atol:g}, rtol {result.rtol:g}"
     if result.ok:
-        text = f"The backward agrees with numerical gradients: {plural(compared, 'derivative')}"
+        text = (
+            f"The backward pass agrees with numerical gradients: {plural(compared, 'derivative')}"
+        )
         return sentence(f"{text}, {settings}.", options, "green")
-    text = f"The backward is wrong: {count_text(wrong)} of {plural(compared, 'derivative')} differ"
-    return sentence(f"{text} from numerical ones, {settings}.", options, ALERT_STYLE)
+    text = f"The backward pass is wrong: {count_text(wrong)} of {plural(compared, 'derivative')}"
+    text += f" differ from the numerical ones, {settings}."
+    return sentence(text, options, ALERT_STYLE)
 
 
 def _index_text(index: tuple[int, ...]) -> str:

@@ -37,8 +37,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
@@ -99,7 +99,7 @@ def _penalty_lines(penalty: dict[str, Any], options: TextOptions) -> list[Text]:
         f"Penalty {penalty['name']} = {number_text(parse_number(penalty['value']), 6)}",
         f"formula {penalty['formula']}",
         f"norms {', '.join(shown)}{more}",
-        "the gradients below are the penalty's",
+        "the gradients below are those of the penalty",
     ]
     return sentence("; ".join(parts), options, "bold")
 
@@ -117,7 +117,7 @@ def grads_table(capture: Recording, options: TextOptions) -> list[Text]:
         for record in capture.records
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    return result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 
 
 def _row(record: Record, mark: str, notices: tuple[str, ...]) -> Row:

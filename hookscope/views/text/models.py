@@ -1,4 +1,4 @@
-"""The models that can be named, as text."""
+"""The list of models with a name, as text."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ def models_lines(models: Sequence[ModelInfo], options: TextOptions) -> list[Text
 def _parameters_cell(number: int | None) -> Cell:
     if number is None:
         return Cell("-")
-    return Cell(count_text(number), short_count_text(number), str(number))
+    return Cell(count_text(number), short_count_text(number), value=number)

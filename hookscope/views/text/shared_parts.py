@@ -14,8 +14,9 @@ from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.views.text.formats import (
     DIGITS,
     count_text,
-    full_text,
+    layer_text,
     number_text,
+    percent_text,
     plural,
     shape_text,
 )
@@ -37,9 +38,9 @@ ORIGIN_COLUMNS = (
 )
 _PARAMETER_RATIO = SPREAD[PARAM_GRAD] / DEFAULT_LIMITS.vanishing
 GRADIENT_LEGEND = (
-    f"{VANISHING}: the norm is under {DEFAULT_LIMITS.floor:g}, or under"
-    f" 1/{1 / DEFAULT_LIMITS.vanishing:,.0f} (parameters: 1/{_PARAMETER_RATIO:,.0f}) of the first"
-    f" of its kind, nearest to the loss; {EXPLODING}: as many times larger, or an entry over"
+    f"{VANISHING}: the norm is below {DEFAULT_LIMITS.floor:g}, or below"
+    f" 1/{1 / DEFAULT_LIMITS.vanishing:,.0f} (parameters: 1/{_PARAMETER_RATIO:,.0f}) of the norm"
+    f" nearest to the loss; {EXPLODING}: as many times larger than that norm, or an entry above"
     f" {DEFAULT_LIMITS.ceiling:,.0f}."
 )
 
@@ -47,18 +48,29 @@ GRADIENT_LEGEND = (
 def origin_cells(record: Record) -> tuple[Cell, ...]:
     """Return the cells of the ``ORIGIN_COLUMNS``."""
     return (
-        Cell(record.module),
+        Cell(layer_text(record.module)),
         Cell(record.type, style="cyan"),
         Cell(record.what),
-        Cell(str(record.call)),
+        count_cell(record.call),
         Cell(shape_text(record.shape)),
         Cell(record.dtype),
     )
 
 
 def number_cell(value: float | None) -> Cell:
-    """Return a number with four digits, three on a narrow terminal, and nine in a pipe."""
-    return Cell(number_text(value), short=number_text(value, DIGITS - 1), full=full_text(value))
+    """Return a number with four digits, three on a narrow terminal, and six in a pipe."""
+    short = number_text(value, DIGITS - 1)
+    return Cell(number_text(value), short, value=value, rounded=True)
+
+
+def count_cell(number: int) -> Cell:
+    """Return a small number that is exact at any width, such as that of a call."""
+    return Cell(str(number), value=number)
+
+
+def share_cell(share: float, style: str = "") -> Cell:
+    """Return a share from 0 to 1: a percentage on a terminal, the number in a pipe."""
+    return Cell(percent_text(share), value=share, style=style)
 
 
 def label_cell(entry: dict[str, Any]) -> Cell:
@@ -71,7 +83,7 @@ def probability_cell(entry: dict[str, Any]) -> Cell:
     value = parse_number(entry["probability"])
     if value is None or value != value:
         return Cell("NaN!", style=ALERT_STYLE)
-    return Cell(f"{value:.1%}", full=full_text(value))
+    return Cell(f"{value:.1%}", value=value)
 
 
 def note_cell(record: Record, alert: str = "", notice: str = "") -> Cell:
@@ -104,7 +116,7 @@ def missing_rows(capture: Recording, columns: int) -> list[Row]:
 
 
 def _missing_row(entry: Absent | UnexecutedModule, columns: int) -> Row:
-    cells: Sequence[Cell] = (Cell(entry.module), Cell(entry.type, style="cyan"))
+    cells: Sequence[Cell] = (Cell(layer_text(entry.module)), Cell(entry.type, style="cyan"))
     if isinstance(entry, Absent):
         note = Cell(entry.reason, style=NOTICE_STYLE)
         cells = (*cells, Cell(entry.what), Cell(str(entry.call) if entry.call else ""))
@@ -137,20 +149,24 @@ def coverage_lines(coverage: Coverage, options: TextOptions) -> list[Text]:
         options: where the lines are printed; a pipe names every layer.
     """
     repeated = [
-        f"{module.module} x{module.calls}" for module in coverage.executed if module.calls > 1
+        f"{layer_text(module.module)} x{module.calls}"
+        for module in coverage.executed
+        if module.calls > 1
     ]
     text = f"{plural(coverage.matched, 'layer')} matched, {count_text(len(coverage.executed))} ran"
     if repeated:
         names = join_names(repeated, options)
-        text += f" ({count_text(len(repeated))} of them more than once: {names})"
+        text += f" ({count_text(len(repeated))} ran more than once: {names})"
     lines = sentence(text + ".", options)
-    reasons = group_names((module.reason, module.module) for module in coverage.not_executed)
+    reasons = group_names(
+        (module.reason, layer_text(module.module)) for module in coverage.not_executed
+    )
     for reason, modules in reasons.items():
         text = f"Never ran: {join_names(modules, options)} ({reason})."
         lines += sentence(text, options, NOTICE_STYLE)
     longest = max(map(len, (repeated, *reasons.values())))
     if options.width is not None and longest > MAX_NAMES:
-        lines += sentence("--json has all names.", options, "dim")
+        lines += sentence("--json lists all names.", options, "dim")
     return lines
 
 

@@ -8,14 +8,13 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.views.images.tensor_view import Bin, TensorView
-from hookscope.views.text.formats import (
-    count_text,
-    full_text,
-    number_text,
-    percent_text,
-    shape_text,
+from hookscope.views.text.formats import count_text, shape_text
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    nonfinite_note,
+    number_cell,
+    share_cell,
 )
-from hookscope.views.text.shared_parts import ALERT_STYLE, nonfinite_note, number_cell
 from hookscope.views.text.text_table import (
     Cell,
     Column,
@@ -60,14 +59,13 @@ def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
 
 def _stats_table(view: TensorView, options: TextOptions) -> list[Text]:
     stats = view.stats
-    zeros = Cell(percent_text(stats.zero_share), full=full_text(stats.zero_share))
     cells = (
         Cell(f"{view.record.key}{view.part}"),
         Cell(view.record.type, style="cyan"),
         Cell(shape_text(view.shape)),
         Cell(view.record.dtype),
         *map(number_cell, (stats.mean, stats.std, stats.min, stats.max, stats.norm)),
-        zeros if stats.numel else Cell("-"),
+        share_cell(stats.zero_share) if stats.numel else Cell("-"),
     )
     note = Cell(nonfinite_note(stats) or ("" if stats.numel else "empty"), style=ALERT_STYLE)
     return table_lines(Table(COLUMNS, (Row(cells, note),), SQUEEZE), options)
@@ -80,9 +78,9 @@ def histogram_table(bins: tuple[Bin, ...], options: TextOptions) -> list[Text]:
     rows = [
         Row(
             (
-                Cell(number_text(bin.low), full=full_text(bin.low)),
-                Cell(number_text(bin.high), full=full_text(bin.high)),
-                Cell(count_text(bin.count), full=str(bin.count)),
+                number_cell(bin.low),
+                number_cell(bin.high),
+                Cell(count_text(bin.count), value=bin.count),
                 Cell(_bar(bin.count / largest * room, options.ascii), style="cyan"),
             )
         )
@@ -120,7 +118,7 @@ def _nonfinite_lines(view: TensorView, options: TextOptions) -> list[Text]:
     for number, kind, first in kinds:
         if first is not None:
             entries = f"{count_text(number)} {kind} {'entry' if number == 1 else 'entries'}"
-            text = f"{entries}, the first at [{','.join(map(str, first))}]."
+            text = f"{entries}; the first is at [{','.join(map(str, first))}]."
             lines += sentence(text, options, ALERT_STYLE)
     return lines
 

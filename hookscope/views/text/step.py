@@ -9,9 +9,10 @@ from rich.text import Text
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import PARAM_UPDATE
 from hookscope.views.text.capture import drift_lines, edit_note, effect_lines, top_change_lines
-from hookscope.views.text.formats import shape_text
+from hookscope.views.text.formats import layer_text, shape_text
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import (
+    count_cell,
     coverage_lines,
     missing_rows,
     nonfinite_note,
@@ -26,8 +27,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 NUMBERS = ("gradient", "update", "weight", "update/weight")
@@ -94,15 +95,15 @@ def step_table(capture: Recording, options: TextOptions) -> list[Text]:
         if r.kind != PARAM_UPDATE
     ]
     rows += missing_rows(capture, len(COLUMNS))
-    return table_lines(Table(COLUMNS, tuple(rows), SQUEEZE), options)
+    return result_table(Table(COLUMNS, tuple(rows), SQUEEZE), options)
 
 
 def _row(record: Record, update: Record | None, metadata: dict[str, Any]) -> Row:
     cells = (
-        Cell(record.module),
+        Cell(layer_text(record.module)),
         Cell(record.type, style="cyan"),
         Cell(record.what.removesuffix(".grad") if update else record.what),
-        Cell(str(record.call)),
+        count_cell(record.call),
         Cell(shape_text(record.shape)),
         Cell(record.dtype),
     )

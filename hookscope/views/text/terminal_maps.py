@@ -111,7 +111,7 @@ def _head(
     if maps.channels:
         parts.append(f"{count_text(len(maps.channels))} of {count_text(maps.total)} {maps.noun}")
     elif len(maps.record.shape) == 3 and not maps.part:
-        parts.append("rows are the first dimension of a sample, columns the second")
+        parts.append("rows: first dimension of a sample, columns: second")
     parts += filter(None, (*maps.single, maps.note))
     own, drawn = shape_text(maps.values.shape[1:]), shape_text(size)
     parts.append(own if drawn == own else f"{own} drawn as {drawn}{' characters' * (not colored)}")

@@ -1,21 +1,31 @@
-"""Tables and sentences as lines: for a terminal of some width, or for a pipe.
+"""Tables and sentences as lines: for a terminal of some width, for a pipe, or of HTML.
 
-Every table of every command is built as a ``Table`` first. A pipe gets every column, full values
-and one record a line. On a terminal columns are dropped in a fixed order until the rest fit. Names
-are never cut: a name that is wider than its column is printed on lines of its own, and the values
-of its row on the line below.
+Every table of every command is built as a ``Table`` first. A pipe gets every column, values to six
+digits and one record a line. On a terminal columns are dropped in a fixed order until the rest fit.
+Names are never cut: a name that is wider than its column is printed on lines of its own, and the
+values of its row on the line below.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from hookscope.views.text.formats import fold, visible, wrap
+from hookscope.views.text.formats import (
+    PIPE_DIGITS,
+    count_text,
+    fold,
+    full_text,
+    number_text,
+    visible,
+    wrap,
+)
+from hookscope.views.text.html_table import html_sentence, html_table
+from hookscope.views.text.row_order import order_rows
 
 MAX_PADDED_WIDTH = 100  # in a pipe, a wider cell moves its own line only, not all other lines
 GAP = "  "
@@ -33,24 +43,41 @@ class TextOptions:
         width: columns of the terminal; None for a pipe or a file.
         ascii: write every character outside ASCII as an escape.
         verbose: print details that are left out otherwise.
+        precision: significant digits of numbers in tables; None for 6 in a pipe, else 4.
+        sort: the column by which the rows of a result's table are sorted, the largest number first;
+            ``-COLUMN`` for the smallest first. None for the order of the result.
+        top: how many rows of a result's table are printed; None for all.
+        html: the lines are HTML for a notebook.
     """
 
     width: int | None = None
     ascii: bool = False
     verbose: bool = False
+    precision: int | None = None
+    sort: str | None = None
+    top: int | None = None
+    html: bool = False
 
 
 PIPE = TextOptions()
+NOTEBOOK_ROWS = 200  # rows of a table in a notebook, whose file holds every row that was shown
+NOTEBOOK = TextOptions(width=120, top=NOTEBOOK_ROWS, html=True)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: ``text`` on a terminal, ``short`` on a narrow one, ``full`` in a pipe."""
+    """One cell: ``text`` on a terminal, ``short`` on a narrow one, ``full`` in a pipe.
+
+    A cell with a ``value`` is sorted by it, and a pipe gets the value unless there is a ``full``.
+    If the cell is ``rounded``, its text is the value alone, and ``--precision`` applies to it.
+    """
 
     text: str = ""
     short: str | None = None
     full: str | None = None
     style: str = ""
+    value: float | int | None = None
+    rounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,18 +126,56 @@ class Table:
     note: str = "note"
 
 
+def result_table(table: Table, options: TextOptions) -> list[Text]:
+    """Return the table of a result as lines, sorted and cut as ``options`` say.
+
+    Args:
+        table: the table.
+        options: where the lines are printed, and which rows.
+
+    Raises:
+        RequestError: the table has no such column to sort by.
+    """
+    ordered = order_rows(table, options.sort) if options.sort else table
+    lines = table_lines(replace(ordered, rows=ordered.rows[: options.top]), options)
+    left = len(table.rows) - len(ordered.rows[: options.top])
+    if not left or options.width is None:
+        return lines
+    rows = f"{count_text(left)} more {'row' if left == 1 else 'rows'}"
+    return [*lines, *sentence(f"... and {rows}.", options, "dim")]
+
+
 def table_lines(table: Table, options: TextOptions) -> list[Text]:
-    """Return a table as lines for a terminal or for a pipe.
+    """Return a table as lines for a terminal, for a pipe, or of HTML.
 
     All texts of the table are printed literally, never as markup.
     """
+    if options.precision is not None:
+        table = replace(table, rows=tuple(_rounded(row, options.precision) for row in table.rows))
+    if options.html:
+        return [Text(html_table(table))]
     if options.width is None:
-        return _pipe_lines(table, options.ascii)
+        return _pipe_lines(table, options)
     return _terminal_lines(table, options.width, options.ascii)
 
 
+def _rounded(row: Row, digits: int) -> Row:
+    """The row with its rounded cells to so many significant digits on a terminal of any width."""
+    return replace(
+        row,
+        cells=tuple(
+            replace(cell, text=number_text(cell.value, digits), short=None)
+            if cell.rounded
+            else cell
+            for cell in row.cells
+        ),
+    )
+
+
 def sentence(text: str, options: TextOptions, style: str = "") -> list[Text]:
-    """Return a sentence as lines: wrapped on a terminal, one line in a pipe."""
+    """Return a sentence as lines: wrapped on a terminal, one line in a pipe or of HTML."""
+    if options.html:
+        return [Text(html_sentence(text, style))]
     shown = visible(text, options.ascii)
     lines = [shown] if options.width is None else wrap(shown, options.width)
     return [Text(line, style) for line in lines]
@@ -120,18 +185,19 @@ def join_blocks(*blocks: list[Text], options: TextOptions) -> list[Text]:
     """Return the lines of all blocks; on a terminal with an empty line between two blocks."""
     lines: list[Text] = []
     for block in filter(None, blocks):
-        lines += [Text(), *block] if lines and options.width is not None else block
+        spaced = lines and options.width is not None and not options.html
+        lines += [Text(), *block] if spaced else block
     return lines
 
 
-def _pipe_lines(table: Table, ascii: bool) -> list[Text]:
+def _pipe_lines(table: Table, options: TextOptions) -> list[Text]:
     """All columns, aligned, ``-`` for an empty cell, the note as the last column."""
     noted = bool(table.note)
     titles = [*(column.title for column in table.columns), *[table.note] * noted]
     grid = [[(title, "bold") for title in titles]]
     for row in table.rows:
         cells = (*row.cells, *[row.note] * noted)
-        grid.append([(_pipe_text(cell, ascii), cell.style) for cell in cells])
+        grid.append([(_pipe_text(cell, options), cell.style) for cell in cells])
     widths = [
         min(max(cell_len(line[i][0]) for line in grid), MAX_PADDED_WIDTH)
         for i in range(len(titles))
@@ -147,8 +213,10 @@ def _pipe_lines(table: Table, ascii: bool) -> list[Text]:
     return lines
 
 
-def _pipe_text(cell: Cell, ascii: bool) -> str:
-    return visible(cell.text if cell.full is None else cell.full, ascii) or "-"
+def _pipe_text(cell: Cell, options: TextOptions) -> str:
+    if cell.full is None and cell.value is not None:
+        return full_text(cell.value, options.precision or PIPE_DIGITS)
+    return visible(cell.text if cell.full is None else cell.full, options.ascii) or "-"
 
 
 def _terminal_lines(table: Table, width: int, ascii: bool) -> list[Text]:

@@ -8,13 +8,13 @@ from hookscope.results.trace_events import BACKWARD, FORWARD, Trace, TraceEvent
 from hookscope.views.text.formats import (
     bytes_text,
     count_text,
-    full_text,
+    layer_text,
     number_text,
     plural,
     shape_text,
 )
 from hookscope.views.text.grads import loss_lines
-from hookscope.views.text.shared_parts import coverage_lines
+from hookscope.views.text.shared_parts import count_cell, coverage_lines
 from hookscope.views.text.text_table import (
     Cell,
     Column,
@@ -23,8 +23,8 @@ from hookscope.views.text.text_table import (
     Table,
     TextOptions,
     join_blocks,
+    result_table,
     sentence,
-    table_lines,
 )
 
 COLUMNS = (
@@ -58,19 +58,20 @@ def trace_lines(trace: Trace, options: TextOptions) -> list[Text]:
         *coverage_lines(trace.coverage, options),
     ]
     loss = loss_lines(trace.metadata, options)
-    return join_blocks(loss, table_lines(table, options), notes, options=options)
+    return join_blocks(loss, result_table(table, options), notes, options=options)
 
 
 def _row(event: TraceEvent) -> Row:
     indent = INDENT * event.depth
+    name = layer_text(event.module)
     shapes = [shape_text(shape) for shape in event.outputs]
     cells = (
-        Cell(event.module, full=indent + event.module),
+        Cell(name, full=indent + name),
         Cell(event.direction, style="magenta" if event.direction == BACKWARD else ""),
         Cell(event.type, style="cyan"),
-        Cell(str(event.call)),
+        count_cell(event.call),
         Cell(" ".join(shapes), full=",".join(shapes)),
-        Cell(count_text(event.bytes), short=bytes_text(event.bytes), full=str(event.bytes)),
+        Cell(count_text(event.bytes), short=bytes_text(event.bytes), value=event.bytes),
         _milliseconds_cell(event.time),
         _milliseconds_cell(event.own),
     )
@@ -78,7 +79,7 @@ def _row(event: TraceEvent) -> Row:
 
 
 def _milliseconds_cell(value: float) -> Cell:
-    return Cell(f"{value:.3f}", short=number_text(value, 2), full=full_text(round(value, 6)))
+    return Cell(f"{value:.3f}", short=number_text(value, 2), value=round(value, 6))
 
 
 def _totals(trace: Trace) -> str:
@@ -87,5 +88,5 @@ def _totals(trace: Trace) -> str:
         number = sum(1 for event in trace.events if event.direction == direction)
         if number:
             parts.append(f"{direction} {plural(number, 'call')}, {trace.total(direction):.1f} ms")
-    calls = "; ".join(parts) or "no call"
-    return f"Fired: {calls} (one run by the wall clock, the hooks' own time taken out)."
+    calls = "; ".join(parts) or "no calls"
+    return f"{calls[0].upper()}{calls[1:]} (wall-clock time of one run, without the hooks)."

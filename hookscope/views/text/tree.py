@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree, nearest_ancestors
-from hookscope.views.text.formats import bytes_text, count_text, plural, short_count_text
-from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE
+from hookscope.views.text.formats import (
+    bytes_text,
+    count_text,
+    layer_text,
+    plural,
+    short_count_text,
+)
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
 from hookscope.views.text.text_table import (
     Cell,
     Column,
@@ -17,8 +23,8 @@ from hookscope.views.text.text_table import (
     Squeeze,
     Table,
     TextOptions,
+    result_table,
     sentence,
-    table_lines,
 )
 
 MAX_TYPE_LENGTH = (
@@ -46,7 +52,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
 UNNAMED_ARGUMENTS = {
     *("in_features", "out_features", "kernel_size", "output_size", "normalized_shape", "p"),
 }
-# Not printed: they say little about what a layer does to a shape or a value.
+# Not printed: they hardly affect the shape or the values of the output.
 HIDDEN_ARGUMENTS = {
     *("bias", "eps", "momentum", "affine", "elementwise_affine", "track_running_stats"),
     *("padding", "output_padding", "ceil_mode", "count_include_pad", "return_indices"),
@@ -79,13 +85,14 @@ def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None
         )
         for node, guide in zip(tree.nodes, guides, strict=True)
     )
-    lines = table_lines(Table(_columns(ran, options.verbose), rows, SQUEEZE), options)
+    lines = result_table(Table(tree_columns(ran, options.verbose), rows, SQUEEZE), options)
     return [*lines, *sentence(_totals(tree, failed is not None), options, "bold")]
 
 
-def _columns(ran: bool, sources: bool) -> tuple[Column, ...]:
+def tree_columns(ran: bool, sources: bool) -> tuple[Column, ...]:
+    """Return the columns of a tree, those of a run and of the source if they are known."""
     columns: tuple[Column, ...] = (
-        Column("module"),
+        Column("layer"),
         Column("type"),
         Column("own", right=True),
         Column("parameters", "params", right=True),
@@ -105,7 +112,7 @@ def _columns(ran: bool, sources: bool) -> tuple[Column, ...]:
 
 def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
     cells: tuple[Cell, ...] = (
-        Cell(node.name),
+        Cell(layer_text(node.name)),
         type_cell(node.type, node.arguments),
         _count_cell(node.own_parameters),
         _count_cell(node.parameters),
@@ -117,13 +124,13 @@ def _cells(node: ModuleNode, ran: bool, sources: bool) -> tuple[Cell, ...]:
     if not ran:
         return cells
     if node.run is None or not node.run.calls:
-        return (*cells, Cell(), Cell(full="0"), Cell(full="0"))
+        return (*cells, Cell(), Cell(value=0), Cell(value=0))
     flops = node.run.flops
     return (
         *cells,
         Cell(" ".join(node.run.outputs), full=",".join(node.run.outputs)),
-        Cell(str(node.run.calls)),
-        Cell(short_count_text(flops) if flops else "", full=str(flops)),
+        count_cell(node.run.calls),
+        Cell(short_count_text(flops) if flops else "", value=flops),
     )
 
 
@@ -142,7 +149,7 @@ def _count_cell(number: int) -> Cell:
     return Cell(
         count_text(number) if number else "",
         short_count_text(number) if number else "",
-        str(number),
+        value=number,
     )
 
 
@@ -209,7 +216,7 @@ def _totals(tree: ModuleTree, failed: bool) -> str:
     if total.run is not None:
         until = " until it failed" if failed else ""
         parts.append(f"{short_count_text(total.run.flops)} FLOPs{until}")
-    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'module')} listed."
+    return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'layer')} listed."
 
 
 def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:

@@ -66,9 +66,9 @@ def test_a_layer_in_half_precision_is_found(run) -> None:
     done = run("diff", f"{NETS}:single", f"{NETS}:half", "-q")
     assert (done.rc, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    [first] = [line for line in lines if "the first that differs" in line]
+    [first] = [line for line in lines if "first difference" in line and "The" not in line]
     assert first.split()[:2] == ["head/output", "Linear"]
-    assert lines[-1] == "The first that differs is head/output (Linear). 2 of 8 tensors differ."
+    assert lines[-1] == "The first difference is at head/output (Linear). 2 of 8 tensors differ."
 
 
 def test_a_renamed_layer_is_matched_by_order_or_by_the_map(run) -> None:
@@ -93,9 +93,9 @@ def test_two_captures_are_compared_and_what_has_no_partner_comes_last(run, tmp_p
     done = run("diff", a, b)
     assert (done.rc, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[-1] == "Without a partner: 1 in A and 1 in B."
+    assert lines[-1] == "Without a match: 1 in A and 1 in B."
     assert [line.split()[0] for line in lines[-4:-2]] == ["body/output", "stem/output"]
-    assert [line.rpartition("  ")[2] for line in lines[-4:-2]] == ["in A alone", "in B alone"]
+    assert [line.rpartition("  ")[2] for line in lines[-4:-2]] == ["only in A", "only in B"]
     done = run("diff", a, b, "--layer", "act", "--layer", "body*")
     assert done.rc == 0
     assert run("diff", a, b, "--layer", "act", "--layer", "body", "--strict").rc == 1
@@ -150,7 +150,7 @@ def test_it_fits_the_terminal(columns) -> None:
     assert max(map(cell_len, lines)) <= columns
     for row in found.rows:
         assert any(row.key in line for line in lines)
-    assert any("the first that differs" in line for line in lines)
+    assert any("first difference" in line for line in lines)
     assert any("verdict" in line for line in lines)
 
 

@@ -93,7 +93,7 @@ def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -
     )
     assert [answer.status for answer in (plain, narrow, data)] == [1, 1, 1]
     notes = {line.split()[0]: line for line in plain.stdout.splitlines()}
-    assert notes["."].endswith("failed inside")
+    assert notes["(model)"].endswith("failed inside")
     assert notes["a"].endswith("failed")
     assert notes["b"].endswith("not reached")
     assert [line.split()[0] for line in narrow.stdout.splitlines()[1:-1]] == ["last"]
@@ -158,7 +158,7 @@ def test_a_terminal_shows_the_last_calls_and_all_with_verbose(tmp_path: Path) ->
     assert rows[0].startswith("layers.30 ")
     assert rows[-1].split()[0] == "last"
     assert rows[-1].endswith("failed")
-    assert "... and 30 calls before; -v shows all\n" in short
+    assert "... and 30 calls before these; -v shows all\n" in short
     assert all(len(row) <= 80 for row in rows)
     _, full = on_a_terminal([*command, "-v"], tmp_path, 40)
     assert "layers.0 " in full

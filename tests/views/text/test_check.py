@@ -41,7 +41,7 @@ def test_lines_fit_the_terminal_and_the_layer_is_whole(width: int) -> None:
     lines = [line.plain for line in check_lines(HEALTH, TextOptions(width))]
     assert max(map(len, lines)) <= width
     assert lines[0].startswith(f"{LAYER}:")
-    assert any("likewise b, c, d and 1 more" in line for line in lines) or width == 40
+    assert any("the same holds for b, c, d and 1 more" in line for line in lines) or width == 40
     assert "3 checks: 1 error, 1 warning, 1 note." in lines
 
 
@@ -51,7 +51,7 @@ def test_a_pipe_has_one_finding_a_line_and_all_names() -> None:
         f"{LAYER}: NaN first appears here, in log(): 1 of 4 entries is NaN."
         " [error nan, NaN entries: 1, threshold 0] Fix."
     )
-    assert r"likewise b, c, d, e\x1b[1m." in lines[1]
+    assert r"the same holds for b, c, d, e\x1b[1m." in lines[1]
     assert lines[3:] == [
         "3 checks: 1 error, 1 warning, 1 note.",
         "Not checked: unused (no backward pass: --forward-only).",

@@ -42,7 +42,7 @@ from tests.views.text import samples
 
 WIDTHS = (40, 80, 200, None)
 TREE_COLUMNS = (
-    *(Column("module"), Column("type"), Column("own"), Column("parameters", "params")),
+    *(Column("layer"), Column("type"), Column("own"), Column("parameters", "params")),
     Column("state"),
 )
 SHAPES_COLUMNS = (*TREE_COLUMNS, Column("output"), Column("calls"), Column("FLOPs"))
@@ -209,5 +209,5 @@ def test_pipe_has_one_record_a_line_and_fields_two_spaces_apart(name: str) -> No
 
 def test_tree_in_a_pipe_gives_full_names_to_grep() -> None:
     names = [line.plain.split()[0] for line in resnet18(None, False)]
-    assert names[:4] == ["module", ".", "conv1", "bn1"]
+    assert names[:4] == ["layer", "(model)", "conv1", "bn1"]
     assert "layer2.0.downsample.0" in names

@@ -38,7 +38,7 @@ def test_every_kind_of_tensor_has_a_row() -> None:
     samples.put(capture, "lost", torch.full((4,), NAN, dtype=torch.float16))
     samples.put(capture, "big", torch.tensor([2**62, 1]))
     rows = [line.plain.split() for line in capture_table(capture, PIPE)[1:]]
-    assert rows[0][5:10] == ["int64", "2", "1.41421356", "0", "4"]
+    assert rows[0][5:10] == ["int64", "2", "1.41421", "0", "4"]
     assert rows[1][4:] == ["2", "bool", "0.5", "0.5", "0", "1", "0.5", "-"]
     assert rows[2][4:7] == ["scalar", "bfloat16", "1.5"]
     assert rows[3][4:] == ["0x3", "float32", "-", "-", "-", "-", "-", "empty"]
@@ -57,7 +57,7 @@ def test_attention_tells_how_its_weights_were_come_by() -> None:
     capture = Capture()
     assert "Attention" not in joined(capture_lines(capture, PIPE))
     capture.metadata["attention"] = []
-    assert "Attention: none found in these layers; docs/ops.md " in joined(
+    assert "Attention: none found in these layers (docs/ops.md " in joined(
         capture_lines(capture, PIPE)
     )
     capture.absent = (Absent("a", "Module", 1, "attention", "attention", "hidden"),)
@@ -67,9 +67,9 @@ def test_attention_tells_how_its_weights_were_come_by() -> None:
         {"key": "d/attention", "from": "kernel", "difference": 1e-3, "tolerance": 5e-3},
     ]
     assert (
-        "Attention: 1 seen in the open; 2 recomputed, and the outputs that come of them differ from"
-        " the model's by at most 1.0e-03 of the largest entry (5e-03 is allowed); 1 out of reach,"
-        " as the table tells." in joined(capture_lines(capture, PIPE))
+        "Attention: 1 read from the model; 2 recomputed; their outputs differ from the model's by"
+        " at most 1.0e-03 of the largest entry (limit 5e-03); 1 not available (the table gives the"
+        " reasons)." in joined(capture_lines(capture, PIPE))
     )
 
 
@@ -108,7 +108,7 @@ def test_vanishing_and_exploding_are_measured_against_the_gradient_nearest_the_l
         "layer1.0.conv1/output.grad": "exploding",
     }
     text = joined(grads_lines(samples.gradients(), TextOptions(200)))
-    assert "vanishing: the norm is under 1e-08" in text
+    assert "vanishing: the norm is below 1e-08" in text
 
 
 def test_exact_zero_vanishes_and_nan_is_no_judgement() -> None:
@@ -144,10 +144,10 @@ def test_coverage_tells_how_often_and_why_not() -> None:
         ),
     )
     assert [line.plain for line in coverage_lines(coverage, TextOptions(120))] == [
-        "8 layers matched, 2 ran (1 of them more than once: a x2).",
+        "8 layers matched, 2 ran (1 ran more than once: a x2).",
         "Never ran: s0, s1, s2 and 2 more (a fused kernel).",
         "Never ran: list (a container).",
-        "--json has all names.",
+        "--json lists all names.",
     ]
     assert [line.plain for line in coverage_lines(coverage, PIPE)][1:] == [
         "Never ran: s0, s1, s2, s3, s4 (a fused kernel).",
@@ -222,9 +222,9 @@ def test_top_classes_of_a_batch_name_their_image() -> None:
 
 def test_verified_is_said_when_it_was() -> None:
     capture = samples.outputs()
-    assert "bit-equal" in joined(capture_lines(capture, TextOptions(80)))
+    assert "bit-identical" in joined(capture_lines(capture, TextOptions(80)))
     del capture.metadata["verified"]
-    assert "bit-equal" not in joined(capture_lines(capture, TextOptions(80)))
+    assert "bit-identical" not in joined(capture_lines(capture, TextOptions(80)))
 
 
 @pytest.mark.parametrize("width", [None, 80, 200])

@@ -25,7 +25,7 @@ def narrowed(tree: ModuleTree, *names: str) -> ModuleTree:
 def test_guides_join_each_module_to_its_parent() -> None:
     lines = plain(small_tree(), 120)
     assert [line[:22].rstrip() for line in lines[1:-1]] == [
-        ".",
+        "(model)",
         "├─ stem",
         "│  ├─ stem.0",
         "│  └─ stem.1",
@@ -74,13 +74,13 @@ def test_totals_describe_the_whole_model_however_narrow_the_tree() -> None:
     whole = plain(small_tree(), None)[-1]
     some = plain(narrowed(small_tree(), "stem.0"), None)[-1]
     assert whole.startswith("small.py:make: 600 parameters (376 trainable), 17 buffer values, ")
-    assert whole.endswith("9 modules listed.")
-    assert some == whole.replace("9 modules", "1 module")
+    assert whole.endswith("9 layers listed.")
+    assert some == whole.replace("9 layers", "1 layer")
 
 
 def test_model_without_parameters_has_no_state() -> None:
     lines = plain(describe_model(nn.Sequential(nn.ReLU()), "relu"), None)
-    assert lines[-1] == "relu: 0 parameters, 0 buffer values, 0 bytes. 2 modules listed."
+    assert lines[-1] == "relu: 0 parameters, 0 buffer values, 0 bytes. 2 layers listed."
     assert "frozen" not in " ".join(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -19,6 +20,8 @@ _METADATA: dict[str, dict[str, str | None]] = {
     ".svg": {"Creator": MARK, "Date": None},
     ".pdf": {"Creator": MARK, "Producer": MARK, "CreationDate": None},
 }
+
+NOTEBOOK_DPI = 100  # of a drawing in a notebook
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,21 @@ class Drawing:
             StoreError: the file cannot be written. An existing file is then unchanged.
         """
         ending = picture_ending(Path(path))
-        with (
-            replacement_file(path, "Choose another place with --output.") as scratch,
-            paper_style(self.dark),
-        ):
-            self.figure.savefig(scratch, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])
+        with replacement_file(path, "Choose another place with --output.") as scratch:
+            self._write(scratch, ending, dpi)
             return scratch.stat().st_size
+
+    def __repr__(self) -> str:
+        shown = self.shows[0] if self.shows else "nothing"
+        more = f" and {len(self.shows) - 1} more" if len(self.shows) > 1 else ""
+        return f"<Drawing of {self.kind}: {shown}{more}>"
+
+    def _repr_png_(self) -> bytes:
+        """Return the drawing as a PNG; Jupyter calls this."""
+        file = BytesIO()
+        self._write(file, ".png", NOTEBOOK_DPI)
+        return file.getvalue()
+
+    def _write(self, file: Path | BytesIO, ending: str, dpi: int) -> None:
+        with paper_style(self.dark):
+            self.figure.savefig(file, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])

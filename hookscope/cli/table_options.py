@@ -1,0 +1,68 @@
+"""The options of tables: the order and the number of rows, and the digits of values.
+
+They belong to the text of a result, and the document of ``--json`` is the same with and without
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hookscope.cli.commands import combine, option
+from hookscope.cli.console import Console
+
+SECTION = "Table"
+MAX_DIGITS = 17  # of a float64
+
+
+def _present(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if not ctx.resilient_parsing:
+        setattr(ctx.ensure_object(Console), param.name or "", value)
+
+
+def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    """Check the column before the model runs; which columns a file's table has, the file says."""
+    if value is not None and not ctx.resilient_parsing:
+        from hookscope.views.display import result_columns
+        from hookscope.views.text.row_order import find_column
+
+        if columns := result_columns(ctx.info_name or ""):
+            find_column(columns, value)
+    _present(ctx, param, value)
+
+
+top_option = option(
+    "--top",
+    section=SECTION,
+    type=click.IntRange(min=1),
+    metavar="N",
+    expose_value=False,
+    callback=_present,
+    help="Print only the first N rows.",
+)
+
+row_options = combine(
+    option(
+        "--sort",
+        section=SECTION,
+        metavar="COLUMN",
+        expose_value=False,
+        callback=_present_sort,
+        help="Sort the rows by COLUMN, largest first; -COLUMN: smallest first.",
+    ),
+    top_option,
+)
+
+precision_option = option(
+    "--precision",
+    section=SECTION,
+    type=click.IntRange(min=1, max=MAX_DIGITS),
+    metavar="N",
+    expose_value=False,
+    callback=_present,
+    help="Significant digits of values. Default: 6 in a pipe, 4 on a terminal.",
+)
+
+table_options = combine(row_options, precision_option)

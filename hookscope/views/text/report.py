@@ -1,0 +1,38 @@
+"""What a page shows, as text: its size, what was left out, the warnings."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.text import Text
+
+from hookscope.views.text.formats import plural
+from hookscope.views.text.shared_parts import NOTICE_STYLE
+from hookscope.views.text.text_table import TextOptions, sentence
+
+
+class PageSummary(Protocol):
+    """What a page shows, as ``hookscope.report`` returns it."""
+
+    @property
+    def tensors(self) -> int: ...  # noqa: D102
+    @property
+    def layers(self) -> int: ...  # noqa: D102
+    @property
+    def chosen(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def warnings(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def report_lines(page: PageSummary, options: TextOptions) -> list[Text]:
+    """Return how many tensors and layers a page shows, what it leaves out, and its warnings.
+
+    Args:
+        page: the page.
+        options: where the lines are printed.
+    """
+    shown = f"{plural(page.tensors, 'tensor')} of {plural(page.layers, 'layer')}."
+    lines = [line for text in (shown, *page.chosen) for line in sentence(text, options)]
+    return lines + [
+        line for text in page.warnings for line in sentence(text, options, NOTICE_STYLE)
+    ]

@@ -1,0 +1,110 @@
+"""``--sort``, ``--top`` and ``--precision``, names of the whole model, random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPO, Run
+
+DIGITS = f"{REPO}/sample_models/digits.py:trained"
+FIVE = f"{REPO}/sample_models/five.safetensors"
+
+
+def first_words(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()[1:] if line]
+
+
+def test_the_table_of_a_file_is_sorted_and_cut(run: Run) -> None:
+    done = run("show", FIVE, "--sort", "max", "--top", "2")
+    assert done.rc == 0, done.stderr
+    document = json.loads(run("show", FIVE, "--json", "--sort", "max", "--top", "2").stdout)
+    records = document["recording"]["records"]
+    assert len(records) == 4  # a document has all of them, in their order
+    largest = sorted(records, key=lambda record: -record["stats"]["max"])
+    assert first_words(done.stdout)[:2] == [record["module"] for record in largest[:2]]
+    assert "4 layers matched" in done.stdout.splitlines()[3]
+
+
+def test_a_pipe_has_six_digits_and_a_document_all(run: Run) -> None:
+    [record, *_] = json.loads(run("show", FIVE, "--json").stdout)["recording"]["records"]
+    mean = record["stats"]["mean"]
+    for words, digits in ((), 6), (("--precision", "9"), 9):
+        row = run("show", FIVE, *words).stdout.splitlines()[1].split()
+        assert f"{mean:.{digits}g}" in row
+    assert float(f"{mean:.9g}") != mean
+
+
+def test_an_unknown_column_is_a_usage_error_before_the_model_is_read(run: Run) -> None:
+    done = run("capture", "no_such_file.py:Net", "--sort", "maen")
+    assert (done.rc, done.stdout) == (2, "")
+    assert "The table has no column 'maen'." in done.stderr
+    assert "Did you mean mean?" in done.stderr
+    assert run("show", FIVE, "--sort", "norm").rc == 2
+
+
+def test_the_table_of_a_file_alone_is_sorted(run: Run) -> None:
+    done = run("show", FIVE, "conv1", "--top", "1")
+    assert done.rc == 2 and "--sort and --top are for the table of the whole file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "column"),
+    [
+        (("grads", "--sort", "norm", "--top", "3"), "norm"),
+        (("step", "--sort", "-update", "--top", "3"), "update"),
+        (("tree", "--sort", "parameters", "--top", "3"), "parameters"),
+        (("trace", "--sort", "bytes", "--top", "3"), "bytes"),
+        (("diff", DIGITS, "--sort", "relative", "--top", "3"), "relative"),
+    ],
+)
+@pytest.mark.slow
+def test_tables_of_every_command_are_sorted(run: Run, words, column: str) -> None:
+    command, *options = words
+    done = run(command, DIGITS, *options)
+    assert done.rc == 0, done.stderr
+    lines = done.stdout.splitlines()
+    start = next(i for i, line in enumerate(lines) if column in line.split())
+    position = lines[start].index(column) + len(column)
+    values = [float(line[:position].split()[-1]) for line in lines[start + 1 : start + 4]]
+    assert values == sorted(values, reverse=words[2][0] != "-")
+    rest = lines[start + 4 :]
+    assert not any(line.startswith(("conv", "relu", "fc ")) for line in rest)
+
+
+@pytest.mark.slow
+def test_ablations_are_cut(run: Run) -> None:
+    done = run("ablate", DIGITS, "--top", "2", "--precision", "3")
+    assert done.rc == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("layer") and lines[4].startswith("score: ")
+    assert all(len(number.lstrip("-0.")) <= 4 for number in lines[2].split()[2:5])
+
+
+@pytest.mark.slow
+def test_the_whole_model_reads_model_in_text_and_a_dot_in_documents(run: Run) -> None:
+    tree = run("tree", DIGITS)
+    assert first_words(tree.stdout)[0] == "(model)"
+    assert json.loads(run("tree", DIGITS, "--json").stdout)["modules"][0]["name"] == "."
+    done = run("capture", DIGITS, "--layer", ".", "-o", "a.safetensors")
+    assert first_words(done.stdout)[0] == "(model)"
+    shown = run("show", "a.safetensors", "./output")
+    assert shown.rc == 0 and first_words(shown.stdout)[0] == "./output"
+
+
+@pytest.mark.slow
+def test_random_weights_are_stated_beside_the_names_of_classes(run: Run, repo: Path) -> None:
+    note = "Random weights: the class names mean nothing."
+    image = repo / "img.png"
+    random = run("capture", "squeezenet1_1", "--layer", "classifier", "--input", image)
+    assert random.rc == 0, random.stderr
+    assert random.stdout.splitlines()[-1] == note
+    assert note in run("cam", "squeezenet1_1", "--input", image).stdout
+    edited = run(
+        "capture", "squeezenet1_1", "--edit", "classifier.1=zero", "--input", image, "-o", "b"
+    )
+    assert note in edited.stdout
+    trained = run("capture", DIGITS, "--layer", "fc")
+    assert "top 5" in trained.stdout and note not in trained.stdout

@@ -1,0 +1,165 @@
+"""What a notebook shows of each result: an escaped table, and a short text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hookscope
+from hookscope.views.text.text_table import NOTEBOOK_ROWS
+from tests.views.test_display import RESULTS
+
+DIGITS = "sample_models/digits.py:trained"
+HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "&amp;", "esc\x1b[31m")
+
+
+class Page(HTMLParser):
+    """The tags, the attributes and the rows of cells of a piece of HTML."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.rows: list[list[str]] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1] in ("td", "th"):
+            self.rows[-1][-1] += data.rstrip("\n")
+
+
+def cells(result: Any) -> list[list[str]]:
+    return Page(result._repr_html_()).rows
+
+
+@pytest.mark.parametrize("command", RESULTS)
+def test_every_result_is_html_with_its_table_and_a_short_text(command: str) -> None:
+    result = RESULTS[command][0]()
+    page = Page(result._repr_html_())
+    assert set(page.tags) <= {"div", "table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert page.attributes <= {"style"}
+    assert "p" in page.tags or "table" in page.tags
+    assert len({len(row) for row in page.rows}) == 1 or page.tags.count("table") != 1
+    assert repr(result).startswith(f"<{type(result).__name__} ")
+    assert len(repr(result)) < 200 and "\n" not in repr(result)
+
+
+def test_names_are_escaped_wherever_they_stand() -> None:
+    capture = hookscope.Capture()
+    for name in HOSTILE:
+        capture.put(torch.ones(2), module=name, type=name, call=1, what="x", kind="output")
+    capture.metadata = {
+        "model": {"word": HOSTILE[0], "weights": "random"},
+        "top": [[{"index": 1, "label": HOSTILE[1], "probability": 0.5}]],
+    }
+    html = capture._repr_html_()
+    assert "<script" not in html and "<img" not in html and "\x1b" not in html
+    assert [row[0] for row in cells(capture)[1:5]] == [*HOSTILE[:3], r"esc\x1b[31m"]
+    assert "Random weights: the class names mean nothing." in html
+
+
+def test_a_long_table_is_cut() -> None:
+    capture = hookscope.Capture()
+    for i in range(NOTEBOOK_ROWS + 1):
+        capture.put(torch.ones(1), module=f"m{i}", type="X", call=1, what="output", kind="output")
+    assert len(cells(capture)) == 1 + NOTEBOOK_ROWS
+    assert "... and 1 more row." in capture._repr_html_()
+
+
+def test_numbers_and_names_are_those_of_the_terminal(repo: Path) -> None:
+    tree = hookscope.tree(f"{repo}/{DIGITS}")
+    header, root, first, *_ = cells(tree)
+    assert header == ["layer", "type", "own", "parameters", "state"]
+    assert root[:2] == ["(model)", "DigitsCNN"]
+    assert first == ["├─ conv1", "Conv2d(1, 16, 3x3)", "160", "160", "trainable"]
+    assert repr(tree) == f"<ModuleTree of {tree.model}: 7 modules, 9,930 parameters>"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> dict[str, Any]:
+    """What each public function returns of one small model."""
+    folder = tmp_path_factory.mktemp("notebook")
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    x, file = {"input": torch.ones(2, 4)}, repo / "sample_models" / "five.safetensors"
+    with hookscope.record(net) as recorded:
+        net(x["input"])
+    return {
+        "ablate": hookscope.ablate(net, rank="output", **x),
+        "cam": hookscope.cam(f"{repo}/{DIGITS}"),
+        "capture": hookscope.capture(net, **x),
+        "check": hookscope.check(net, **x),
+        "diff": hookscope.diff(net, net, **x),
+        "export": hookscope.export(file, folder / "a.npz"),
+        "extract": hookscope.extract(
+            f"{repo}/{DIGITS}",
+            folder / "f",
+            layers="fc",
+            input=str(repo / "sample_models/five.png"),
+        ),
+        "features": hookscope.load(repo / "sample_models" / "features"),
+        "gradcheck": hookscope.gradcheck(net, shape=[(2, 4)]),
+        "grads": hookscope.grads(net, loss="sum", **x),
+        "load": hookscope.load(file),
+        "record": recorded,
+        "report": hookscope.report(file),
+        "step": hookscope.step(net, loss="sum", **x),
+        "trace": hookscope.trace(net, loss="sum", **x),
+        "tree": hookscope.tree(net),
+        "verify": hookscope.verify(repo / "sample_models" / "features"),
+    }
+
+
+def test_what_each_public_function_returns_has_both(results: dict[str, Any]) -> None:
+    for name, result in results.items():
+        assert result._repr_html_().startswith("<div>"), name
+        assert len(repr(result)) < 300 and "\n" not in repr(result), name
+        assert repr(result).startswith(f"<{type(result).__name__} "), name
+
+
+def test_short_texts_name_the_model_and_what_was_found(results: dict[str, Any]) -> None:
+    assert repr(results["capture"]) == "<Capture of 3 tensors of Sequential, 72 bytes>"
+    assert repr(results["trace"]) == "<Trace of Sequential: 3 forward and 3 backward calls>"
+    assert repr(results["diff"]) == "<Diff of 3 tensors: 0 differ>"
+    assert repr(results["gradcheck"]).endswith(": 0 of 138 derivatives differ>")
+    assert repr(results["verify"]).endswith("features: intact, 10 rows in 3 shards>")
+
+
+def test_a_drawing_is_a_png_and_a_loaded_model_one_line(repo: Path) -> None:
+    pytest.importorskip("matplotlib")
+    drawing = hookscope.plot(repo / "sample_models" / "five.safetensors", "conv1", count=4)
+    assert drawing._repr_png_().startswith(b"\x89PNG\r\n")
+    assert repr(drawing) == "<Drawing of maps: conv1/output (1x16x8x8): channels 0-3 of 16>"
+    model = hookscope.load_model(f"{repo}/{DIGITS}")
+    assert repr(model) == f"<LoadedModel {model.word}: DigitsCNN, weights: {model.weights.word}>"
+
+
+def modules_after(code: str) -> Iterator[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    yield from done.stdout.split()
+
+
+def test_views_are_imported_when_a_notebook_shows_a_result() -> None:
+    code: Callable[[str], str] = lambda show: (  # noqa: E731
+        "import sys\n"
+        "from hookscope.results.health import Health\n"
+        f"Health((), (), {{}}, {{}}, {{}}){show}\n"
+        "print(*(m for m in sys.modules if m == 'rich' or m.startswith('hookscope.views')))"
+    )
+    assert list(modules_after(code(".__repr__()"))) == []
+    assert {"rich", "hookscope.views.display"} <= set(modules_after(code("._repr_html_()")))
