@@ -81,7 +81,7 @@ class Group(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.exceptions.NoArgsIsHelpError as error:
-            error.message = self.short_help_text(ctx)
+            error.message = self.short_help_text(ctx)  # type: ignore[misc] # else the long help
             raise
         except click.NoSuchOption as error:
             raise explain_unknown_option(error, ctx) from None

@@ -141,7 +141,7 @@ class Command(click.Command):
     ):
         super().__init__(*args, **more)
         self.examples = examples
-        self.main = main.split()
+        self.main_options = main.split()
         self.notes = dict(notes or {})
         self.topics = topics.split()
         self.short_help_option = short_help_option(self.short_help_text)
@@ -155,8 +155,10 @@ class Command(click.Command):
     def short_help_text(self, ctx: click.Context) -> str:
         """Return the help of one screen: summary, examples, arguments and the main options."""
         arguments = [param for param in self.params if isinstance(param, click.Argument)]
-        main = [option for key in self.main for option in self.options() if option.key == key]
-        records = [param.get_help_record(ctx) for param in (*arguments, *main)]
+        shown = [
+            option for key in self.main_options for option in self.options() if option.key == key
+        ]
+        records = [param.get_help_record(ctx) for param in (*arguments, *shown)]
         rows = [(record[0], first_sentence(record[1])) for record in records if record]
         more = f"'{ctx.command_path} --help' shows all options."
         return short_help(ctx, self.examples, rows, more)

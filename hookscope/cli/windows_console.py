@@ -17,18 +17,18 @@ def enable_escape_sequences() -> bool:
 
     On Windows the result is False without a console too, as when both streams are files.
     """
-    if sys.platform != "win32":
-        return True
-    import ctypes
-    from ctypes import wintypes
+    if sys.platform == "win32":
+        import ctypes
+        from ctypes import wintypes
 
-    kernel32 = ctypes.WinDLL("kernel32")
-    kernel32.GetStdHandle.restype = wintypes.HANDLE  # which has 64 bits, and the default 32
-    enabled = False
-    for number in _STANDARD_HANDLES:
-        handle = wintypes.HANDLE(kernel32.GetStdHandle(wintypes.DWORD(number & 0xFFFFFFFF)))
-        mode = wintypes.DWORD()
-        if kernel32.GetConsoleMode(handle, ctypes.byref(mode)):  # fails for a file or a pipe
-            wanted = wintypes.DWORD(mode.value | _PROCESS_ESCAPES)
-            enabled |= bool(kernel32.SetConsoleMode(handle, wanted))
-    return enabled
+        kernel32 = ctypes.WinDLL("kernel32")
+        kernel32.GetStdHandle.restype = wintypes.HANDLE  # which has 64 bits, and the default 32
+        enabled = False
+        for number in _STANDARD_HANDLES:
+            handle = wintypes.HANDLE(kernel32.GetStdHandle(wintypes.DWORD(number & 0xFFFFFFFF)))
+            mode = wintypes.DWORD()
+            if kernel32.GetConsoleMode(handle, ctypes.byref(mode)):  # fails for a file or a pipe
+                wanted = wintypes.DWORD(mode.value | _PROCESS_ESCAPES)
+                enabled |= bool(kernel32.SetConsoleMode(handle, wanted))
+        return enabled
+    return True

@@ -37,7 +37,7 @@ def test_it_has_the_summary_examples_and_the_main_options(name: str) -> None:
     assert set(shown) <= {example.line for example in command.examples}
     rows = text.partition("Main options:\n")[2]
     keys = {option.key for option in command.options()}
-    for key in command.main:
+    for key in command.main_options:
         assert key in keys
         assert f"--{key}" in rows or f"--[no-]{key}" in rows
     for argument in command.params:
