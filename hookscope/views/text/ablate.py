@@ -127,7 +127,7 @@ def _more(result: Ablation, shown: int, options: TextOptions) -> list[Text]:
     left = len(result.knockouts) - shown
     if not left or options.width is None:
         return []
-    text = f"... and {count_text(left)} more; the file has all."
+    text = f"... and {count_text(left)} more; --top N shows more."
     return sentence(text, options, "dim")
 
 
