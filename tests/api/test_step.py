@@ -143,7 +143,7 @@ def test_files_step_as_their_model_does(repo: Any, file: str) -> None:
     [
         ({"optimizer": "sdg"}, "no optimizer called 'sdg'.\nDid you mean sgd"),
         ({"opt_args": {"momentm": 1}}, "SGD takes no argument 'momentm'.\nDid you mean momentum"),
-        ({"lr": -1.0}, "SGD refuses lr=-1.0: Invalid learning rate: -1.0."),
+        ({"lr": -1.0}, "SGD does not accept lr=-1.0: Invalid learning rate: -1.0."),
         ({"lr": 1.0, "opt_args": {"lr": 2.0}}, "given twice"),
     ],
 )

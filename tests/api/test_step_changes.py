@@ -135,5 +135,5 @@ class Alias(nn.Module):
 def test_a_step_whose_hooks_change_the_model_is_refused() -> None:
     plain = hookscope.step(Alias(), input=X, loss="sum", lr=0.1)
     assert "inner/weight.update" in plain
-    with pytest.raises(CheckFailed, match="gave another result"):
+    with pytest.raises(CheckFailed, match="gave a different result"):
         hookscope.step(Alias(), input=X, loss="sum", lr=0.1, grad_edits="same=scale:1")

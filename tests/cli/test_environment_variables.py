@@ -45,7 +45,7 @@ for option in sorted(cli.commands[name].options(), key=lambda option: option.key
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for group in COMMANDS.values() for name in group])
 def test_a_wrong_value_is_a_usage_error_that_names_the_variable(
     clean_environment, tmp_path: Path, command: str
 ) -> None:

@@ -111,7 +111,7 @@ SAMPLES = {
     "autocast": ("bfloat16", "bfloat16"),
     "only": ("nan, inf", ("nan", "inf")),
     "skip": ("tied", ("tied",)),
-    "dead": ("0.5", 0.5),
+    "dead": ("0.3", 0.3),
     "saturated": ("0.5", 0.5),
     "margin": ("0.05", 0.05),
     "vanishing": ("1e-5", 1e-5),

@@ -201,7 +201,7 @@ def test_choices_for_images_are_refused_where_there_are_none(home) -> None:
 
 def test_a_dataset_of_another_length_is_no_resumption(home) -> None:
     extract(Tensors(torch.zeros(6, 3, 16, 16)), "out")
-    with pytest.raises(RequestError, match="another inputs"):
+    with pytest.raises(RequestError, match="inputs rows was 6, and is 7 now"):
         extract(Tensors(torch.zeros(7, 3, 16, 16)), "out", resume=True)
 
 

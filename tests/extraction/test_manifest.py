@@ -236,7 +236,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, reader: str, n
     else:
         rename_in(out, name.format(out=out))
     with pytest.raises(
-        ResultsFileError, match=r"outside that folder|not a file of results"
+        ResultsFileError, match=r"outside that folder|not a file of a features folder"
     ) as caught:
         READERS[reader](out)
     assert caught.value.exit_code == 2

@@ -185,9 +185,9 @@ def test_files_of_targets_go_by_their_ending(word: Any, expected: bool) -> None:
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     check_target("3")
-    with pytest.raises(LossError, match=r"There is no target file 'none\.npy'"):
+    with pytest.raises(LossError, match=r"There is not a valid target file 'none\.npy'"):
         check_target("none.npy")
-    with pytest.raises(LossError, match="There is no target file"):
+    with pytest.raises(LossError, match="There is not a valid target file"):
         resolve_target(tmp_path / "none.pt", X)
 
 
@@ -216,10 +216,10 @@ def test_every_kind_of_file_holds_a_target(tmp_path: Path, name: str, upper: boo
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("t.pt", {"a": X, "b": X}, "holds 2 entries"),
-        ("t.pt", [X], "holds list"),
-        ("t.pt", {}, "holds 0 entries"),
-        ("t.pt", 3, "holds int"),
+        ("t.pt", {"a": X, "b": X}, "contains 2 entries"),
+        ("t.pt", [X], "contains list"),
+        ("t.pt", {}, "contains 0 entries"),
+        ("t.pt", 3, "contains int"),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, name, value, told) -> None:
@@ -305,7 +305,7 @@ def test_a_word_that_is_no_class_is_answered(tmp_path: Path) -> None:
     with pytest.raises(LossError, match=r"which cannot be read as a target"):
         resolve_target(str(tmp_path / "note.txt"), X)
     for wrong in ([None], [object()], [[1, 2]]):
-        with pytest.raises(LossError, match="is no target"):
+        with pytest.raises(LossError, match="is not a valid target"):
             resolve_target(wrong, X)
 
 
@@ -355,12 +355,12 @@ def test_a_function_gets_a_copy_of_the_input_that_is_a_constant() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (3, "gave an int"),
-        (None, "gave a NoneType"),
-        ("x", "gave a str"),
-        (torch.ones(2, 3), "gave 2x3 of float32"),
-        (torch.tensor(3), "gave no dimensions of int64"),
-        (torch.empty(0), "gave 0 of float32"),
+        (3, "returned an int"),
+        (None, "returned a NoneType"),
+        ("x", "returned a str"),
+        (torch.ones(2, 3), "returned 2x3 of float32"),
+        (torch.tensor(3), "returned no dimensions of int64"),
+        (torch.empty(0), "returned 0 of float32"),
     ],
 )
 def test_what_is_no_number_is_no_loss(value: Any, told: str) -> None:
@@ -455,7 +455,7 @@ def test_the_line_that_raised_is_the_innermost(tmp_path: Path) -> None:
 
 
 def test_choices_of_a_function_without_a_name_are_refused_by_its_class() -> None:
-    with pytest.raises(LossError, match="and Called is a function of your own"):
+    with pytest.raises(LossError, match="and Called is a custom function"):
         resolve_custom_loss(Called(), "sum", False)
 
 

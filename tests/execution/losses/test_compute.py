@@ -246,7 +246,7 @@ def test_a_loss_says_what_was_computed() -> None:
 def test_kl_wants_a_distribution() -> None:
     with pytest.raises(LossError, match="sums to 2"):
         compute_loss("kl", logits(1, 2), torch.tensor([[1.0, 1.0]]))
-    with pytest.raises(LossError, match="holds -1"):
+    with pytest.raises(LossError, match="contains -1"):
         compute_loss("ce", logits(1, 2), torch.tensor([[-1.0, 2.0]]))
 
 

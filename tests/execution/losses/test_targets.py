@@ -52,8 +52,8 @@ def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int]) -
         (torch.zeros(3, dtype=torch.int64), "class indices of shape 3 does not fit"),
         ("crane", "Several classes have the label 'crane': 1 and 3"),
         ("tensch", "No class has the label 'tensch'"),
-        (None, "None is no target"),
-        ("no.npy", "There is no target file 'no.npy'"),
+        (None, "None is not a valid target"),
+        ("no.npy", "There is not a valid target file 'no.npy'"),
     ],
 )
 def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> None:
@@ -128,7 +128,7 @@ def test_one_row_stands_for_the_whole_batch(tmp_path: Path) -> None:
 def test_a_target_file_that_holds_no_tensor_is_refused(tmp_path: Path) -> None:
     two = tmp_path / "two.safetensors"
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, two)
-    with pytest.raises(LossError, match="holds 2 entries"):
+    with pytest.raises(LossError, match="contains 2 entries"):
         resolve_target(str(two), ROWS)
     for name in ("cut.npy", "cut.safetensors", "cut.pt"):
         (tmp_path / name).write_bytes(b"\x93NUM")
