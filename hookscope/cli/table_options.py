@@ -12,6 +12,7 @@ import click
 
 from hookscope.cli.commands import combine, option
 from hookscope.cli.console import Console
+from hookscope.errors import RequestError
 
 SECTION = "Table"
 MAX_DIGITS = 17  # of a float64
@@ -29,7 +30,10 @@ def _present_sort(ctx: click.Context, param: click.Parameter, value: str | None)
         from hookscope.views.text.row_order import find_column
 
         if columns := result_columns(ctx.info_name or ""):
-            find_column(columns, value)
+            try:
+                find_column(columns, value)
+            except RequestError as error:
+                raise click.BadParameter(str(error), ctx, param) from error
     _present(ctx, param, value)
 
 

@@ -185,9 +185,9 @@ def test_files_of_targets_go_by_their_ending(word: Any, expected: bool) -> None:
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     check_target("3")
-    with pytest.raises(LossError, match=r"There is not a valid target file 'none\.npy'"):
+    with pytest.raises(LossError, match=r"There is no target file 'none\.npy'"):
         check_target("none.npy")
-    with pytest.raises(LossError, match="There is not a valid target file"):
+    with pytest.raises(LossError, match="There is no target file"):
         resolve_target(tmp_path / "none.pt", X)
 
 

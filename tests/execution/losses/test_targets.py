@@ -53,7 +53,7 @@ def test_a_class_can_be_named_in_many_ways(target: object, classes: list[int]) -
         ("crane", "Several classes have the label 'crane': 1 and 3"),
         ("tensch", "No class has the label 'tensch'"),
         (None, "None is not a valid target"),
-        ("no.npy", "There is not a valid target file 'no.npy'"),
+        ("no.npy", "There is no target file 'no.npy'"),
     ],
 )
 def test_a_target_that_does_not_fit_is_refused(target: object, message: str) -> None:
