@@ -43,7 +43,7 @@ def test_every_command_that_writes_is_here() -> None:
     from hookscope.cli.main import cli
 
     found = {n for n, c in cli.commands.items() for o in c.options() if o.section == "Output"}
-    assert found == {*WRITERS, "extract"}  # which writes a folder
+    assert found == {*WRITERS, "extract", "tree"}  # a folder; a graph on standard output
 
 
 @pytest.mark.parametrize("command", WRITERS)

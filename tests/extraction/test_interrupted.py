@@ -77,7 +77,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     done = capture(out)
     assert (done.returncode, done.stdout) == (1, "")
     assert "No space left on device" in done.stderr
-    assert "make room, then run the same command with --resume" in done.stderr
+    assert "Free some space, then run the same command with --resume" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in out.glob("*rows*")] == ["rows-00000000.safetensors"]
     again = capture(out, "--resume")
