@@ -14,7 +14,7 @@ from hookscope.results.features.manifest import read_manifest
 def verify(
     features: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
 ) -> Verification:
-    """Read every file of a folder of features, and return which are damaged or missing.
+    """Read every file of a features folder, and return which are damaged or missing.
 
     Each shard is compared with its recorded length and CRC-32, the index with the contents of the
     shards, the table of inputs with its CRC-32, and each JSON file with its own checksum.

@@ -97,7 +97,7 @@ def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) ->
 def _show_features(console: Console, folder: str, key: str) -> None:
     if key:
         raise RequestError(
-            f"{folder} is a folder of features; show prints the values of a single file.",
+            f"{folder} is a features folder; show prints the values of a single file.",
             f"Export it first: hookscope export {folder} --layer {key}",
         )
     from hookscope.results.features.features import Features

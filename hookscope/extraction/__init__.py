@@ -1,1 +1,1 @@
-"""Runs of a model over a whole dataset, into a folder of features."""
+"""Runs of a model over a whole dataset, into a features folder."""

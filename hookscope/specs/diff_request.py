@@ -163,12 +163,12 @@ def are_captures(a: Any, b: Any) -> bool:
     """Whether A and B are files that hookscope wrote; False if neither is.
 
     Raises:
-        RequestError: one is a capture and the other a model, or one is a folder of features.
+        RequestError: one is a capture and the other a model, or one is a features folder.
     """
     for side in (a, b):
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
-                f"{side} is a folder of features, and diff compares captures or models.",
+                f"{side} is a features folder, and diff compares captures or models.",
                 f"Convert it to a file first: hookscope export {shlex.quote(os.fspath(side))}",
             )
     a_is_capture, b_is_capture = _is_capture(a), _is_capture(b)

@@ -62,7 +62,7 @@ def names_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def holds_features(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder of features, or an address, which is always one."""
+    """Whether a path is a features folder, or an address, which is always one."""
     text = os.fspath(path)
     return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
 

@@ -319,7 +319,7 @@ class Unsteady(nn.Module):
 def test_a_model_that_is_not_deterministic_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="hookscope"):
         hookscope.ablate(Unsteady(), input=torch.ones(2, 4))
-    assert "gave another result (output differs, relative difference 0.5" in caplog.text
+    assert "gave a different result (output differs, relative difference 0.5" in caplog.text
     caplog.clear()
     with caplog.at_level("WARNING", logger="hookscope"):
         hookscope.ablate(digits(), input=X)

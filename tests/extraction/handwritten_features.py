@@ -1,4 +1,4 @@
-"""A folder of features written by hand, with safetensors' writer, which readers must understand.
+"""A features folder written by hand, with safetensors' writer, which readers must understand.
 
 It follows docs/datasets.md, and uses nothing of hookscope.
 """

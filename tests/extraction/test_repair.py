@@ -253,7 +253,7 @@ def test_what_wants_a_file_says_how_to_make_one_of_a_folder(run, tmp_path) -> No
     ):
         done = run(*words)
         assert (done.rc, done.stdout) == (2, ""), done.stderr
-        assert "is a folder of features" in done.stderr
+        assert "is a features folder" in done.stderr
         assert f"hookscope export '{out}'" in done.stderr
 
 

@@ -330,7 +330,7 @@ def test_words_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
     folder.write_json(
         location, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []}
     )
-    with pytest.raises(RequestError, match=r'another inputs words: \["a"\]'):
+    with pytest.raises(RequestError, match=r'inputs words was \["a"\]'):
         manifest.start_run(location, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
 
 

@@ -189,7 +189,7 @@ def test_what_is_no_file_of_results_is_told_apart(tmp_path: Path) -> None:
         store.read_tensors(tmp_path / "missing")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text("{}")
-    with pytest.raises(ResultsFileError, match="a folder of features") as caught:
+    with pytest.raises(ResultsFileError, match="a features folder") as caught:
         store.read_tensors(tmp_path / "out")
     assert f"hookscope export {tmp_path / 'out'}" in caught.value.hint
 

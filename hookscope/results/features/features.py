@@ -1,4 +1,4 @@
-"""An open folder of features: its keys as lazy arrays, and the table of its inputs."""
+"""An open features folder: its keys as lazy arrays, and the table of its inputs."""
 
 from __future__ import annotations
 

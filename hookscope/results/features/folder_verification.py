@@ -1,4 +1,4 @@
-"""Verification of a folder of features against its manifest: shards, index and table of inputs."""
+"""Verification of a features folder against its manifest: shards, index and table of inputs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Verification(NotebookResult):
     """The result of verifying every file of a folder.
 
     Attributes:
-        folder: the folder of features.
+        folder: the features folder.
         rows: number of rows, by the manifest.
         shards: number of shards, by the manifest.
         bytes: size of the shards, by the manifest.

@@ -114,7 +114,7 @@ def models_document(models: Sequence[ModelInfo]) -> dict[str, Any]:
 
 
 def features_document(features: Features) -> dict[str, Any]:
-    """Return a folder of features: what describes a single file as null, then the manifest."""
+    """Return a features folder: what describes a single file as null, then the manifest."""
     single = {"file": features.folder, "recording": None, "tensors": None}
     return document("show", {**single, "features": features.manifest})
 
