@@ -194,7 +194,7 @@ def prepare_ablation(
     again = scan.run()
     if different := first_difference(clean, again):
         log.warning(
-            "A second run without ablation gave another result (%s differs, relative difference"
+            "A second run without ablation gave a different result (%s differs, relative difference"
             " %.3g). Changes up to that size are noise.",
             different,
             relative_change(clean, again) or 0.0,
