@@ -175,10 +175,10 @@ def _shape_hint(shape: tuple[int, ...], rank: int, channels: int) -> str:
             f" array.transpose({order})[None]."
         )
     if len(shape) != rank:
-        return f"{rank} dimensions are needed, got {len(shape)}."
+        return f"{rank} dimensions, got {len(shape)}."
     if shape[1] != channels and shape[-1] == channels:
         order = ", ".join(map(str, (0, rank - 1, *range(1, rank - 1))))
         return f"The channels come last, but must come after the batch: array.transpose({order})."
     if shape[1] != channels:
-        return f"{channels} channels are needed in dimension 1, got {shape[1]}."
+        return f"{channels} channels in dimension 1, got {shape[1]}."
     return ""

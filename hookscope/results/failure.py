@@ -85,7 +85,8 @@ class ForwardFailure:
             brief = re.split(r"(?:site|dist)-packages[/\\\\]", self.file)[-1]
             lines.append(f"Line: {brief}:{self.line}, in {self.function}: {self.source}")
         if self.failed.inputs:
-            lines.append(f"Input of {self.where}: {_list(self.failed.inputs)}.")
+            owner = self.where if self.failed.layer == ROOT else f"layer {self.where}"
+            lines.append(f"Input of {owner}: {_list(self.failed.inputs)}.")
         inputs = {(v.shape, v.dtype, v.device) for v in self.failed.inputs}
         if others := [v for v in self.variables if (v.shape, v.dtype, v.device) not in inputs]:
             lines.append(f"In that line: {_list(others)}.")

@@ -26,7 +26,7 @@ class Closed:
         self.x = x
 
 
-UNOPENED = "a Closed object, which hookscope does not open"
+UNOPENED = "a Closed object, which hookscope does not search for tensors"
 
 
 def test_an_object_that_is_not_opened_is_told_for_each_call_and_place() -> None:

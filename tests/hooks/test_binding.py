@@ -634,7 +634,7 @@ def test_what_has_another_shape_is_refused_where_it_is_returned(place: str) -> N
 
 @pytest.mark.parametrize("place", ["before", "after", "backward"])
 def test_what_is_no_function_cannot_be_wrapped_around_a_module(place: str) -> None:
-    with pytest.raises(RequestError, match=f"{place} is of type int"):
+    with pytest.raises(RequestError, match=f"{place} must be a function or None, not int"):
         hookscope.wrap(nn.Linear(2, 2), **{place: 3})
 
 

@@ -184,7 +184,7 @@ def test_what_is_no_capture_is_told_apart(tmp_path: Path) -> None:
     for name in ("missing", "empty", "text", "cut"):
         with pytest.raises(StoreError, match="Cannot read"):
             hookscope.load(tmp_path / name)
-    with pytest.raises(StoreError, match="did not write"):
+    with pytest.raises(StoreError, match="was not written by hookscope"):
         hookscope.load(tmp_path / "other")
 
 

@@ -276,7 +276,7 @@ def test_channels_last_is_refused(net: str, tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_named(net: str) -> None:
-    with pytest.raises(EnvironmentFault, match="There is no cuda:77 here"):
+    with pytest.raises(EnvironmentFault, match="This machine has no device cuda:77"):
         hookscope.capture(net, device_map="auto", max_memory={"cuda:77": 5})
 
 

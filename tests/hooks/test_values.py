@@ -160,7 +160,7 @@ def test_an_object_that_is_not_opened_is_named_and_not_passed_over() -> None:
     with hookscope.record(net) as capture:
         net(torch.ones(1))
     assert list(capture) == ["./output.0"]
-    assert capture.absent[0].reason == "a Cache object, which hookscope does not open"
+    assert capture.absent[0].reason == "a Cache object, which hookscope does not search for tensors"
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -114,7 +114,7 @@ def test_another_shape_and_what_is_no_module_are_refused() -> None:
         hookscope.wrap(nn.Identity(), after=lambda m, i, o: o[:1])(torch.ones(3))
     with pytest.raises(RequestError, match="Expected a model"):
         hookscope.wrap(3)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="after is of type int"):
+    with pytest.raises(RequestError, match="after must be a function or None, not int"):
         hookscope.wrap(nn.Identity(), after=3)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ finally:
         ("capture --weights IMAGENET1K_V9", "There are no weights called 'IMAGENET1K_V9'."),
         ("capture --mean 1", "--mean is for images, and no image is given."),
         ("capture --preprocess imagenet", "--preprocess is for images, and no image is given."),
-        ("capture --std 0,0,0", "--std: '0,0,0' has a 0"),
+        ("capture --std 0,0,0", "--std: '0,0,0' contains 0"),
         ("capture --layer=", "A layer pattern is empty."),
         ("tree --layer {a", "has an unbalanced brace"),
         ("capture --input ids=nope.npy", "There is no file 'nope.npy'."),

@@ -49,8 +49,8 @@ NOISE = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
             "the channels come last: write array.transpose(2, 0, 1)[None].",
         ),
         (NOISE.transpose(0, 2, 3, 1), "The channels come last"),
-        (NOISE[:, :1], "3 channels are needed in dimension 1, got 1"),
-        (NOISE[0, 0, 0], "4 dimensions are needed, got 1"),
+        (NOISE[:, :1], "3 channels in dimension 1, got 1"),
+        (NOISE[0, 0, 0], "4 dimensions, got 1"),
         (NOISE.astype("u1"), "astype('float32')"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_convolution_on_noise_without_a_batch_is_warned_of(
         ),
         (nn.Conv2d(3, 4, 3), "random:1x8x8x3", "array.transpose(0, 3, 1, 2)"),
         (nn.Conv1d(5, 4, 3), "random:1x9x5", "array.transpose(0, 2, 1)"),
-        (nn.Conv2d(3, 4, 3), "random:1x1x8x8", "3 channels are needed in dimension 1"),
+        (nn.Conv2d(3, 4, 3), "random:1x1x8x8", "3 channels in dimension 1"),
         (nn.Conv2d(3, 4, 3), "ints:1x3x8x8:0-255", "The layer takes floating-point numbers"),
         (
             nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
@@ -161,7 +161,7 @@ def test_a_convolution_on_noise_without_a_batch_is_warned_of(
         ),
         (nn.Linear(4, 2), "random:4x3", "has them in another. Transpose it."),
         (nn.Linear(4, 2), "random:3x5", "a column of labels"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", "and it has 12."),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "random:1x3x4", "(in_features=4), got 12."),
     ],
 )
 def test_a_run_that_fails_at_the_input_is_explained_by_the_layer(

@@ -155,7 +155,11 @@ def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
     for name in ("missing", "empty", "text", "cut", "."):
         with pytest.raises(StoreError, match="Cannot read"):
             open_capture(tmp_path / name)
-    for name, told in {"other": "did not write", "new": "schema 99", "odd": "damaged"}.items():
+    for name, told in {
+        "other": "was not written by hookscope",
+        "new": "schema 99",
+        "odd": "damaged",
+    }.items():
         with pytest.raises(StoreError, match=told):
             open_capture(tmp_path / name)
 

@@ -140,7 +140,7 @@ def test_names_that_an_archive_cannot_hold(tmp_path: Path) -> None:
     capture.save(tmp_path / "a.npz")
     assert np.load(tmp_path / "a.npz").files == [r"a\x00b/output", "c/output"]
     for names in (["a\0", r"a\x00"], ["n" * 70_000]):
-        with pytest.raises(StoreError, match=r"called|too long"):
+        with pytest.raises(StoreError, match=r"would have the name|too long"):
             kept(**{name: torch.ones(1) for name in names}).save(tmp_path / "b.npz")
     assert os.listdir(tmp_path) == ["a.npz"]
 

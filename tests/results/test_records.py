@@ -130,12 +130,12 @@ def dumped(capture: Capture) -> str:
 
 Change = Callable[[dict[str, Any]], Any]
 DAMAGES: dict[str, tuple[Change, str]] = {
-    "no records": (lambda info: info.pop("records"), "there is no 'records'"),
-    "no absent": (lambda info: info.pop("absent"), "there is no 'absent'"),
-    "no fired": (lambda info: info.pop("fired"), "there is no 'fired'"),
-    "no silent": (lambda info: info.pop("silent"), "there is no 'silent'"),
-    "no shape": (lambda info: info["records"][0].pop("shape"), "there is no 'shape'"),
-    "no stats": (lambda info: info["records"][0].pop("stats"), "there is no 'stats'"),
+    "no records": (lambda info: info.pop("records"), "'records' is missing"),
+    "no absent": (lambda info: info.pop("absent"), "'absent' is missing"),
+    "no fired": (lambda info: info.pop("fired"), "'fired' is missing"),
+    "no silent": (lambda info: info.pop("silent"), "'silent' is missing"),
+    "no shape": (lambda info: info["records"][0].pop("shape"), "'shape' is missing"),
+    "no stats": (lambda info: info["records"][0].pop("stats"), "'stats' is missing"),
     "no key": (lambda info: info["records"][0].pop("key"), "key"),
     "further statistics": (
         lambda info: info["records"][0]["stats"].update(more=1), "more",

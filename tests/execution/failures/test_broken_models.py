@@ -66,7 +66,7 @@ CASES = [
     ),
     Case(
         *("Channels", "--shape 1x1x16x16", "stem", "return self.stem(x)"),
-        "3 channels are needed in dimension 1, got 1.",
+        "3 channels in dimension 1, got 1.",
         "nn.Conv2d(1, 8, 3)",
         "1x3x16x16",
     ),
@@ -128,7 +128,7 @@ CASES = [
     ),
     Case(
         *("Upward", "--shape 1x4x6x6", "up", "return self.up(x)"),
-        "8 channels are needed in dimension 1, got 4.",
+        "8 channels in dimension 1, got 4.",
         "nn.ConvTranspose2d(4, 4, 2)",
     ),
     Case(

@@ -184,7 +184,8 @@ def test_the_page_shows_what_is_printed(commands: Commands, tmp_path: Path, repo
     [answer] = commands(dedent(command).strip(), cwd=tmp_path)
     assert answer.status == 1
     assert answer.stdout == dedent(rows)
-    assert answer.stderr.endswith(dedent(error))
+    # torch names the operator (addmm) from 2.15 on.
+    assert answer.stderr.replace("addmm: ", "").endswith(dedent(error).replace("addmm: ", ""))
 
 
 # Models from files, whose code is not there

@@ -165,7 +165,10 @@ def nested(self: Module, x: Tensor, *, scale: Tensor) -> Any:
             "a=mean:spatial",
             r"layer a \(Linear\): a tensor of 2 dimensions has no spatial dimensions",
         ),
-        (["a=scale:1e308", "a=scale:1e308", "b=quantize:8"], r"layer b \(Linear\): the values run"),
+        (
+            ["a=scale:1e308", "a=scale:1e308", "b=quantize:8"],
+            r"layer b \(Linear\): the values range",
+        ),
     ],
 )
 def test_what_cannot_be_edited_is_named_and_leaves_nothing_behind(edits: Any, message: str) -> None:
@@ -304,9 +307,11 @@ def test_a_checkpointed_layer_of_several_calls_is_refused() -> None:
 def test_a_file_without_the_layer_offers_near_names(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     hookscope.capture(small(), input=X, layers="a").save(file)
-    with pytest.raises(EditError, match=r"no 'b/output' in .*\nDid you mean a/output"):
+    with pytest.raises(
+        EditError, match=r"needs 'b/output', which is not in .*\nDid you mean a/output"
+    ):
         hookscope.capture(small(), input=X, edits=f"b=patch:{file}")
-    with pytest.raises(EditError, match="no 'a/outptu'"):
+    with pytest.raises(EditError, match="needs 'a/outptu', which is not in"):
         hookscope.capture(small(), input=X, edits=f"b=add:{file}#a/outptu")
     save_file({"a/output": torch.ones(1)}, file)
     with pytest.raises(hookscope.HookscopeError, match="was not written by hookscope"):

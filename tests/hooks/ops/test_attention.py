@@ -230,7 +230,9 @@ def test_weights_whose_output_is_another_are_not_given() -> None:
     )
     [(_, what, reason)] = hidden_in(shot)
     assert what == "attention"
-    assert reason.startswith("recomputed from the inputs of scaled_dot_product_attention they give")
+    assert reason.startswith(
+        "recomputed from the inputs of scaled_dot_product_attention, they give"
+    )
     assert "differs from the model's by 0." in reason
     assert "./attention" not in shot
 
@@ -393,7 +395,7 @@ def test_a_model_that_notices_is_refused() -> None:
     def run(self: nn.Module, x: Tensor) -> Tensor:
         return x + torch.overrides._len_torch_function_stack()
 
-    with pytest.raises(CheckFailed, match="another result"):
+    with pytest.raises(CheckFailed, match="a different result"):
         hookscope.capture(Module(run), input=torch.ones(1), attention=True)
 
 
