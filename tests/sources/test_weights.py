@@ -328,7 +328,11 @@ def test_the_longest_prefix_counts_and_only_whole_parts_of_names(tmp_path: Path)
         ((("bakbone", "body"),), "begins with 'bakbone'", "backbone"),
         ((("back", "body"),), "begins with 'back'", "backbone"),
         ((("zzz", "body"),), "begins with 'zzz'", "whole parts"),
-        ((("backbone.0", "same"), ("backbone.1", "same")), "would both become 'same.", "Give each"),
+        (
+            (("backbone.0", "same"), ("backbone.1", "same")),
+            "would both become 'same.",
+            "Rename each prefix",
+        ),
         ((("backbone", "elsewhere"),), "0 of the model's", "--rename"),
     ],
 )
