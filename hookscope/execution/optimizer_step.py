@@ -75,7 +75,11 @@ def resolve_optimizer(
 
 
 def take_step(
-    prepared: Prepared, recorder: Recorder, objective: Objective, spec: OptimizerSpec
+    prepared: Prepared,
+    recorder: Recorder,
+    objective: Objective,
+    spec: OptimizerSpec,
+    max_bytes: int | None,
 ) -> dict[str, Any]:
     """Run forward, backward and one step of the optimizer, while ``recorder`` records.
 
@@ -88,6 +92,7 @@ def take_step(
     Raises:
         LossError, ForwardError: as for gradients.
         RequestError: no parameter requires grad, or torch rejects an argument.
+        CheckFailed: the gradients and updates take more than ``max_bytes``.
     """
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:
@@ -118,7 +123,7 @@ def take_step(
             _step(optimizer, spec)
     for record, update in updates:
         _put_update(recorder.capture, record, update)
-    _check_size(recorder)
+    _check_size(recorder.capture, max_bytes)
     settings = {key: _json_value(value) for key, value in optimizer.defaults.items()}
     metadata["optimizer"] = {"name": spec.name, "class": spec.kind.__name__, "arguments": settings}
     return metadata
@@ -168,11 +173,10 @@ def _put_update(capture: Capture, record: Record, update: Tensor) -> None:
     )
 
 
-def _check_size(recorder: Recorder) -> None:
-    limit = recorder.max_bytes
-    if limit is not None and recorder.capture.nbytes > limit:
+def _check_size(capture: Capture, limit: int | None) -> None:
+    if limit is not None and capture.nbytes > limit:
         raise CheckFailed(
-            f"The gradients and updates take {recorder.capture.nbytes:,} bytes, more than the limit"
+            f"The gradients and updates take {capture.nbytes:,} bytes, more than the limit"
             f" of {limit:,}.",
             "Choose fewer layers with --layer, or raise --max-bytes.",
         )

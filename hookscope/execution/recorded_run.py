@@ -23,6 +23,7 @@ from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import backward_interventions, forward_interventions
 from hookscope.hooks.ops.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
 from hookscope.tensors.interrupts import signal_safe
 
@@ -57,7 +58,7 @@ def run_forward(
         CheckFailed: more than ``max_bytes`` would be recorded.
         EditError: an edit does not fit its layer, or changed nothing.
     """
-    recorder = Recorder(prepared.module, prepared.layers, kinds, max_bytes=max_bytes)
+    recorder = Recorder(prepared.module, prepared.layers, kinds, sink=CaptureSink(max_bytes))
     interventions = forward_interventions(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )
@@ -93,8 +94,8 @@ def run_backward(
         prepared.layers,
         kinds,
         model_input=True,
-        max_bytes=max_bytes,
         clones=objective.penalty is not None,
+        sink=CaptureSink(max_bytes),
     )
     work = partial(differentiate, prepared, recorder, objective)
     return _run_with_backward(prepared, recorder, work)
@@ -109,8 +110,9 @@ def run_step(
         RequestError: no parameter requires grad, or torch rejects an argument.
         LossError, ForwardError, HookError, CheckFailed, EditError: as for ``run_backward``.
     """
-    recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, max_bytes=max_bytes)
-    work = partial(take_step, prepared, recorder, objective, optimizer)
+    sink = CaptureSink(max_bytes)
+    recorder = Recorder(prepared.module, prepared.layers, {PARAM_GRAD}, sink=sink)
+    work = partial(take_step, prepared, recorder, objective, optimizer, max_bytes)
     return _run_with_backward(prepared, recorder, work, "changed its parameters")
 
 

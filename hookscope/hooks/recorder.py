@@ -60,7 +60,6 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         kinds: what to record: ``output``, ``input``, ``output.grad``, ``input.grad`` and
             ``param.grad``.
         model_input: also record the gradient at the model's own input.
-        max_bytes: stop with CheckFailed once more than this has been recorded.
         clones: pass clones to the model and watch these. Gradients that are differentiated again
             add uses of the model's own tensors that belong to no call.
         sink: receives the tensors; by default they are stored in a capture.
@@ -83,7 +82,6 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         kinds: Iterable[str],
         *,
         model_input: bool = False,
-        max_bytes: int | None = None,
         clones: bool = False,
         sink: TensorSink | None = None,
     ) -> None:
@@ -91,9 +89,8 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
         self.model_input = model_input
-        self.max_bytes = max_bytes
         self.calls = CallRegistry(model)
-        self.sink: TensorSink = CaptureSink(max_bytes) if sink is None else sink
+        self.sink: TensorSink = CaptureSink() if sink is None else sink
         self.capture = self.sink.capture
         self.ran_backward = False
         self.outside = "outside the loss"  # why no gradient came after a backward pass

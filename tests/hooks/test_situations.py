@@ -13,6 +13,7 @@ import hookscope
 from hookscope.errors import CheckFailed
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.selection import select
+from hookscope.hooks.tensor_sink import CaptureSink
 from tests.hooks.test_values import Module, hooks_left
 from tests.oracle.by_hand import same_bits
 
@@ -63,10 +64,10 @@ def test_a_recorder_stops_one_byte_over_its_limit_and_not_before() -> None:
     model, x = net(), torch.randn(2, 3)
     with Recorder(model, select(model), ["output"]) as capture:
         model(x)
-    with Recorder(model, select(model), ["output"], max_bytes=capture.nbytes) as again:
+    with Recorder(model, select(model), ["output"], sink=CaptureSink(capture.nbytes)) as again:
         model(x)
     assert list(again) == list(capture)
-    recorder = Recorder(model, select(model), ["output"], max_bytes=capture.nbytes - 1)
+    recorder = Recorder(model, select(model), ["output"], sink=CaptureSink(capture.nbytes - 1))
     with pytest.raises(CheckFailed, match=r"Stopped at \."), recorder:
         model(x)
     assert hooks_left(model) == 0

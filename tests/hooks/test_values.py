@@ -16,6 +16,7 @@ import hookscope
 from hookscope.errors import CheckFailed, LayerError
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.selection import select
+from hookscope.hooks.tensor_sink import CaptureSink
 from tests.oracle.by_hand import same_bits
 
 
@@ -215,7 +216,7 @@ def test_nothing_can_leave_vmap_and_it_is_said() -> None:
 
 def test_more_bytes_than_allowed_stop_the_run_at_the_layer() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    recorder = Recorder(net, select(net), ["output"], max_bytes=20)
+    recorder = Recorder(net, select(net), ["output"], sink=CaptureSink(20))
     with pytest.raises(CheckFailed, match="Stopped at 1"), recorder:
         net(torch.ones(1, 4))
     assert hooks_left(net) == 0
