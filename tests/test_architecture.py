@@ -27,7 +27,7 @@ TORCH_FREE = ("files", "specs", "results", "views", "cli")
 UPWARDS = {
     "errors": "files.escapes",  # names in a message are escaped
     "results.notebook": "views.display",
-    "views.images.figures.canvas": "tensors.interrupts",  # Ctrl-C leaves matplotlib as it was
+    "views.images.figures.canvas": "tensors.signal_safety",  # Ctrl-C leaves matplotlib as it was
     "results.module_tree": "views.text.module_graph",  # a tree returns its graph
 }
 # What imports torch: only when it is asked for.

@@ -18,8 +18,8 @@ from hookscope.execution.forward import forward, forward_error
 from hookscope.execution.prepare import Prepared
 from hookscope.results.grad_check import Derivative, GradientComparison
 from hookscope.sources.wrappers import unwrapped
-from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors, walk
+from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 LARGEST = 10_000_000  # entries of a Jacobian: 80 MB; twice that is in memory
 PARAMETERS = 10_000  # entries of parameters that are varied, with two runs of the model each

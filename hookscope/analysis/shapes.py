@@ -26,8 +26,8 @@ from hookscope.results.module_tree import ROOT, LayerRun, ModuleTree
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

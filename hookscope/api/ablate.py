@@ -30,7 +30,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.interrupts import signal_safe
+from hookscope.tensors.signal_safety import signal_safe
 
 
 def ablate(

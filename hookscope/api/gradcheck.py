@@ -20,7 +20,7 @@ from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import GradcheckOptions
 from hookscope.specs.request import InputRequest, ModelRequest, Request, chosen_options
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.interrupts import signal_safe
+from hookscope.tensors.signal_safety import signal_safe
 
 
 def gradcheck(

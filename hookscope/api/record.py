@@ -17,7 +17,7 @@ from hookscope.sources.live import check_model, hookable
 from hookscope.sources.wrappers import unwrapped
 from hookscope.specs.record_kinds import OP, PARAM_GRAD, VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import LayerSelection
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, ModelError, StoreError, cause
 from hookscope.sources.wrappers import unwrapped
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 try:
     import accelerate

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 
 from hookscope.hooks.torch_state import without_compilation
 from hookscope.sources.wrappers import dispatch_device, release_offloaded_weights
-from hookscope.tensors.interrupts import SignalSafeContext, signal_safe, signal_safe_contextmanager
 from hookscope.tensors.seeding import seeded_throughout
+from hookscope.tensors.signal_safety import (
+    SignalSafeContext,
+    signal_safe,
+    signal_safe_contextmanager,
+)
 from hookscope.tensors.threads import exclusive_run
 
 

@@ -24,7 +24,7 @@ from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.record_kinds import PARAM_GRAD, PARAM_UPDATE
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hookscope.hooks.ops.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
-from hookscope.tensors.interrupts import signal_safe
+from hookscope.tensors.signal_safety import signal_safe
 
 _SWITCHED = "switched it between train and eval mode"
 

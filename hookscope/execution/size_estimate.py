@@ -15,8 +15,8 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import LIVE
-from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.signal_safety import signal_safe
 
 log = logging.getLogger("hookscope")
 

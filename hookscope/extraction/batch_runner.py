@@ -32,9 +32,9 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.features.location import Location
 from hookscope.sources.wrappers import release_offloaded_weights
-from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.seeding import seeded_throughout
+from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -17,9 +17,10 @@ from hookscope.extraction.process_group import ProcessGroup, join_process_group
 from hookscope.extraction.row_batches import RowBatch
 from hookscope.extraction.sharding_plan import Shard, assign_shards
 from hookscope.extraction.sinks import RowSink
-from hookscope.results.features import manifest
 from hookscope.results.features.folder import FITTED, STATISTICS, check_folder, clear_folder
 from hookscope.results.features.location import Location, parse_location
+from hookscope.results.features.manifest import finish_run
+from hookscope.results.features.resumption import start_run
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.command_options import ExtractOptions
 from hookscope.specs.request import Request
@@ -105,7 +106,7 @@ def _extract(
     plan = plan_extraction(request, options, group)
     if first and force:
         clear_folder(location)
-    done = manifest.start_run(location, plan.settings) if first else set()
+    done = start_run(location, plan.settings) if first else set()
     if first:
         group.mark_started(location.address)
     done = group.broadcast(done)
@@ -124,11 +125,7 @@ def _extract(
     state.skipped = group.sum(state.skipped)
     plan.sink.warn()
     group.barrier()
-    result = (
-        manifest.finish_run(location, plan.settings, plan.coverage, plan.sink.gather)
-        if first
-        else {}
-    )
+    result = finish_run(location, plan.settings, plan.coverage, plan.sink.gather) if first else {}
     resumed = sum(shard.rows for shard in plan.shards if shard.name in done)
     return Extraction(location, group.broadcast(result), state, resumed, group)
 

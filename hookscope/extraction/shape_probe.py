@@ -26,8 +26,8 @@ from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.results.records import Record
 from hookscope.sources.meta import meta_copy
 from hookscope.sources.wrappers import dispatch_device
-from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.signal_safety import signal_safe
 
 log = logging.getLogger("hookscope")
 

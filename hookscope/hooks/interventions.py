@@ -18,7 +18,7 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
 from hookscope.hooks.user_hooks.hook_loader import UserHook
 from hookscope.specs.choices import GRADIENT_HOOKS, VALUE_HOOKS
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from hookscope.specs.record_kinds import (
     PARAM_GRAD,
     UNEDITED,
 )
-from hookscope.tensors.interrupts import SignalSafeContext
 from hookscope.tensors.nested import opaque_types, walk
+from hookscope.tensors.signal_safety import SignalSafeContext
 
 log = logging.getLogger("hookscope")
 

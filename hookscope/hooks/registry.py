@@ -29,7 +29,7 @@ from hookscope.hooks.hooked_module import HookedModule
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.torch_state import EAGER, inside_backward, is_compiled
-from hookscope.tensors.interrupts import SignalSafeContext, signal_safe_contextmanager
+from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
 
 # The counter of hook ids belongs to the process, and a tensor gets its dict of hooks with the first

@@ -14,7 +14,7 @@ from torch.overrides import (
     _push_mode,
 )
 
-from hookscope.tensors.interrupts import SignalSafeContext, signal_safe_contextmanager
+from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import SharedSetting
 
 # The stance of the compiler is a setting of the whole process.

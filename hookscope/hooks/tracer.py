@@ -26,8 +26,8 @@ from hookscope.hooks.registry import CallRegistry
 from hookscope.results.module_tree import ROOT
 from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
-from hookscope.tensors.interrupts import SignalSafeContext
 from hookscope.tensors.nested import map_tensors, walk
+from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class _Clock:

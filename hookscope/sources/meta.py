@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from hookscope.tensors.input_clones import shared_storages
-from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import walk
 from hookscope.tensors.seeding import seeded_torch
+from hookscope.tensors.signal_safety import signal_safe
 
 _FACTORIES = frozenset(
     {

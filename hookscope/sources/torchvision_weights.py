@@ -14,7 +14,7 @@ import torch
 from hookscope.errors import EnvironmentFault, WeightsError
 from hookscope.specs.catalog import no_such_weights
 from hookscope.specs.model_spec import is_weights_file
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.tensors.threads import SharedSetting
 
 __all__ = ["choose_weights", "models", "pretrained_weights", "weights_only_load"]

@@ -19,7 +19,7 @@ from hookscope.errors import ModelError, RequestError
 from hookscope.sources.arguments import convert_arguments, format_arguments
 from hookscope.specs.model_spec import FunctionSpec, end_sentence
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.tensors.threads import exclusive_run
 
 

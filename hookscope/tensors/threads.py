@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn.parallel import parallel_apply
 
 from hookscope.errors import RequestError
-from hookscope.tensors.interrupts import interruptible, signal_safe_contextmanager
+from hookscope.tensors.signal_safety import interruptible, signal_safe_contextmanager
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookscope.results.features import folder, manifest
+from hookscope.results.features import folder, manifest, resumption
 from hookscope.results.features.location import parse_location
 
 SMALL = """
@@ -54,7 +54,7 @@ def begin_again(out: Path) -> None:
     location = parse_location(out)
     told = folder.read_json(location, "manifest.json")
     finished = {"schema", "shards", "fired", "silent", "fitted"}
-    manifest.start_run(location, {name: told[name] for name in told if name not in finished})
+    resumption.start_run(location, {name: told[name] for name in told if name not in finished})
 
 
 def leave_unfinished(out: Path, lost: int) -> None:

@@ -20,7 +20,7 @@ import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.extraction.batch_runner import RunProgress, WaitTimes
 from hookscope.extraction.sharding_plan import Shard, assign_shards, plan_shards, shard_row_count
-from hookscope.results.features import folder, manifest
+from hookscope.results.features import folder, manifest, resumption
 from hookscope.results.features.location import (
     Location,
     RemoteLocation,
@@ -255,7 +255,7 @@ PLAN: dict[str, Any] = {
 def begun(out: Path) -> Location:
     """A folder with an unfinished run of PLAN, whose first shard is finished."""
     location = Location(str(out))
-    assert manifest.start_run(location, PLAN) == set()
+    assert resumption.start_run(location, PLAN) == set()
     location.write("rows-00000000.safetensors", b"abc")
     part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
     part |= {"first": 0, "rows": 1, "inputs": [{"row": 0}]}
@@ -265,9 +265,9 @@ def begun(out: Path) -> Location:
 
 def test_the_same_plan_goes_on_with_what_is_sound(tmp_path: Path) -> None:
     location = begun(tmp_path / "out")
-    assert manifest.start_run(location, PLAN) == {"rows-00000000.safetensors"}
+    assert resumption.start_run(location, PLAN) == {"rows-00000000.safetensors"}
     location.write("rows-00000000.safetensors", b"abd")
-    assert manifest.start_run(location, PLAN) == set()
+    assert resumption.start_run(location, PLAN) == set()
     assert manifest.part_name(0) not in location.names()
 
 
@@ -302,7 +302,7 @@ def test_a_plan_that_differs_is_refused_with_the_first_difference(
     location = begun(tmp_path / "out")
     before = contents(tmp_path / "out")
     with pytest.raises(RequestError, match=told) as caught:
-        manifest.start_run(location, plan)
+        resumption.start_run(location, plan)
     assert "--force" in caught.value.hint
     assert contents(tmp_path / "out") == before
 
@@ -317,21 +317,21 @@ def test_a_plan_that_differs_is_refused_with_the_first_difference(
 )
 def test_what_does_not_change_the_bytes_may_differ(tmp_path: Path, plan: dict[str, Any]) -> None:
     location = begun(tmp_path / "out")
-    assert manifest.start_run(location, plan) == {"rows-00000000.safetensors"}
+    assert resumption.start_run(location, plan) == {"rows-00000000.safetensors"}
     assert folder.read_json(location, folder.PLAN) == plan
 
 
 def test_words_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
     location = Location(str(tmp_path / "out"))
     plan = changed(inputs={"words": ["a"], "rows": 6, "sha256": None})
-    manifest.start_run(location, plan)
+    resumption.start_run(location, plan)
     location.write("rows-00000000.safetensors", b"abc")
     part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
     folder.write_json(
         location, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []}
     )
     with pytest.raises(RequestError, match=r'inputs words was \["a"\]'):
-        manifest.start_run(location, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
+        resumption.start_run(location, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"options": 3}'])
@@ -340,7 +340,7 @@ def test_under_a_damaged_plan_nothing_counts_as_finished(
 ) -> None:
     location = begun(tmp_path / "out")
     location.write(folder.PLAN, content)
-    assert manifest.start_run(location, PLAN) == set()
+    assert resumption.start_run(location, PLAN) == set()
     assert "rows-00000000.safetensors" not in location.names()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -385,10 +385,10 @@ def test_a_folder_of_a_finished_run_taken_apart_is_put_together_again(tmp_path, 
     before = contents(out)
     location = Location(str(out))
     plan = folder.read_json(location, "manifest.json")
-    told = {name: plan[name] for name in plan if name not in manifest._NOT_PLANNED} | {
+    told = {name: plan[name] for name in plan if name not in resumption._NOT_PLANNED} | {
         "options": plan["options"]
     }
-    sound = manifest.start_run(location, told)
+    sound = resumption.start_run(location, told)
     assert sound == {shard["file"] for shard in plan["shards"]}
     assert "manifest.json" not in contents(out)
     assert extract(out, resume=True, **kind).resumed == 6
@@ -450,4 +450,4 @@ def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path:
 def test_a_difference_is_told_in_one_short_line(tmp_path: Path, change: Any, told: str) -> None:
     location = begun(tmp_path / "out")
     with pytest.raises(RequestError, match=told):
-        manifest.start_run(location, changed(**change))
+        resumption.start_run(location, changed(**change))

@@ -20,8 +20,8 @@ from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.gradient_gate import carries_gradient
 from hookscope.tensors.image_grid import ImageGrid, find_image_grid
-from hookscope.tensors.interrupts import SignalSafeContext
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
+from hookscope.tensors.signal_safety import SignalSafeContext
 
 RECENT = 16  # outputs on a grid whose tensors a run that looks for a layer keeps alive
 

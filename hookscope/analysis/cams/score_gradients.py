@@ -28,8 +28,8 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
-from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors
+from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 
 @signal_safe_contextmanager

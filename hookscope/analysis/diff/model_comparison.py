@@ -40,8 +40,8 @@ from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import DiffRequest, label_errors
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.request import InputRequest, LayerSelection, chosen_options
-from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import unreadable_reason
+from hookscope.tensors.signal_safety import signal_safe
 from hookscope.tensors.tensor_stats import numpy_blocks
 from hookscope.tensors.threads import as_this_thread
 

@@ -26,8 +26,8 @@ from hookscope.hooks.registry import HookSet
 from hookscope.results.records import Absent, Coverage, Record
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
-from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.signal_safety import signal_safe
 
 VALUES = {INPUT, OP, OUTPUT}
 GRADIENTS = {OUTPUT_GRAD, PARAM_GRAD}

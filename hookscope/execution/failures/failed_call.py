@@ -24,7 +24,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.tensors.interrupts import SignalSafeContext
+from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class CallObserver(CallSubscriber, SignalSafeContext["CallObserver"]):

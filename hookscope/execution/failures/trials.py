@@ -24,8 +24,8 @@ from hookscope.execution.prepare import Prepared
 from hookscope.hooks.interventions import BoundInterventions, forward_interventions
 from hookscope.hooks.layers import module_running, submodule
 from hookscope.sources.meta import meta_copy
-from hookscope.tensors.interrupts import signal_safe_contextmanager
 from hookscope.tensors.nested import as_call, map_tensors, walk
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 Shape = tuple[int, ...]
 

@@ -22,8 +22,8 @@ from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.tensors.gradient_gate import carries_gradient, insert_gradient_gate
 from hookscope.tensors.input_clones import with_type_and_attributes
-from hookscope.tensors.interrupts import SignalSafeContext
 from hookscope.tensors.nested import TensorPath, map_tensors
+from hookscope.tensors.signal_safety import SignalSafeContext
 
 
 class Editor(CallSubscriber, SignalSafeContext["Editor"]):

@@ -27,12 +27,12 @@ from hookscope.hooks.tensor_sink import RecordKey
 from hookscope.hooks.torch_state import FunctionMode, inside_backward
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import ATTENTION, OP, OP_GRAD
-from hookscope.tensors.interrupts import (
+from hookscope.tensors.nested import walk
+from hookscope.tensors.signal_safety import (
     SignalSafeContext,
     signal_safe_contextmanager,
     uninterrupted,
 )
-from hookscope.tensors.nested import walk
 
 
 @dataclass

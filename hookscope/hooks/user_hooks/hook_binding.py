@@ -36,8 +36,8 @@ from hookscope.specs.choices import (
 )
 from hookscope.specs.record_kinds import EMITTED
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads, insert_gradient_gate
-from hookscope.tensors.interrupts import signal_safe_contextmanager
 from hookscope.tensors.nested import map_tensors, outline
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -20,8 +20,8 @@ from hookscope.sources.exported.program_modules import build_module
 from hookscope.sources.exported.pt2_archive import check_no_code, check_operators, container_types
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.specs.model_spec import EXPORTED, ModelSpec, end_sentence
-from hookscope.tensors.interrupts import signal_safe_contextmanager
 from hookscope.tensors.nested import map_tensors
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

@@ -18,8 +18,8 @@ from hookscope.sources.meta import meta_copy
 from hookscope.sources.torchscript.graph import Argument
 from hookscope.sources.torchscript.module_builder import ScriptedModule
 from hookscope.sources.torchscript.script_archive import ScriptArchive, TensorRecord
-from hookscope.tensors.interrupts import signal_safe
 from hookscope.tensors.nested import as_call, map_tensors
+from hookscope.tensors.signal_safety import signal_safe
 
 # Common sides of images, the most common first.
 _SIDES = (224, 32, 28, 64, 96, 128, 256, 384, 512, 16, 8)

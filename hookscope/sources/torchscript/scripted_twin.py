@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hookscope.sources.torchscript import private
 from hookscope.sources.torchscript.module_builder import CPU, ModuleBuilder, ScriptedModule
 from hookscope.sources.torchscript.runtime import own_name
-from hookscope.tensors.interrupts import uninterrupted
+from hookscope.tensors.signal_safety import uninterrupted
 
 _PLAIN = (bool, int, float, str, type(None), Tensor)
 

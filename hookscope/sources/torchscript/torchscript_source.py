@@ -25,7 +25,7 @@ from hookscope.sources.torchscript.operators import REFUSED
 from hookscope.sources.torchscript.script_archive import ScriptArchive, read_code
 from hookscope.specs.catalog import no_weights_by_name
 from hookscope.specs.model_spec import TORCHSCRIPT, ModelSpec, end_sentence, is_weights_file
-from hookscope.tensors.interrupts import signal_safe, signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 

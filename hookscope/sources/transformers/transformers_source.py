@@ -24,7 +24,7 @@ from hookscope.specs.model_spec import (
     is_weights_file,
 )
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 try:
     import transformers

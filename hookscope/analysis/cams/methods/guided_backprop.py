@@ -17,7 +17,7 @@ from hookscope.errors import RequestError
 from hookscope.hooks.ops.op_names import plain_name
 from hookscope.hooks.registry import HookSet
 from hookscope.hooks.torch_state import FunctionMode
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 _RELU = "relu"
 _OTHERS = (

@@ -16,7 +16,7 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.tensors.interrupts import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 from hookscope.views.images.colors import DIVERGING, INFINITE, NAN, SEQUENTIAL, ColorScale
 
 # Blue, orange, green, purple, light blue, pink and red: the seven colours with the largest distance
