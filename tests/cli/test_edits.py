@@ -36,6 +36,23 @@ def test_patching_a_bottleneck_of_a_corrupted_run_restores_the_clean_output(
     assert "gives a bit-identical output" in done.stdout
 
 
+def test_the_model_itself_is_named_as_in_tables(run: Run, tmp_path: Path) -> None:
+    files = [tmp_path / "dot.safetensors", tmp_path / "model.safetensors"]
+    for file, name in zip(files, (".", "(model)"), strict=True):
+        words = ("--layer", name, "--edit", f"{name}=scale:2")
+        hook = ("--hook", f"{name}={SAMPLES}/own_hook.py:mute")
+        done = run("capture", TRAINED, "--input", FIVE, *words, *hook, "-o", file)
+        assert done.rc == 0, done.stderr
+    dot, model = map(load_file, files)
+    assert set(dot) == set(model) == {"./output", "./output.unedited"}
+    assert torch.equal(dot["./output"], model["./output"])
+    assert dot["./output"][0, 0] == 0
+    clean = tmp_path / "clean.safetensors"
+    assert run("capture", TRAINED, "--input", FIVE, "-o", clean).rc == 0
+    assert torch.equal(dot["./output"][:, 1:], 2 * load_file(clean)["./output"][:, 1:])
+    assert "./output" in run("show", files[0], "(model)").stdout
+
+
 def test_the_file_that_a_patch_reads_is_not_replaced(run: Run, tmp_path: Path) -> None:
     assert run("capture", TRAINED, "--input", FIVE, cwd=tmp_path).rc == 0
     [file] = tmp_path.glob("*.safetensors")
@@ -79,9 +96,9 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
     [
         ("capture", ["--edit", "conv1"], 2, "'conv1' is not a valid edit."),
         ("capture", ["--edit", "conv1=zer"], 2, "there is no operation 'zer' for --edit"),
-        ("capture", ["--edit", "conv1=clip:1"], 2, "--grad-edit has it."),
+        ("capture", ["--edit", "conv1=clip:1"], 2, "It belongs to --grad-edit."),
         ("capture", ["--edit", "nope=zero"], 2, "No layer of"),
-        ("capture", ["--edit", "conv1[99]=zero"], 2, "Name channels from 0 to 15."),
+        ("capture", ["--edit", "conv1[99]=zero"], 2, "Use channels from 0 to 15."),
         ("capture", ["--edit", "conv1=patch:gone.safetensors"], 2, "there is no file"),
         ("capture", ["--edit", "conv1:2=zero"], 2, "conv1 (Conv2d) was called 1 time"),
         ("capture", ["--compare"], 2, "but this run has none"),
