@@ -77,7 +77,7 @@ def test_every_command_that_runs_a_model_shows_the_calls_on_standard_output(comm
         dtype = "float64" if "gradcheck" in line else "float32"
         assert answer.stdout.replace(dtype, "float32") == ROWS, line
         assert answer.line("Fix").endswith(
-            "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)."
+            "write nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)."
             " Checked: the model then runs."
         )
         assert answer.line("Or").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
@@ -109,7 +109,7 @@ def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -
 def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> None:
     [answer] = commands("hookscope check broken_models.py:Digits --shape 1x1x32x32")
     assert answer.status == 1
-    assert "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)" in answer.stdout
+    assert "write nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)" in answer.stdout
     assert "in forward: return self.fc1(x)" in answer.stdout
 
 
@@ -351,7 +351,7 @@ def test_nothing_is_tried_beside_other_processes(models, monkeypatch, tmp_path: 
 def test_a_layer_made_outside_any_class_is_named_without_a_line() -> None:
     made = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     [fix] = failing(made, shape=(1, 3, 5)).failure.fixes[:1]
-    assert fix.startswith("make 1 with in_features=15 in place of 12.")
+    assert fix.startswith("create 1 with in_features=15 instead of 12.")
 
 
 @pytest.mark.parametrize("model", ["Repeated", "Listed"])
