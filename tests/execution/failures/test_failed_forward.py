@@ -253,7 +253,7 @@ def test_a_live_model_is_left_as_it_was_and_runs_once(models, verb, capsys) -> N
     assert capsys.readouterr().out == "forward of Chatty\n"  # of the user's own call alone
     assert [call.name for call in error.failure.ran] == ["bn", "drop"]
     assert error.failure.ran[0].inputs[0].device == "cpu"
-    assert "write nn.Linear(4, 1) in place of nn.Linear(5, 1)" in error.failure.fixes[0]
+    assert "write nn.Linear(4, 1) instead of nn.Linear(5, 1)" in error.failure.fixes[0]
 
 
 def test_the_exception_has_the_facts_and_its_text_says_them(models) -> None:
@@ -288,7 +288,7 @@ class Cell(nn.Module):
     failure = failing(cell["Cell"](), shape=(1, 4)).failure
     assert (failure.file, failure.line) == (place, 7)
     assert failure.source == "return self.fc(x)"
-    assert failure.fixes[0].startswith(f"in {place}, line 4, write nn.Linear(4, 2) in place")
+    assert failure.fixes[0].startswith(f"in {place}, line 4, write nn.Linear(4, 2) instead")
 
 
 def test_a_file_that_was_changed_meanwhile_is_read_anew(tmp_path: Path) -> None:
