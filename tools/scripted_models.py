@@ -25,10 +25,10 @@ import hookscope
 from hookscope.execution.verification import first_difference
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
-from hookscope.results.module_tree import ROOT
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.catalog import ModelInfo
+from hookscope.specs.patterns import ROOT
 from hookscope.tensors.nested import as_call, map_tensors, walk
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "torchscript-models.md"

@@ -22,9 +22,10 @@ from hookscope.hooks.layers import Layer, describe_model, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.inputs.input_checks import check_noise_shape
-from hookscope.results.module_tree import ROOT, LayerRun, ModuleTree
+from hookscope.results.module_tree import LayerRun, ModuleTree
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager

@@ -143,7 +143,7 @@ def _export_recording(
     ending = table_ending(path)
     if path.exists() and path.samefile(file):
         raise RequestError(
-            f"{path} is read by this command, and the output would replace it.",
+            f"{path} is the input of this command and would be overwritten.",
             "Set --output to another file.",
         )
     capture = open_capture(file)

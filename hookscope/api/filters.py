@@ -121,12 +121,12 @@ def _weights_of(module: nn.Module, selector: str, model: str) -> tuple[str, Laye
         matrices = {n: p for n, p in owner.module.named_parameters(recurse=False) if p.ndim > 1}
         if not matrices:
             raise RequestError(
-                f"{owner.name} ({owner.type}) has no weights of two dimensions or more.",
+                f"{owner.title} ({owner.type}) has no weights of two dimensions or more.",
                 f"'hookscope tree {model} --type \"*Conv*\" --type Linear' lists suitable layers.",
             )
         if len(matrices) > 1 and "weight" not in matrices:
             raise RequestError(
-                f"{owner.name} ({owner.type}) has several weights: {', '.join(matrices)}.",
+                f"{owner.title} ({owner.type}) has several weights: {', '.join(matrices)}.",
                 f"Name one of them: {owner.name}.{next(iter(matrices))}",
             )
         name = "weight" if "weight" in matrices else next(iter(matrices))

@@ -14,11 +14,12 @@ from torch import nn
 from hookscope.errors import ForwardError
 from hookscope.hooks.layers import check_not_lazy, describe_model
 from hookscope.hooks.selection import select
-from hookscope.results.module_tree import ROOT, ModuleTree
+from hookscope.results.module_tree import ModuleTree
 from hookscope.sources import model_loader
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 
 

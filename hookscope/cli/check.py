@@ -48,7 +48,7 @@ thresholds = combine(
     _threshold("dead", "Share of zero units at which a ReLU-like layer is dead."),
     _threshold("saturated", "Share of entries at a bound at which an activation is saturated."),
     _threshold(
-        "margin", "Distance from a bound that still counts as at it, relative to the range."
+        "margin", "Distance from a bound, relative to the range, that counts as at the bound."
     ),
     _threshold(
         "vanishing",
@@ -83,7 +83,7 @@ thresholds = combine(
     click.pass_context,
     examples=EXAMPLES,
     main="only skip forward-only loss target input output",
-    topics="checks model-specs layers inputs weights losses",
+    topics="checks model-specs inputs weights losses",
 )
 def check(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
     """Diagnose a model: NaN, dead units, vanishing gradients, ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +15,7 @@ from hookscope.cli.param_types import Choice, FileName, InputName, ParsedValue, 
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import precision_option
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import join_words
 from hookscope.specs.choices import AUTOCASTS, DECODINGS, DTYPE_ALIASES
 from hookscope.specs.input_list import is_listing
 from hookscope.specs.reduction import STORE_DTYPES
@@ -256,7 +256,7 @@ def _say(console: Console, folder: str, done: Any) -> None:
     if pace := _pace(done.state) if done.group.world == 1 else _pace_of_all(done):
         console.note(pace)
     console.note(f"wrote {folder} ({shards}, {bytes_text(written)})")
-    console.note(f"next: {shlex.join(['hookscope', 'show', folder])}")
+    console.note(f"next: {join_words(['hookscope', 'show', folder])}")
 
 
 def _show_table(console: Console, done: Any) -> None:

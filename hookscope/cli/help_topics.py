@@ -105,7 +105,7 @@ def _layers() -> TopicText:
                 ("layer[12]*", "one of the characters in brackets; [!12] any other"),
                 ("{conv,bn}1", "either of two names"),
                 ("!layer4.*", "exclude these layers"),
-                (".", "the model itself"),
+                (". or (model)", "the model itself"),
             ],
             "Other options": [
                 ("--type Conv2d", "only layers of this class; patterns work too"),
@@ -337,7 +337,7 @@ def _settings() -> TopicText:
                 (
                     "HOOKSCOPE_<COMMAND>_<OPTION>",
                     "one option of one command: HOOKSCOPE_CAPTURE_MAX_BYTES=2GB; several values are"
-                    " separated by spaces, of --input like those of PATH",
+                    " separated by spaces, those of --input by the separator of PATH",
                 ),
                 (
                     "HOOKSCOPE_<OPTION>",

@@ -38,7 +38,7 @@ def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> 
 # Each command is in the file of its name in this folder, and imported when it is used.
 COMMANDS = {
     "Inspect a model": {
-        "models": "List the models that have a name.",
+        "models": "List the models of torchvision and timm.",
         "tree": "Show the layers of a model.",
         "trace": "List every layer call in execution order.",
         "filters": "Plot the weights of a layer.",

@@ -40,7 +40,7 @@ TASKS = ("classification", "detection", "segmentation", "video", "optical flow",
     topics="model-specs weights",
 )
 def models(console: Console, **values: Any) -> None:
-    """List the models that have a name.
+    """List the models of torchvision and timm.
 
     Shows their task, number of parameters, input shape and pretrained weights.
     """

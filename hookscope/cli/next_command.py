@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli.commands import Command, Option
+from hookscope.files.shell_words import join_words
 from hookscope.results.dimensions import layout
 from hookscope.specs.record_kinds import ATTENTION, OUTPUT
 
@@ -33,12 +33,12 @@ def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str
     if path is None:
         return _gradients(ctx, capture) if ctx.info_name == "capture" else ""
     if ctx.info_name != "capture":
-        return shlex.join(["hookscope", "plot" if find_spec("matplotlib") else "report", str(path)])
+        return join_words(["hookscope", "plot" if find_spec("matplotlib") else "report", str(path)])
     if any(record.kind == ATTENTION for record in capture.records) and find_spec("matplotlib"):
-        return shlex.join(["hookscope", "plot", str(path), "--kind", "attention"])
+        return join_words(["hookscope", "plot", str(path), "--kind", "attention"])
     maps = [record.key for record in capture.records if _has_maps(record, capture.image)]
     if maps and ctx.params["layers"]:
-        return shlex.join(["hookscope", "show", str(path), maps[-1], "--map"])
+        return join_words(["hookscope", "show", str(path), maps[-1], "--map"])
     return _gradients(ctx, capture)
 
 
@@ -62,7 +62,7 @@ def _gradients(ctx: click.Context, capture: Capture) -> str:
         ctx.params["edits"] or ctx.params["hooks"]
     ):  # without interventions there is nothing to compare
         shared.discard("compare")
-    return shlex.join([*words, *_chosen(ctx, shared)])
+    return join_words([*words, *_chosen(ctx, shared)])
 
 
 def edit_command(ctx: click.Context, edit: str) -> str:
@@ -84,7 +84,7 @@ def _same_run(ctx: click.Context, command: str, arguments: list[str], more: set[
     assert isinstance(other, Command)
     shared = {option.key for option in other.options() if option.section in ("Input", "Run")}
     chosen = _chosen(ctx, shared | {"model-arg", "trust"} | more)
-    return shlex.join(["hookscope", command, ctx.params["model"], *arguments, *chosen])
+    return join_words(["hookscope", command, ctx.params["model"], *arguments, *chosen])
 
 
 def _chosen(ctx: click.Context, keys: set[str]) -> Iterator[str]:

@@ -190,7 +190,8 @@ layers = combine(
         multiple=True,
         metavar="GLOB",
         shell_complete=completion_values.layers,
-        help="Layers to select, such as 'layer3.*'. Prefix ! to exclude. Repeatable. Default: all.",
+        help="Layers to select, such as 'layer3.*', or '(model)'. Prefix ! to exclude. Repeatable."
+        " Default: all.",
     ),
     option(
         "--type",
@@ -357,7 +358,7 @@ output = combine(
         "-o",
         section="Output",
         type=FileName("file"),
-        help="File to write: .safetensors, .npy or .npz. An .npy file holds one tensor. Default:"
+        help="File to write: .safetensors, .npy or .npz. An .npy file contains one tensor. Default:"
         " MODEL.COMMAND.safetensors.",
     ),
     no_output,

@@ -56,10 +56,10 @@ def report(
 ) -> None:
     """Write an HTML report of a result file.
 
-    The report is a single HTML file that works without a network. It has a tree of the layers, the
-    statistics, histograms and feature maps of each layer, a sortable table, plots of values and
-    gradients by layer, warnings, and the command that wrote the result file. Two files are shown
-    side by side.
+    The report is a single HTML file that works without a network. It has a tree and a graph of
+    the modules, the statistics, histograms and feature maps of each, a sortable table, plots of
+    values and gradients by layer, warnings, and the command that wrote the result file. Two files
+    are shown side by side.
     """
     console: Console = ctx.obj
     from pathlib import Path

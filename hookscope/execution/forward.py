@@ -15,7 +15,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import Layer, module_running, submodule, tensors_in_traceback
 from hookscope.inputs.input_checks import explain_layer_error
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import ROOT
 from hookscope.tensors.nested import as_call, map_tensors, walk
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import ForwardError, LossError
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import ROOT
 from hookscope.tensors.nested import TensorPath
 from hookscope.tensors.tensor_stats import euclidean_norm
 

@@ -19,8 +19,8 @@ from hookscope.execution.losses.custom_loss import resolve_custom_loss
 from hookscope.execution.losses.loss import Loss, compute_loss
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.recorder import Recorder
-from hookscope.results.module_tree import ROOT
 from hookscope.specs.losses import FORMULAS
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import SCORE_GRAD
 from hookscope.specs.request import LossRequest
 from hookscope.tensors.input_clones import clone_preserving_strides, with_type_and_attributes

@@ -14,6 +14,7 @@ from hookscope.errors import CheckFailed, ForwardError, HookscopeError
 from hookscope.execution.forward import run_without_hooks
 from hookscope.execution.isolation import disable_mha_fast_path
 from hookscope.execution.prepare import Prepared
+from hookscope.files.shell_words import quote_word
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.recorder import Recorder
 from hookscope.tensors.nested import bits_of, walk
@@ -150,5 +151,6 @@ def check_all_ran(capture: Capture) -> None:
         raise CheckFailed(
             f"{len(not_executed)} of {matched} matched layers never ran, first {first.module}"
             f" ({first.type}): {first.reason}.",
-            "Nothing was written. Leave them out with --layer '!NAME', or drop --strict.",
+            f"Nothing was written. Leave them out with --layer {quote_word('!NAME')}, or drop"
+            " --strict.",
         )

@@ -25,12 +25,11 @@ from hookscope.extraction.shape_probe import FEW, RecordColumn, ShapeProbe, prob
 from hookscope.extraction.sharding_plan import Shard, plan_shards, shard_row_count
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.files.weight_files import sha256_of
-from hookscope.results.module_tree import ROOT
 from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.command_options import ExtractOptions
 from hookscope.specs.input_list import InputEntry, list_entries
 from hookscope.specs.model_spec import FILE, parse_model
-from hookscope.specs.patterns import as_texts
+from hookscope.specs.patterns import ROOT, as_texts
 from hookscope.specs.reduction import StorageOptions
 from hookscope.specs.request import Request
 from hookscope.tensors.hash import hash_tensors

@@ -19,6 +19,7 @@ from torch import nn
 from hookscope.errors import HookscopeError, InputError, LayerError
 from hookscope.execution.forward import forward_error
 from hookscope.execution.isolation import preserve_model_state
+from hookscope.files.shell_words import quote_word
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.recorder import Recorder
@@ -168,7 +169,7 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
         if other is None or other.ndim != tensor.ndim:
             raise LayerError(
                 f"Whether {record.key} exists depends on the batch size.",
-                f"Leave it out: --layer '!{record.module}'",
+                f"Leave it out: --layer {quote_word(f'!{record.module}')}",
             )
         pairs = enumerate(zip(tensor.shape, other.shape, strict=True))
         changed = [dim for dim, (a, b) in pairs if a != b]
@@ -176,7 +177,8 @@ def _columns(few: Capture, more: Capture) -> Iterable[RecordColumn]:
             raise LayerError(
                 f"{record.key} has no batch dimension: its shape is {_shape_text(tensor.shape)} for"
                 f" {FEW} inputs and {_shape_text(other.shape)} for {MORE}.",
-                f"Leave it out with --layer '!{record.module}', or capture the files one by one.",
+                f"Leave it out with --layer {quote_word(f'!{record.module}')}, or capture the files"
+                " one by one.",
             )
         [dim] = changed
         if dim:

@@ -40,7 +40,7 @@ COMPILED = "a package compiled by AOTInductor"
 ONNX, CHECKPOINT = "an ONNX graph", "a pickled checkpoint"
 SAFETENSORS = "a safetensors file of weights"
 ARRAY, ARRAYS = "an array saved by numpy (.npy)", "arrays saved by numpy (.npz)"
-AUDIO, VIDEO = "a sound file", "a video file"
+AUDIO, VIDEO = "an audio file", "a video file"
 
 MODEL_FORMS = (
     "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, package.module:"

@@ -23,7 +23,7 @@ from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import ModuleCall
 from hookscope.hooks.registry import HookSet
 from hookscope.hooks.tensor_sink import RecordKey, TensorSink, what_of
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.input_clones import (
     InputClone,

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import RequestError
-from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree
+from hookscope.results.module_tree import ModuleNode, ModuleTree
 from hookscope.sources.wrappers import inner_name, type_names, unwrapped
+from hookscope.specs.patterns import MODEL, ROOT
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Layer:
     def type(self) -> str:
         """Class name of the module."""
         return type(self.module).__name__
+
+    @property
+    def title(self) -> str:
+        """Its name in sentences; the model itself is ``(model)``."""
+        return MODEL if self.name == ROOT else self.name
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -96,7 +102,7 @@ def check_not_lazy(model: nn.Module) -> None:
     for layer in layers_of(model) if lazy else ():
         if layer.module is lazy[0]:
             raise RequestError(
-                f"{layer.name} ({layer.type}) is lazy and has no shape yet.",
+                f"{layer.title} ({layer.type}) is lazy and has no shape yet.",
                 "Run the model once on an input before you pass it.",
             )
 

@@ -26,7 +26,7 @@ from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry, HookSet
 from hookscope.hooks.tensor_sink import CaptureSink, RecordKey, TensorSink, what_of
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import (
     INPUT,
     INPUT_GRAD,

@@ -165,7 +165,7 @@ class CaptureSink:
         if self.max_bytes is not None and self._bytes > self.max_bytes:
             self.open = False  # PyTorch still calls hooks, which would raise again
             raise CheckFailed(
-                f"Stopped at {key.layer.name}: more than {self.max_bytes:,} bytes would be"
+                f"Stopped at {key.layer.title}: more than {self.max_bytes:,} bytes would be"
                 " recorded.",
                 "Choose fewer layers with --layer, or raise --max-bytes.",
             )

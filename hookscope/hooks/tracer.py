@@ -23,8 +23,8 @@ from hookscope.hooks.layer_coverage import summarize_coverage
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.registry import CallRegistry
-from hookscope.results.module_tree import ROOT
 from hookscope.results.trace_events import BACKWARD, FORWARD, Shape, Trace, TraceEvent
+from hookscope.specs.patterns import ROOT
 from hookscope.tensors.gradient_gate import BackwardHookPair, Grads
 from hookscope.tensors.nested import map_tensors, walk
 from hookscope.tensors.signal_safety import SignalSafeContext

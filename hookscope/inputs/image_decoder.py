@@ -84,7 +84,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
     extremes = [(part.min(), part.max()) for part in map(values_of, _bands(image))]
     if not np.isfinite(extremes).all():
-        raise InputError("It holds NaN or infinite pixels.", "Replace them before the run.")
+        raise InputError("It contains NaN or infinite pixels.", "Replace them before the run.")
     if image.mode.startswith("I;16"):
         low, high = 0.0, 65535.0
     else:  # the range is unknown: take the narrowest usual one that contains the values

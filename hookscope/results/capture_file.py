@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from hookscope.files.file_types import (
     SCRIPT_ARCHIVE,
     describe_file,
 )
+from hookscope.files.shell_words import quote_word
 from hookscope.results.dtypes import RAW, widen
 from hookscope.results.numpy_stats import blocks
 from hookscope.results.records import Record, Recording
@@ -105,7 +105,7 @@ def _damaged(path: str | os.PathLike[str]) -> ResultsFileError:
 
 
 def _part_of_features(path: str | os.PathLike[str]) -> ResultsFileError:
-    folder = shlex.quote(f"{os.path.dirname(path) or '.'}/")
+    folder = quote_word(f"{os.path.dirname(path) or '.'}/")
     return ResultsFileError(
         f"{path} is part of a features folder, which is read as a whole.",
         f"'hookscope show {folder}' lists its contents, 'hookscope export {folder}' writes them to"
@@ -118,14 +118,14 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
     if holds_features(path):
         return ResultsFileError(
             f"Cannot read {path}: it is a features folder, not a file.",
-            f"Export it to a file: hookscope export {shlex.quote(os.fspath(path))}",
+            f"Export it to a file: hookscope export {quote_word(os.fspath(path))}",
         )
     kind = describe_file(os.fspath(path))[0] if Path(path).is_file() else None
     if kind in (IMAGE, SCRIPT_ARCHIVE, EXPORT_ARCHIVE):
         option = "--input " if kind == IMAGE else ""
         return ResultsFileError(
             f"{path} is {kind}, not a result file.",
-            f"Write one first: hookscope capture {option}{shlex.quote(os.fspath(path))}",
+            f"Write one first: hookscope capture {option}{quote_word(os.fspath(path))}",
         )
     if kind in (ARRAY, ARRAYS):
         return ResultsFileError(

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import ROOT
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from hookscope.errors import MissingKeyError
 from hookscope.results.records import Record
+from hookscope.specs.patterns import root_named
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.specs.suggestions import did_you_mean
 
@@ -16,7 +17,8 @@ def find_key(name: str, records: Mapping[str, Record]) -> str:
     """Return the key that a name stands for.
 
     A key stands for itself. A layer (``relu``), or one call of it (``relu:2``), stands for its
-    output, and for its only tensor if no output was recorded.
+    output, and for its only tensor if no output was recorded. The model itself is ``.`` or
+    ``(model)``.
 
     Args:
         name: the key or the layer.
@@ -27,8 +29,11 @@ def find_key(name: str, records: Mapping[str, Record]) -> str:
     """
     if name in records:
         return name
+    root = root_named(str(name))
+    if root in records:
+        return root
     of_layer = [
-        record for record in records.values() if name in (record.module, _call_of(record.key))
+        record for record in records.values() if root in (record.module, _call_of(record.key))
     ]
     matches = [record.key for record in of_layer if record.kind == OUTPUT]
     matches = matches or [record.key for record in of_layer]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hookscope.results.notebook import NotebookResult
-
-ROOT = "."  # the name of the model itself
+from hookscope.specs.patterns import ROOT
 
 
 @dataclass(frozen=True)

@@ -178,12 +178,12 @@ def _load(
         detail = " ".join(line.strip() for line in str(exc).splitlines()[:4])
         raise WeightsFileError(
             f"The weights in {path!r} do not fit the model: {end_sentence(detail)}",
-            "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
+            "Give a file that torch.save(model.state_dict(), FILE) wrote for this model.",
         ) from exc
     except Exception as exc:  # a model may have its own load_state_dict
         raise WeightsFileError(
             f"The model rejected the weights in {path!r}: {type(exc).__name__}: {exc}",
-            "Give what torch.save(model.state_dict(), FILE) wrote of this very model.",
+            "Give a file that torch.save(model.state_dict(), FILE) wrote for this model.",
         ) from exc
     loaded = {id(own[name]) for name in tensors if name in own}
     # A tensor that is tied to a loaded one has its value.

@@ -78,7 +78,7 @@ METHODS: dict[str, CamMethod] = {
         ),
         CamMethod(
             "guided",
-            "max_c |g_c|, where each ReLU lets only positive gradients back",
+            "max_c |g_c|, where each ReLU passes back only positive gradients",
             "Springenberg et al., 2015 (arXiv:1412.6806)",
             AT_INPUT,
         ),

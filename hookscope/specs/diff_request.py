@@ -7,7 +7,6 @@ for A and B.
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import HookscopeError, RequestError
+from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
 from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT, is_weights_file
@@ -169,7 +169,7 @@ def are_captures(a: Any, b: Any) -> bool:
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
                 f"{side} is a features folder, and diff compares captures or models.",
-                f"Convert it to a file first: hookscope export {shlex.quote(os.fspath(side))}",
+                f"Convert it to a file first: hookscope export {quote_word(os.fspath(side))}",
             )
     a_is_capture, b_is_capture = _is_capture(a), _is_capture(b)
     if a_is_capture != b_is_capture:

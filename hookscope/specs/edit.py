@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hookscope.errors import EditError
+from hookscope.files.shell_words import quote_word
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
 from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
@@ -88,7 +89,7 @@ def check_comparison(compare: bool, *changes: object) -> None:
     if compare and not any(changes):
         raise EditError(
             "--compare compares with a run without edits and hooks, but this run has none.",
-            "Add --edit 'LAYER=OPERATION', or leave out --compare.",
+            "Add --edit LAYER=OPERATION, or leave out --compare.",
         )
 
 
@@ -115,8 +116,8 @@ def _read(spec: str, gradients: bool) -> Edit:
     if not equals or not what or match is None or match[1].startswith("!"):
         raise EditError(
             f"{spec!r} is not a valid edit.",
-            f"Write {flag} 'LAYER=OPERATION', such as 'layer1.*=scale:0.5'. A leading ! is not"
-            " allowed here.",
+            f"Write {flag} LAYER=OPERATION, such as {quote_word('layer1.*=scale:0.5')}. A leading !"
+            " is not allowed here.",
         )
     if gradients and side == INPUT:
         raise EditError(

@@ -54,20 +54,20 @@ CHECKS: dict[str, Check] = {
         ),
         Check(
             SATURATED,
-            "sigmoid, tanh, softmax and their like at their bounds",
+            "sigmoid, tanh, softmax and similar at their bounds",
             "share of entries at a bound",
             ("saturated", "margin"),
         ),
         Check(
             VANISHING,
-            "gradients that become too small on their way back",
+            "gradients that become too small in the backward pass",
             "norm over the norm nearest to the loss",
             ("vanishing", "floor"),
             True,
         ),
         Check(
             EXPLODING,
-            "gradients that become too large",
+            "gradients that become too large in the backward pass",
             "norm over the norm nearest to the loss",
             ("exploding", "ceiling"),
             True,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import quote_word
 from hookscope.specs.choices import FORWARD, HOOK_KINDS, HOOK_KINDS_OF, STEP_HOOKS
 from hookscope.specs.model_spec import FunctionSpec, parse_function
 from hookscope.specs.patterns import compile_pattern
@@ -52,7 +53,8 @@ def parse_hook(text: str) -> HookSpec:
         if glob.startswith("!"):
             raise RequestError(
                 f"{text!r} only excludes layers.",
-                "Give a pattern that includes some, or exclude layers by --layer '!GLOB'.",
+                "Give a pattern that includes some, or exclude layers by"
+                f" --layer {quote_word('!GLOB')}.",
             )
         compile_pattern(glob)
     return HookSpec(parse_function(function), glob)

@@ -249,7 +249,7 @@ def check_output(
         )
     if not force and not is_hookscope_file(path, suffix):
         other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
-        what = "holds results of another kind" if other else "was not written by hookscope"
+        what = "contains results of another kind" if other else "was not written by hookscope"
         if suffix in _MARKLESS:
             what = f"hookscope cannot tell whether it wrote this {suffix} file"
         raise RequestError(

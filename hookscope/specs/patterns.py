@@ -2,7 +2,7 @@
 
 ``*`` matches any run of characters, dots included, ``?`` one character, ``[ab]`` and ``[!ab]`` one
 of a set, exactly as in Python's ``fnmatch``; ``{a,b}`` is either; a leading ``!`` excludes. The
-model itself is named ``.``. Matching is case-sensitive.
+model itself is named ``.``, or ``(model)`` as in tables. Matching is case-sensitive.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from fnmatch import translate
 from hookscope.errors import LayerError
 
 MAX_ALTERNATIVES = 4096
+ROOT = "."  # the name of the model itself
+MODEL = "(model)"  # its name in tables, which users copy
 
 
 def as_texts(texts: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -42,8 +44,18 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     Raises:
         LayerError: a brace is unbalanced, or the braces expand to thousands of patterns.
     """
-    expressions = [re.compile(translate(p)) for p in expand_braces(pattern)]
+    expressions = [re.compile(translate(root_named(p))) for p in expand_braces(pattern)]
     return lambda name: any(e.match(name) for e in expressions)
+
+
+def root_named(name: str) -> str:
+    """Return a layer, a call or a key with the model itself named ``.`` instead of ``(model)``.
+
+    >>> root_named("(model)"), root_named("(model)/output"), root_named("fc")
+    ('.', './output', 'fc')
+    """
+    rest = name.removeprefix(MODEL)
+    return ROOT + rest if rest != name and rest[:1] in ("", ":", "/") else name
 
 
 def split_exclusions(patterns: Iterable[str]) -> tuple[list[str], list[str]]:

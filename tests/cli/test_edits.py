@@ -36,6 +36,23 @@ def test_patching_a_bottleneck_of_a_corrupted_run_restores_the_clean_output(
     assert "gives a bit-identical output" in done.stdout
 
 
+def test_the_model_itself_is_named_as_in_tables(run: Run, tmp_path: Path) -> None:
+    files = [tmp_path / "dot.safetensors", tmp_path / "model.safetensors"]
+    for file, name in zip(files, (".", "(model)"), strict=True):
+        words = ("--layer", name, "--edit", f"{name}=scale:2")
+        hook = ("--hook", f"{name}={SAMPLES}/own_hook.py:mute")
+        done = run("capture", TRAINED, "--input", FIVE, *words, *hook, "-o", file)
+        assert done.rc == 0, done.stderr
+    dot, model = map(load_file, files)
+    assert set(dot) == set(model) == {"./output", "./output.unedited"}
+    assert torch.equal(dot["./output"], model["./output"])
+    assert dot["./output"][0, 0] == 0
+    clean = tmp_path / "clean.safetensors"
+    assert run("capture", TRAINED, "--input", FIVE, "-o", clean).rc == 0
+    assert torch.equal(dot["./output"][:, 1:], 2 * load_file(clean)["./output"][:, 1:])
+    assert "./output" in run("show", files[0], "(model)").stdout
+
+
 def test_the_file_that_a_patch_reads_is_not_replaced(run: Run, tmp_path: Path) -> None:
     assert run("capture", TRAINED, "--input", FIVE, cwd=tmp_path).rc == 0
     [file] = tmp_path.glob("*.safetensors")

@@ -113,5 +113,5 @@ def test_a_result_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text(f'{{"{outputs.MARK}": "0.1"}}')
     assert outputs.check_output(file, suffix=".json") is True
-    with pytest.raises(RequestError, match="holds results of another kind"):
+    with pytest.raises(RequestError, match="contains results of another kind"):
         outputs.check_output(file)

@@ -202,7 +202,7 @@ def test_export_copies_some_tensors_of_a_capture_to_a_capture(tmp_path: Path) ->
         ("b.safetensors", "0/output[0]", "is a slice, but"),
         ("b.txt", (), "unsupported format"),
         ("b.npz", "nothing", "matches nothing"),
-        ("a.safetensors", (), "is read by this command"),
+        ("a.safetensors", (), "would be overwritten"),
     ],
 )
 def test_what_cannot_be_exported_of_a_capture(tmp_path: Path, name, layers, message) -> None:

@@ -30,7 +30,7 @@ def shot() -> hookscope.Capture:
 def test_a_layer_stands_for_its_output(shot: hookscope.Capture) -> None:
     assert shot["conv"] is shot["conv/output"]
     assert shot["relu:2"] is shot["relu:2/output"]
-    assert shot["."] is shot["./output"]
+    assert shot["."] is shot["(model)"] is shot["(model)/output"] is shot["./output"]
     assert shot.get("conv") is shot["conv/output"] and shot.get("nothing") is None
 
 

@@ -357,9 +357,13 @@ def test_a_free_length_out_of_its_limits_is_refused(
         ((torch.ones(1, 3, 9, 9),), "of shape 1x3x64x64, but got 1x3x9x9.", "--shape 1x3x64x64"),
         ((torch.ones(3, 64, 64),), "but got 3x64x64.", "dynamic_shapes"),
         ((torch.ones(1, 3, 64, 64).long(),), "must be float32, but got int64.", "--input"),
-        ((torch.ones(1), 3), "for the inputs (x), but got (tensor of 1, int).", "its file holds"),
+        (
+            (torch.ones(1), 3),
+            "for the inputs (x), but got (tensor of 1, int).",
+            "in its file",
+        ),
         ((3,), "Input x of the program must be a tensor, but got int.", "1x3x64x64"),
-        ((), "for the inputs (x), but got ().", "its file holds"),
+        ((), "for the inputs (x), but got ().", "in its file"),
     ],
 )
 def test_an_input_that_does_not_fit_is_refused_in_one_sentence(

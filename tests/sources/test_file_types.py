@@ -119,7 +119,7 @@ KINDS: list[tuple[str, Write, str, str]] = [
     ("image", lambda path: Image.new("RGB", (2, 2)).save(path, "PNG"), "an image", "--input"),
     ("bitmap", lambda path: Image.new("RGB", (2, 2)).save(path, "BMP"), "an image", "--input"),
     ("webp", lambda path: Image.new("RGB", (2, 2)).save(path, "WEBP"), "an image", "--input"),
-    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "a sound file", "--input"),
+    ("sound", holding(b"RIFF\x24\0\0\0WAVEfmt "), "an audio file", "--input"),
     ("video", holding(b"\0\0\0\x1cftypisom"), "a video file", "--input"),
     ("array", lambda path: path.write_bytes(npy(np.ones(3))), "saved by numpy (.npy)", "--input"),
     ("arrays", zipped("x.npy", "y.npy"), "saved by numpy (.npz)", "--input"),

@@ -37,6 +37,14 @@ def test_a_star_crosses_dots_and_a_plain_name_is_only_itself() -> None:
     assert not matches("Layer3", "layer3")
 
 
+def test_the_model_has_the_name_that_tables_give_it_too() -> None:
+    assert (
+        matches("(model)", ".") and matches("{fc,(model)}", ".") and matches("(model)*", "(model)x")
+    )
+    assert not matches("(model)", "fc") and not matches("(model)", "(model)")
+    assert matches("(model)/*", "./output") and matches("(model):2", ".:2")
+
+
 def test_braces_nest() -> None:
     assert expand_braces("{a,b{c,d}}e") == ["ae", "bce", "bde"]
 

@@ -25,7 +25,8 @@ def test_a_word_is_a_key_a_glob_or_a_layer() -> None:
     assert chosen("conv1") == ["conv1/output", "conv1/input.0"]
     assert chosen("*/input*") == ["conv1/input.0"]
     assert chosen("conv1*") == KEYS[:3]
-    assert chosen(".") == ["./output"]
+    assert chosen(".") == chosen("(model)") == chosen("(model)/output") == ["./output"]
+    assert chosen("(model)[0]") == ["./output[0]"]
     assert chosen("{conv1:2,layer.0}") == ["conv1:2/output", "layer.0/output"]
 
 

@@ -22,8 +22,8 @@ from hookscope.analysis.cams.methods.score_cam import ScoreCam
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.tensor_sink import what_of
-from hookscope.results.module_tree import ROOT
 from hookscope.specs.cam_methods import METHODS
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import ATTRIBUTION, CAM, INPUT
 
 CLASSES: dict[str, type[CamMethod]] = {

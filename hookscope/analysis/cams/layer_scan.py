@@ -273,12 +273,12 @@ def last_on_grid(candidates: Sequence[LayerCandidate], layer: Layer) -> LayerCan
         return last
     if not of_layer:
         raise RequestError(
-            f"Layer {layer.name} ({layer.type}) never ran, or returned no tensor.",
+            f"Layer {layer.title} ({layer.type}) never ran, or returned no tensor.",
             "Name another layer, or leave out --layer.",
         )
     sizes = ("x".join(map(str, candidate.shape)) or "one number" for candidate in of_layer[-3:])
     shapes = " and ".join(sizes)
     raise RequestError(
-        f"Layer {layer.name} ({layer.type}) has no spatial output ({shapes}), and a map needs one.",
+        f"Layer {layer.title} ({layer.type}) has no spatial output ({shapes}); a map needs one.",
         "Name a layer that returns feature maps or patches, or leave out --layer for the last one.",
     )

@@ -12,8 +12,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from hookscope.files.strict_json import parse_number
 from hookscope.hooks.capture import Capture
-from hookscope.results.module_tree import ROOT
 from hookscope.specs.output_path import MARK
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import CAM, INPUT
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.text.formats import number_text, plural, shape_text

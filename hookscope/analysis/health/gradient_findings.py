@@ -10,7 +10,6 @@ from hookscope.analysis.health.module_names import owner_of
 from hookscope.analysis.health.run_findings import UNNORMALISED, CheckContext
 from hookscope.results.gradient_flow import SPREAD, GradientLimits, first_norms, gradient_marks
 from hookscope.results.health import Finding
-from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
 from hookscope.specs.health_checks import (
@@ -23,6 +22,7 @@ from hookscope.specs.health_checks import (
     WARNING,
     Thresholds,
 )
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT_GRAD, OUTPUT_GRAD, PARAM_GRAD
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import ROOT
 
 
 def owner_of(name: str) -> str:

@@ -12,7 +12,6 @@ from hookscope.analysis.health.run_observation import RunObservation
 from hookscope.analysis.health.tensor_observation import Ratio, TensorObservation
 from hookscope.hooks.layer_coverage import UNEXPLAINED
 from hookscope.results.health import Finding
-from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Record
 from hookscope.specs.health_checks import (
     CHECKS,
@@ -30,6 +29,7 @@ from hookscope.specs.health_checks import (
     WARNING,
     Thresholds,
 )
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT, OP, OUTPUT, PARAM_GRAD
 from hookscope.views.images.figure_labels import ranges_text
 

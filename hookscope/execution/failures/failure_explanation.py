@@ -156,13 +156,13 @@ def _fix_layer(
     )
     if definition is None:
         return (
-            f"make {failed.layer} with {mismatch.setting}={mismatch.got!r} in place of"
+            f"create {failed.layer} with {mismatch.setting}={mismatch.got!r} instead of"
             f" {mismatch.wanted!r}. Checked: {checked}."
         )
     call = _rewritten_call(definition, layer, mismatch)
     return (
-        f"in {short_path(definition.file)}, line {definition.line}, write {call} in"
-        f" place of {definition.text}. Checked: {checked}."
+        f"in {short_path(definition.file)}, line {definition.line}, write {call} instead"
+        f" of {definition.text}. Checked: {checked}."
     )
 
 

@@ -111,7 +111,7 @@ def _edit_error(
     bound: BoundEdit, reason: str, repair: str = "Choose another operation, or fewer layers."
 ) -> EditError:
     return EditError(
-        f"The edit {bound.edit.word!r} cannot be applied to layer {bound.layer.name}"
+        f"The edit {bound.edit.word!r} cannot be applied to layer {bound.layer.title}"
         f" ({bound.layer.type}): {reason}.",
         repair,
         reason,

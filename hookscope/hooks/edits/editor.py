@@ -75,7 +75,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
                 continue
             first = next(bound for bound in self.bounds if bound.position == position)
             calls = self.calls.counts.get(first.layer.module, 0)
-            name = f"{first.layer.name} ({first.layer.type})"
+            name = f"{first.layer.title} ({first.layer.type})"
             reason = f"{name} never ran"
             if calls:
                 reason = f"no gradient reached {name}"
@@ -141,7 +141,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         if not pairs:
             raise EditError(
                 f"The edit {bounds[0].edit.word!r} finds no floating-point tensor in the {kind} of"
-                f" {layer.name} ({layer.type}).",
+                f" {layer.title} ({layer.type}).",
                 "Edit a layer before or after it.",
             )
         if self.recorder is not None and not call.recomputed:

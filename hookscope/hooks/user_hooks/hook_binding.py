@@ -151,7 +151,7 @@ class HookBinding(CallSubscriber):
         if self.hook.kind in STEP_HOOKS:
             return f"{'before' if self.hook.kind == STEP_PRE else 'after'} the optimizer's step"
         call = f", call {number}" if number > 1 else ""
-        return f"at layer {self.layer.name} ({self.layer.type}{call})"
+        return f"at layer {self.layer.title} ({self.layer.type}{call})"
 
     def _check_same(self, old: Any, new: Any) -> None:
         if outline(old) == outline(new):

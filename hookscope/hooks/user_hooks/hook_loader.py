@@ -12,7 +12,6 @@ from torch import nn
 from hookscope.errors import RequestError
 from hookscope.hooks.layers import Layer
 from hookscope.hooks.selection import select
-from hookscope.results.module_tree import ROOT
 from hookscope.sources.user_code import bind_arguments, function_file, function_name, load_functions
 from hookscope.specs.choices import (
     BACKWARD,
@@ -28,6 +27,7 @@ from hookscope.specs.choices import (
 from hookscope.specs.hook_spec import parse_hook, resolve_hook_kinds
 from hookscope.specs.intervention_spec import Hooks
 from hookscope.specs.model_spec import FunctionSpec
+from hookscope.specs.patterns import ROOT
 
 Function = Callable[..., Any]
 

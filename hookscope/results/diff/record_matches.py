@@ -18,9 +18,9 @@ from hookscope.results.diff.diff_result import (
     TensorComparison,
     UnmatchedTensor,
 )
-from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Record, key_of
 from hookscope.specs import patterns
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.suggestions import did_you_mean
 
 RecordTest = Callable[[Record], bool]

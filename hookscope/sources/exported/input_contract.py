@@ -57,7 +57,7 @@ class InputContract:
             raise InputError(
                 f"The program was exported for the inputs {_list_inputs(args_names, kwargs_names)},"
                 f" but got {_list_inputs(*actual)}.",
-                "Leave out --input and --shape to run it on the inputs that its file holds, or"
+                "Leave out --input and --shape to run it on the inputs stored in its file, or"
                 " call it from Python with inputs of that structure.",
             )
         sizes: dict[str, int] = {}
@@ -91,7 +91,7 @@ class InputContract:
             kinds = [str(t.dtype).removeprefix("torch.") for t in (expected, value)]
             raise InputError(
                 f"Input {name} of the program must be {kinds[0]}, but got {kinds[1]}.",
-                "Leave out --input and --shape to run it on the inputs that its file holds, or"
+                "Leave out --input and --shape to run it on the inputs stored in its file, or"
                 " call it from Python with a tensor of that dtype.",
             )
         fits = value.ndim == expected.ndim and all(

@@ -53,7 +53,7 @@ def load(
     """
     if model_args:
         raise RequestError(
-            f"{spec.word!r} contains a finished model, which takes no arguments.",
+            f"{spec.word!r} contains a model that is already built, which takes no arguments.",
             "Leave out --model-arg.",
         )
     check_archive_intact(spec.path)

@@ -2,6 +2,7 @@
 "use strict";
 
 const MAX_ALTERNATIVES = 4096;
+const MODEL = "(model)"; // the name of the model itself in tables; in patterns it is "." too
 
 // The patterns that a pattern with braces stands for; null where a brace has no partner.
 function expandBraces(pattern) {
@@ -105,7 +106,7 @@ function setToRegExp(text, start, end) {
 
 // A test of a name for one positive pattern; null where a brace has no partner.
 function compilePattern(pattern) {
-  const expressions = expandBraces(pattern)?.map(globToRegExp);
+  const expressions = expandBraces(pattern)?.map((one) => globToRegExp(one === MODEL ? "." : one));
   return expressions ? (name) => expressions.some((e) => e.test(name)) : null;
 }
 
@@ -115,7 +116,7 @@ function compileFilter(typed) {
   const words = typed.split(/\s+/u).filter((word) => word && word !== "!");
   const tests = words.map((word) => {
     const bare = word.replace(/^!/u, "");
-    const glob = word !== bare || /[*?[\]{}]/u.test(bare) || bare === ".";
+    const glob = word !== bare || /[*?[\]{}]/u.test(bare) || bare === "." || bare === MODEL;
     const text = bare.toLowerCase();
     const test = glob ? compilePattern(bare) : (name) => name.toLowerCase().includes(text);
     return { takes: word !== bare, test };

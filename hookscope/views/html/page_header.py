@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.text import Text
 
+from hookscope.files.shell_words import join_words
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
 from hookscope.results.metadata import has_random_weights
@@ -201,7 +201,7 @@ def original_command(metadata: Mapping[str, Any]) -> str:
             words += ["--input", str(entry["word"])]
     for name, value in options.items():
         words += _option_words(name, value)
-    return shlex.join(words)
+    return join_words(words)
 
 
 def _option_words(name: str, value: Any) -> Iterator[str]:

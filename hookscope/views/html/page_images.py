@@ -15,9 +15,9 @@ from PIL import Image
 
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.dimensions import layout
-from hookscope.results.module_tree import ROOT
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import INPUT
 from hookscope.specs.tensor_key import Index
 from hookscope.views.html.page import PageFigure
@@ -32,6 +32,7 @@ from hookscope.views.images.feature_maps import (
 from hookscope.views.text.formats import number_text, visible
 
 TILE_COLUMNS = 4  # tiles in a row
+MAX_ASPECT = 16  # width of an image of maps, relative to its height
 TILE_GAP = 1  # transparent pixels to the right of each tile and below it
 INPUT_SIDE = 224  # pixels of the longer side of an input image, about
 SINGLE_MAP_SCALE = 5  # a single map is drawn larger by this factor
@@ -62,6 +63,19 @@ class DrawnPart:
         shrink = max(1.0, max(self.map_shape) / limit)
         height, width = (max(1, int(n / shrink)) for n in self.map_shape)
         return height, width
+
+    @property
+    def columns(self) -> int:
+        """Maps in a row of the image."""
+        return min(self.maps, TILE_COLUMNS)
+
+    def row_repeats(self, side: int) -> int:
+        """How often each row of pixels is repeated, so that a vector is a visible band.
+
+        The page scales both directions alike: browsers draw pixels of unequal width otherwise.
+        """
+        height, width = self.drawn(side)
+        return -(-width * self.columns // (height * -(-self.maps // self.columns) * MAX_ASPECT))
 
 
 def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> DrawnPart:
@@ -96,7 +110,9 @@ def drawn_part(record: Record, count: int, image: tuple[int, int] | None) -> Dra
         if letter == "C":
             maps = min(count, length)
             index[i] = slice(0, maps)
-            notes.insert(0, f"{maps_noun(record.kind)} 0 to {maps - 1} of {length}")
+            noun = maps_noun(record.kind)
+            numbers = f"{noun} 0 to {maps - 1}" if maps > 1 else f"{noun.removesuffix('s')} 0"
+            notes.insert(0, f"{numbers} of {length}")
         elif letter == "S":
             step = -(-length // MAX_READ_SIDE)
             index[i] = slice(None, None, step)
@@ -131,7 +147,7 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
     colors, scales = paint_maps(values)
     drawn = f"{'x'.join(map(str, part.map_shape))} averaged to {height}x{width}"
     parts = (part.description, drawn if smaller else "", *color_notes(values, scales[0]))
-    pixels = tile_maps(colors, min(len(values), TILE_COLUMNS))
+    pixels = tile_maps(np.repeat(colors, part.row_repeats(side), axis=1), part.columns)
     return PageFigure(
         visible(f"Feature maps of {record.key}" if len(values) > 1 else f"{record.key} as a map"),
         "; ".join(filter(None, parts)),
@@ -139,7 +155,7 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
         width=pixels.shape[1],
         height=pixels.shape[0],
         labels=tuple(map(str, maps.channels)) if len(values) > 1 else (),
-        columns=min(len(values), TILE_COLUMNS),
+        columns=part.columns,
     )
 
 
@@ -156,7 +172,7 @@ def color_notes(values: NDArray[Any], scale: ColorScale) -> Iterator[str]:
 
 
 def tile_maps(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
-    """Return maps side by side, with ``TILE_GAP`` transparent pixels between them.
+    """Return maps side by side, with ``TILE_GAP`` transparent pixels after each; one map has none.
 
     Args:
         colors: uint8 ``(maps, height, width, 3)``.
@@ -167,11 +183,12 @@ def tile_maps(colors: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
     """
     count, height, width, _ = colors.shape
     rows = math.ceil(count / columns)
-    cells = np.zeros((rows * columns, height + TILE_GAP, width + TILE_GAP, 4), np.uint8)
+    gap = TILE_GAP if count > 1 else 0
+    cells = np.zeros((rows * columns, height + gap, width + gap, 4), np.uint8)
     cells[:count, :height, :width, :3] = colors
     cells[:count, :height, :width, 3] = 255
-    grid = cells.reshape(rows, columns, height + TILE_GAP, width + TILE_GAP, 4).swapaxes(1, 2)
-    return grid.reshape(rows * (height + TILE_GAP), columns * (width + TILE_GAP), 4)
+    grid = cells.reshape(rows, columns, height + gap, width + gap, 4).swapaxes(1, 2)
+    return grid.reshape(rows * (height + gap), columns * (width + gap), 4)
 
 
 def png_data_uri(pixels: NDArray[np.uint8]) -> str:

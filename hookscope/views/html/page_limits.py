@@ -16,6 +16,7 @@ MAX_PAGE_BYTES = 20_000_000
 MAX_IMAGE_BYTES = 12_000_000  # of the page, for all images
 TEXT_BYTES = 4_000  # of the page, for the numbers and the histogram of one tensor, about
 PNG_OVERHEAD = 1300  # bytes of a PNG beside its pixels: 258 colours, their opacity, the headers
+REPEATED_ROW = 16  # bytes of a row of pixels that repeats the row above it, compressed, at most
 
 
 @dataclass(frozen=True)
@@ -67,5 +68,8 @@ def max_image_bytes(
     part = drawn_part(record, limits.maps, image)
     height, width = part.drawn(limits.side)
     tiles = -(-part.maps // TILE_COLUMNS) * TILE_COLUMNS if part.maps > 1 else part.maps
+    if not tiles:
+        return 0
     pixels = tiles * (height + TILE_GAP) * (width + TILE_GAP + 1)  # one more byte for each row
-    return (pixels + pixels // 1000 + PNG_OVERHEAD) * 4 // 3 + 40 if tiles else 0
+    repeated = tiles * height * (part.row_repeats(limits.side) - 1) * REPEATED_ROW
+    return (pixels + pixels // 1000 + repeated + PNG_OVERHEAD) * 4 // 3 + 40

@@ -13,8 +13,8 @@ from hookscope.results.numpy_stats import squared_distance, sum_of_squares
 from hookscope.results.records import Record
 from hookscope.results.stats import ScaledSum
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
-from hookscope.views.html.page_tree import MissingEntry, layer_title
-from hookscope.views.text.formats import number_text, percent_text, shape_text, visible
+from hookscope.views.html.page_tree import MissingEntry
+from hookscope.views.text.formats import layer_text, number_text, percent_text, shape_text, visible
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COMPARED = ("mean", "std", "norm")
@@ -89,7 +89,7 @@ def page_row(
     note = _pair_note(pair, notes, difference) if compared else notes[file]
     cells = {
         "#": _number_cell(position),
-        "layer": PageCell(layer_title(first.module)),
+        "layer": PageCell(visible(layer_text(first.module))),
         "type": PageCell(visible(first.type)),
         "what": PageCell(visible(first.what)),
         "call": _number_cell(first.call),
@@ -115,7 +115,7 @@ def missing_page_rows(
         groups.setdefault((entry.module, entry.what, entry.call), []).append(entry)
     for (module, what, call), group in groups.items():
         cells = {
-            "layer": PageCell(layer_title(module)),
+            "layer": PageCell(visible(layer_text(module))),
             "type": PageCell(visible(group[0].type)),
             "what": PageCell(visible(what)),
             "call": _number_cell(call) if call else PageCell(""),

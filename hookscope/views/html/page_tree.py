@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Recording
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD
 from hookscope.views.html.page import PageNode, PanelEntry
-from hookscope.views.text.formats import shape_text, visible
+from hookscope.views.text.formats import layer_text, shape_text, visible
 
 NEVER_RAN = "never ran"
 MAX_UNFOLDED = 24  # modules of a model whose graph is unfolded at first
@@ -139,7 +139,7 @@ def page_nodes(
             previous[parent] = name
         yield PageNode(
             visible(name),
-            layer_title(name.rpartition(".")[2] or name),
+            visible(layer_text(name.rpartition(".")[2] or name)),
             visible(types[name]),
             level,
             position,
@@ -177,11 +177,6 @@ def ancestors_of(modules: Iterable[str]) -> set[str]:
         while (name := parent_of(name)) not in ancestors:
             ancestors.add(name)
     return ancestors
-
-
-def layer_title(name: str) -> str:
-    """Return the name of a layer as it is shown; the model itself is ``(model)``."""
-    return "(model)" if name == ROOT else visible(name)
 
 
 def parent_of(name: str) -> str:

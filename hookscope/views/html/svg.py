@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from hookscope.results.capture_file import CaptureFile
-from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Record
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.views.html.page import PageFigure
 from hookscope.views.html.page_tree import ancestors_of
@@ -160,15 +160,24 @@ def _axis_labels(names: Sequence[str], x: Callable[[int], float]) -> list[Markup
     spans = {n: end - n for n, end in zip(starts, [*starts[1:], len(names)], strict=True)}
     texts = {n: name if len(name := names[n]) <= 16 else f"…{name[-15:]}" for n in starts}
     longest = sorted(starts, key=lambda n: -spans[n])
-    roomy = _without_overlap({n: (x(n), LETTER_WIDTH * (len(texts[n]) + 1)) for n in longest})
+    widths = {n: LETTER_WIDTH * (len(texts[n]) + 1) for n in longest}
+    # The last label ends at its tick if it has no room to the right of it.
+    final = starts[-1]
+    last = final if x(final) + widths[final] - LETTER_WIDTH > WIDTH else None
+
+    def box(n: int, scale: int) -> tuple[float, float]:
+        width = float(scale * widths[n])
+        return (x(n) - width if n == last else x(n)), width
+
+    roomy = _without_overlap({n: box(n, 1) for n in longest})
     # On a phone letters are twice as large, so only some of these labels have room.
-    phones = _without_overlap({n: (x(n), 2 * LETTER_WIDTH * (len(texts[n]) + 1)) for n in roomy})
+    phones = _without_overlap({n: box(n, 2) for n in roomy})
     marks = []
     for n in sorted(roomy):
-        less = "" if n in phones else Markup(' class="less"')
+        classes = ["last"] * (n == last) + ["less"] * (n not in phones)
         tick = Markup('<path class="tick" d="M{0} {1}v5"/>').format(x(n), HEIGHT - BOTTOM)
-        text = Markup('<text{} x="{}" y="{}">{}</text>')
-        marks += [tick, text.format(less, x(n), HEIGHT - BOTTOM + 24, texts[n])]
+        text = Markup('<text class="{}" x="{}" y="{}">{}</text>')
+        marks += [tick, text.format(" ".join(classes), x(n), HEIGHT - BOTTOM + 24, texts[n])]
     return marks
 
 

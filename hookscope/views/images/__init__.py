@@ -22,5 +22,5 @@ def require_matplotlib() -> Iterator[None]:
             raise
         raise EnvironmentFault(
             f"Pictures are drawn with matplotlib, which does not load: {error}.",
-            "Install it: pip install matplotlib (hookscope[plot] brings it along).",
+            "Install it: pip install matplotlib (hookscope[plot] includes it).",
         ) from error

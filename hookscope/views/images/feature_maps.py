@@ -115,7 +115,7 @@ def _letters(
         return layout(record.type, record.kind, shape, capture.image)
     if not -ndim <= dim < ndim:
         raise RequestError(
-            f"{name} has {ndim} dimensions, and no dimension {dim}.",
+            f"{name} has {ndim} dimensions, so there is no dimension {dim}.",
             "Count from 0, or from -1 at the end.",
         )
     others = {3: "SS", 4: "0SS", 5: "0MSS"}.get(ndim)
@@ -171,15 +171,17 @@ def channels_last_note(record: Record, image: tuple[int, int] | None) -> str:
     if channel_dim(record.type, len(shape)) == len(shape) - 1:
         return f"channels last, as {record.type} has them"
     *_, high, wide, count = shape
-    return f"channels last: {high}x{wide} has the aspect of the input, {wide}x{count} has not"
+    return (
+        f"channels last: {high}x{wide} has the aspect ratio of the input, {wide}x{count} does not"
+    )
 
 
 def _no_maps_error(name: str, shape: tuple[int, ...]) -> RequestError:
-    repair = "Give a slice of two or three dimensions behind the key, such as [0] or [0,:,4]."
+    repair = "Append a slice of two or three dimensions to the key, such as [0] or [0,:,4]."
     if 0 in shape:
-        repair = "It has no entries; name another tensor."
+        repair = "It is empty; choose another tensor."
     elif not shape and not name.endswith("]"):
-        repair = "It has no sides; name another tensor."
+        repair = "It is a single number; choose another tensor."
     return RequestError(f"{name} ({shape_label(shape)}) cannot be drawn as maps.", repair)
 
 

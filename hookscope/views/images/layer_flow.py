@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hookscope.errors import RequestError
-from hookscope.results.module_tree import ROOT
 from hookscope.results.records import Record
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import (
     ATTENTION,
     INPUT,
@@ -77,8 +77,8 @@ def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]
     panels = tuple(_flow(group, quantity, norms) for group, quantity, norms in flows if group)
     if not panels:
         raise RequestError(
-            "There is nothing here that goes from layer to layer.",
-            "Weights of attention are drawn by --kind attention.",
+            "None of these tensors can be plotted layer by layer.",
+            "Use --kind attention to plot attention weights.",
         )
     return panels
 

@@ -65,7 +65,7 @@ def read_tokens(
     if dim is not None:
         if not -len(shape) <= dim < len(shape):
             raise RequestError(
-                f"{part.name} has {len(shape)} dimensions, and no dimension {dim}.",
+                f"{part.name} has {len(shape)} dimensions, so there is no dimension {dim}.",
                 "Count from 0, or from -1 at the end.",
             )
         along = dim % len(shape)
@@ -75,7 +75,7 @@ def read_tokens(
         array = capture.tensor(part.record.key, part.index)
     if array.ndim < 1 or not array.size:
         raise RequestError(
-            f"{part.name} ({shape_label(shape)}) has no positions to draw.", "Take --kind hist."
+            f"{part.name} ({shape_label(shape)}) has no positions to plot.", "Use --kind hist."
         )
     table = np.moveaxis(magnitude(array), along, -1)
     table = table.reshape(-1, table.shape[-1])
@@ -113,8 +113,8 @@ def read_heads(
     array = capture.tensor(key, (0,) if first else part.index)
     if array.ndim < 2 or not array.size:
         raise RequestError(
-            f"{part.name} ({shape_label(shape)}) is no matrix of queries and keys.",
-            "Leave out the slice, or cut less away: [0,3] is the fourth head.",
+            f"{part.name} ({shape_label(shape)}) is not a matrix of queries and keys.",
+            "Leave out the slice, or use a shorter one: [0,3] is the fourth head.",
         )
     heads = array.reshape(-1, *array.shape[-2:])
     chosen = pick_channels(heads, part.name, channels, by, count, seed)

@@ -18,7 +18,7 @@ _OF_PARAMETERS = (PARAM_GRAD, PARAM_UPDATE)
 _NEEDED = {
     "maps": "values or gradients of a layer",
     "heat": "values or gradients of a layer",
-    "attention": "weights of attention, which capture --attention records",
+    "attention": "attention weights, which capture --attention records",
 }
 
 
@@ -65,7 +65,7 @@ def choose_plot(
     if kind is not None and kind not in PLOT_KINDS:
         near = did_you_mean(kind, PLOT_KINDS)
         raise RequestError(
-            f"There is no picture of kind {kind!r}.",
+            f"There is no plot of kind {kind!r}.",
             near or f"Choose among {', '.join(PLOT_KINDS)}.",
         )
     keys = [record.key for record in capture.records]
@@ -74,7 +74,9 @@ def choose_plot(
         matches = choose_keys(patterns, keys, capture.path, capture.listing)
     parts = tuple(TensorPart(capture.record(key), index) for key, index in matches)
     if not parts:
-        raise RequestError(f"{capture.path} holds no tensor.", "Record one with other layers.")
+        raise RequestError(
+            f"{capture.path} contains no tensors.", "Record it again with other layers."
+        )
     why = ""
     if kind is None:
         kind, why = _kind_for(capture, patterns, parts)
@@ -103,10 +105,10 @@ def _kind_for(
 ) -> tuple[str, str]:
     """The kind of plot that fits the tensors, and the reason."""
     if not patterns:
-        return "flow", "no KEY is named, so the whole file is drawn"
+        return "flow", "no KEY is given, so the whole file is plotted"
     what = parts[0].name if len(parts) == 1 else f"each of {len(parts)} tensors"
     if all(_fits("attention", part) for part in parts):
-        return "attention", f"{what} holds weights of attention"
+        return "attention", f"{what} contains attention weights"
     if all(_fits("maps", part) for part in parts):
         shapes = [capture.shape(part.record.key, part.index) for part in parts]
         if _one_call(parts) and all(
@@ -115,7 +117,7 @@ def _kind_for(
             return "maps", f"{what} has channels of two dimensions"
         if all(map(_are_tokens, parts, shapes)):
             return "heat", f"{what} has channels at several positions"
-    return "hist", f"{what} is drawn as a distribution where no other kind fits"
+    return "hist", f"{what} fits no other kind, so its distribution is plotted"
 
 
 def _are_maps(capture: CaptureFile, part: TensorPart, shape: tuple[int, ...]) -> bool:

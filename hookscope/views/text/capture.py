@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.results.metadata import has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import ATTENTION
 from hookscope.views.text.formats import count_text, layer_text, number_text
@@ -146,7 +147,7 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
 
 def untrained_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     """Return the line that belongs below the names of classes if the weights are random."""
-    if metadata.get("model", {}).get("weights") != "random":
+    if not has_random_weights(metadata):
         return []
     return sentence("Random weights: the class names mean nothing.", options, NOTICE_STYLE)
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 
 from hookscope.files.escapes import visible as visible
-from hookscope.results.module_tree import ROOT
+from hookscope.specs.patterns import MODEL, ROOT
 
 UNITS = ("K", "M", "G", "T", "P", "E")  # each is 1000 of the unit before
 DIGITS = 4  # significant digits on a terminal
 PIPE_DIGITS = 6  # in a pipe
-MODEL = "(model)"  # the model itself, whose name is a dot
 FULL_DIGITS = 9  # two different float32 values differ in these digits
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hookscope.files.escapes import visible
-from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.specs.patterns import ROOT
 from hookscope.views.text.tree import MAX_ARGUMENTS_LENGTH, short_signature
 
 # What Mermaid draws if it is not configured; GitHub and GitLab cannot be configured.

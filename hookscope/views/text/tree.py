@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from hookscope.results.module_tree import ROOT, ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.specs.patterns import ROOT
 from hookscope.views.text.formats import (
     bytes_text,
     count_text,

@@ -274,7 +274,7 @@ def test_the_calls_that_ran_are_those_that_hooks_by_hand_see(case: Case, said) -
 
 
 CHANGE = re.compile(
-    r"in (?P<file>\S+), line (?P<line>\d+), write (?P<new>.+) in place of (?P<old>.+)\. Checked"
+    r"in (?P<file>\S+), line (?P<line>\d+), write (?P<new>.+) instead of (?P<old>.+)\. Checked"
 )
 SIZE = re.compile(r"use an input of (?P<size>[\dx]+)")
 

@@ -77,7 +77,7 @@ def test_every_command_that_runs_a_model_shows_the_calls_on_standard_output(comm
         dtype = "float64" if "gradcheck" in line else "float32"
         assert answer.stdout.replace(dtype, "float32") == ROWS, line
         assert answer.line("Fix").endswith(
-            "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)."
+            "write nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)."
             " Checked: the model then runs."
         )
         assert answer.line("Or").startswith("use an input of 1x1x28x28: --shape 1x1x28x28.")
@@ -109,7 +109,7 @@ def test_a_tree_marks_what_failed_and_what_was_not_reached(commands: Commands) -
 def test_check_reports_the_explanation_as_its_finding(commands: Commands) -> None:
     [answer] = commands("hookscope check broken_models.py:Digits --shape 1x1x32x32")
     assert answer.status == 1
-    assert "write nn.Linear(144, 10) in place of nn.Linear(4 * 5 * 5, 10)" in answer.stdout
+    assert "write nn.Linear(144, 10) instead of nn.Linear(4 * 5 * 5, 10)" in answer.stdout
     assert "in forward: return self.fc1(x)" in answer.stdout
 
 
@@ -254,7 +254,7 @@ def test_a_live_model_is_left_as_it_was_and_runs_once(models, verb, capsys) -> N
     assert capsys.readouterr().out == "forward of Chatty\n"  # of the user's own call alone
     assert [call.name for call in error.failure.ran] == ["bn", "drop"]
     assert error.failure.ran[0].inputs[0].device == "cpu"
-    assert "write nn.Linear(4, 1) in place of nn.Linear(5, 1)" in error.failure.fixes[0]
+    assert "write nn.Linear(4, 1) instead of nn.Linear(5, 1)" in error.failure.fixes[0]
 
 
 def test_the_exception_has_the_facts_and_its_text_says_them(models) -> None:
@@ -289,7 +289,7 @@ class Cell(nn.Module):
     failure = failing(cell["Cell"](), shape=(1, 4)).failure
     assert (failure.file, failure.line) == (place, 7)
     assert failure.source == "return self.fc(x)"
-    assert failure.fixes[0].startswith(f"in {place}, line 4, write nn.Linear(4, 2) in place")
+    assert failure.fixes[0].startswith(f"in {place}, line 4, write nn.Linear(4, 2) instead")
 
 
 def test_a_file_that_was_changed_meanwhile_is_read_anew(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_nothing_is_tried_beside_other_processes(models, monkeypatch, tmp_path: 
 def test_a_layer_made_outside_any_class_is_named_without_a_line() -> None:
     made = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
     [fix] = failing(made, shape=(1, 3, 5)).failure.fixes[:1]
-    assert fix.startswith("make 1 with in_features=15 in place of 12.")
+    assert fix.startswith("create 1 with in_features=15 instead of 12.")
 
 
 @pytest.mark.parametrize("model", ["Repeated", "Listed"])

@@ -47,7 +47,7 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("fc", "'fc' is not a valid edit. | Write --edit 'LAYER=OPERATION'"),
+        ("fc", "'fc' is not a valid edit. | Write --edit LAYER=OPERATION"),
         ("=zero", "is not a valid edit"),
         ("fc=", "is not a valid edit"),
         ("!fc=zero", "A leading ! is not allowed here"),

@@ -153,6 +153,18 @@ def test_the_labels_below_tell_the_parts_that_take_most_of_the_width(tmp_path) -
     assert labels(figure) == ["net", "body.0", "body.1", "body.2"]
 
 
+def test_the_last_label_without_room_to_the_right_ends_at_its_tick(tmp_path) -> None:
+    net = nn.Sequential()
+    for name in ("stem", "body", "head"):
+        net.add_module(name, nn.Linear(2, 2))
+    hookscope.capture(net, input=torch.ones(1, 2)).save(tmp_path / "a.safetensors")
+    [figure] = page_of(tmp_path / "a.safetensors").flow
+    assert labels(figure) == ["stem", "body", "head"]
+    texts = ElementTree.fromstring(str(figure.svg)).iter("text")
+    classes = {text.text: text.get("class") for text in texts}
+    assert (classes["body"], classes["head"]) == ("", "last")
+
+
 # What went in
 
 

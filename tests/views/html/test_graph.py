@@ -158,6 +158,13 @@ def test_a_wide_screen_is_used_to_its_edge(opened, folder) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") == 2560
 
 
+def test_a_laptop_has_the_summary_beside_the_figures(opened, folder) -> None:
+    page = opened(hookscope.report(folder / "values.safetensors").html, width=1400)
+    summary, flow = (page.locator(part).bounding_box() for part in (".sides", ".flow >> nth=0"))
+    assert flow["x"] > summary["x"] + summary["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") == 1400
+
+
 # Untrained weights
 
 

@@ -86,6 +86,8 @@ def test_text_is_searched_anywhere_in_names(opened, html) -> None:
         ("stage* !*.1", ["stage1", "stage1.0", "stage2", "stage2.0"]),
         ("{fc,idle}", ["fc", "idle"]),
         (".", ["."]),
+        ("(model)", ["."]),
+        ("* !(model) !stage*", [SCRIPT, "fc", "idle"]),
         ("nothing*", []),
     ],
 )

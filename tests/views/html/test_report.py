@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import hookscope
@@ -88,6 +91,33 @@ def test_maps_are_the_part_of_the_tensor_that_is_described(tmp_path, record, ind
     assert figure.image == png_data_uri(tile_maps(color_scale(drawn).paint(drawn), columns))
 
 
+def test_one_map_fills_its_image_and_is_named_in_the_singular(tmp_path) -> None:
+    capture = hookscope.Capture()
+    origin = {"module": "conv", "type": "Conv2d", "call": 1, "what": "output", "kind": "output"}
+    capture.put(torch.ones(1, 1, 8, 5), **origin)
+    capture.save(tmp_path / "a.safetensors")
+    opened = open_capture(tmp_path / "a.safetensors")
+    figure = map_figure(opened, opened.records[0], 16, 56)
+    assert figure is not None
+    assert (figure.height, figure.width) == (8, 5)
+    assert figure.caption.startswith("channel 0 of 1; ")
+
+
+@pytest.mark.parametrize(("shape", "size"), [((1, 1000), (18, 280)), ((1, 4, 1, 56), (15, 228))])
+def test_a_vector_is_a_band_whose_rows_are_equal(tmp_path, shape, size) -> None:
+    capture = hookscope.Capture()
+    origin = {"module": "x", "type": "X", "call": 1, "what": "output", "kind": "output"}
+    capture.put(torch.randn(shape, generator=torch.Generator().manual_seed(0)), **origin)
+    capture.save(tmp_path / "a.safetensors")
+    opened = open_capture(tmp_path / "a.safetensors")
+    figure = map_figure(opened, opened.records[0], 4, 56)
+    assert figure is not None
+    assert (figure.height, figure.width) == size
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(figure.image.partition(",")[2]))))
+    rows = drawn[: size[0] - (len(shape) == 4)]  # without the gap below
+    assert (rows == rows[0]).all() and len(np.unique(rows)) > 4
+
+
 def test_what_has_no_maps_has_no_picture() -> None:
     for shape in [(), (0,), (2, 0, 3, 3), (1, 1, 1, 1, 1, 1)]:
         assert drawn_part(record(shape), 16, None).maps == 0
@@ -98,7 +128,8 @@ def test_what_has_no_maps_has_no_picture() -> None:
 
 def test_the_bound_on_a_picture_holds_even_for_noise(tmp_path) -> None:
     generator = torch.Generator().manual_seed(0)
-    for shape in [(1, 64, 80, 80), (1, 20, 14, 14), (1, 300, 700), (1, 1, 5, 5), (1, 3, 3, 400)]:
+    shapes = [(1, 64, 80, 80), (1, 20, 14, 14), (1, 300, 700), (1, 1, 5, 5), (1, 3, 3, 400)]
+    for shape in [*shapes, (1, 1000), (280,), (1, 8, 1, 300)]:
         values = torch.randn(shape, generator=generator)
         values.view(-1)[:2] = torch.tensor([torch.nan, torch.inf])
         capture = hookscope.Capture()

@@ -99,7 +99,7 @@ def test_channels_that_lie_last_are_found_by_the_aspect_of_the_input_and_told(
     tensor = ramp(2, 3, 5, 4)
     found = maps_of(tmp_path, tensor, "Block", image=(30, 50))
     assert np.array_equal(found.values, tensor[0].permute(2, 0, 1).numpy())
-    assert found.note == "channels last: 3x5 has the aspect of the input, 5x4 has not"
+    assert found.note == "channels last: 3x5 has the aspect ratio of the input, 5x4 does not"
     overruled = maps_of(tmp_path, tensor, "Block", image=(30, 50), dim=1)
     assert np.array_equal(overruled.values, tensor[0].numpy()) and not overruled.note
     assert not maps_of(tmp_path, tensor, "Block", image=(30, 30)).note

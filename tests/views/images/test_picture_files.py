@@ -134,7 +134,7 @@ def test_the_command_tells_what_it_drew_wrote_and_replaced(run, file, tmp_path) 
     done = run("plot", file)
     assert (done.rc, done.stdout) == (0, "value: mean and standard deviation, 4 layers\n")
     kind, wrote = done.stderr.splitlines()
-    assert kind == "kind: flow (no KEY is named, so the whole file is drawn)"
+    assert kind == "kind: flow (no KEY is given, so the whole file is plotted)"
     assert wrote.startswith("wrote five.plot.png (")
     assert "replacing an earlier file" in run("plot", file).stderr
     (tmp_path / "work" / "five.plot.png").write_bytes(b"a diary")

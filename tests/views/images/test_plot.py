@@ -359,7 +359,7 @@ def test_the_kind_is_what_fits_and_is_told(
         (["b"], {}, "matches nothing"),
         (["*"], {"kind": "maps"}, "one call of one layer"),
         (["a"], {"kind": "attention"}, "has none"),
-        (["a"], {"kind": "map"}, "no picture of kind"),
+        (["a"], {"kind": "map"}, "no plot of kind"),
         (["a"], {"by": "size"}, "not a valid value for by"),
         (["a"], {"scale": "all"}, "not a valid value for scale"),
         (["a"], {"kind": "heat", "dim": 4}, "no dimension 4"),

@@ -80,7 +80,7 @@ def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
     assert candidate.grid is not None
     if tensor is None:
         raise RequestError(
-            f"The score has no gradient at the output of layer {candidate.layer.name}"
+            f"The score has no gradient at the output of layer {candidate.layer.title}"
             f" ({candidate.layer.type}).",
             "Choose another --layer or --target, or --by eigencam, which needs no gradient.",
         )

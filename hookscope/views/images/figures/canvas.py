@@ -140,7 +140,7 @@ def check_panel_count(panels: int) -> None:
     if panels > MAX_PANELS:
         raise RequestError(
             f"That would be {panels} panels, and a figure has room for {MAX_PANELS}.",
-            "Name fewer keys or channels.",
+            "Choose fewer keys or channels.",
         )
 
 

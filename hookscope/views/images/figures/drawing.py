@@ -67,7 +67,7 @@ class Drawing:
             StoreError: the file cannot be written. An existing file is then unchanged.
         """
         ending = picture_ending(Path(path))
-        with replacement_file(path, "Choose another place with --output.") as scratch:
+        with replacement_file(path, "Choose another path with --output.") as scratch:
             self._write(scratch, ending, dpi)
             return scratch.stat().st_size
 

@@ -50,8 +50,8 @@ def draw_weight(
     title, summary = f"{name} ({type})", f"{name} ({shape_label(weight.shape)})"
     if weight.ndim > 5:
         raise RequestError(
-            f"{summary} has {weight.ndim} dimensions, and up to five are drawn.",
-            "Name another layer.",
+            f"{summary} has {weight.ndim} dimensions, but at most five can be plotted.",
+            "Choose another layer.",
         )
     with paper_style(options.dark):
         if weight.ndim == 2:
