@@ -73,8 +73,20 @@ def test_code_is_refused_until_the_file_is_allowed(parse, command: str, text: st
 def test_every_option_was_judged() -> None:
     """A new option may be one that names code; then it belongs into the list above."""
     known = {
-        *("allow", "atol", "attention", "attn", "autocast", "baseline", "batch", "by", "ceiling"),
-        *("channel-dim", "channels", "channels-last", "color", "compare", "config", "count"),
+        *(
+            "allow",
+            "alpha",
+            "atol",
+            "attention",
+            "attn",
+            "autocast",
+            "baseline",
+            "batch",
+            "by",
+            "ceiling",
+        ),
+        *("channel-dim", "channels", "channels-last", "color", "colormap", "compare"),
+        *("config", "count"),
         *("dark", "dead", "decode", "depth", "device", "device-map", "dpi", "dtype", "edit"),
         *("eps", "equal-nan", "every", "exploding", "floor", "forward-only", "generate"),
         *("grad-edit", "hook-kind", "json", "kind", "layer", "leaves", "lr", "map", "margin"),
