@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,22 @@ def test_rollout_of_transformers_is_that_of_the_attention_it_returns(
     wanted = rolled_out([one.mean(1) for one in weights])[:, tokens].mean(1)[:, 1:]
     torch.testing.assert_close(map_of(shot).double(), wanted.reshape(2, 4, 4), rtol=1e-4, atol=1e-6)
     assert told(shot)["tokens"] == tokens
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("file", ["scripted.pt", "exported.pt2"])
+def test_files_of_models_have_the_rollout_of_the_model(tmp_path: Path, file: str) -> None:
+    model, x = vit(), images(1, 3, 32, 32)
+    path = tmp_path / file
+    if path.suffix == ".pt":
+        torch.jit.script(model).save(path)
+    else:
+        torch.export.save(torch.export.export(model, (x,)), path)
+    wanted = hookscope.cam(model, by="rollout", input=x, target=1)
+    same(
+        map_of(hookscope.cam(path, by="rollout", input=x, target=1, dtype="float64")),
+        map_of(wanted),
+    )
 
 
 def test_behind_a_last_layer_of_zeros_the_class_token_is_read() -> None:
