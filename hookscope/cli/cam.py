@@ -256,10 +256,11 @@ class _Files(NamedTuple):
 def _resolve_files(output: str | None, force: bool, model: ModelRequest, look: _Look) -> _Files:
     """Return the files to write, after checking them and that the picture can be drawn."""
     from hookscope.specs import output_path as outputs
+
+    picture, replaces = picture_options.resolve_picture_path(output, force, model.stem, "cam")
     from hookscope.views.images import require_matplotlib
     from hookscope.views.images.cam_sheet import overlay_style
 
-    picture, replaces = picture_options.resolve_picture_path(output, force, model.stem, "cam")
     overlay_style(**look._asdict())
     if outputs.picture_ending(picture) in (".svg", ".pdf"):
         with require_matplotlib():

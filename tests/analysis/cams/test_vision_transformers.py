@@ -19,6 +19,7 @@ import hookscope
 from hookscope.errors import RequestError
 from tests.analysis.cams.models import images, resnet, seeded, swin, vit
 from tests.hooks.test_values import hooks_left
+from tests.sources.torchscript.examples import quietly
 
 timm = pytest.importorskip("timm.models.vision_transformer", exc_type=ImportError)
 transformers = pytest.importorskip("transformers", exc_type=ImportError)
@@ -133,13 +134,13 @@ def test_rollout_of_transformers_is_that_of_the_attention_it_returns(
     assert told(shot)["tokens"] == tokens
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("file", ["scripted.pt", "exported.pt2"])
 def test_files_of_models_have_the_rollout_of_the_model(tmp_path: Path, file: str) -> None:
     model, x = vit(), images(1, 3, 32, 32)
     path = tmp_path / file
     if path.suffix == ".pt":
-        torch.jit.script(model).save(path)
+        with quietly():
+            torch.jit.script(model).save(path)
     else:
         torch.export.save(torch.export.export(model, (x,)), path)
     wanted = hookscope.cam(model, by="rollout", input=x, target=1)
