@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hookscope.cli import completion_values, input_options, options
+from hookscope.cli import completion_values, input_options, options, picture_options
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.next_command import grads_command
 from hookscope.cli.param_types import Choice, FileName
-from hookscope.cli.recording_command import check_not_an_input, resolve_output_path, writes_file
+from hookscope.cli.recording_command import check_not_an_input, writes_file
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import precision_option
 from hookscope.errors import RequestError
@@ -37,12 +37,17 @@ EXAMPLES = (
         "Why a trained model sees a five.",
     ),
     Example(
-        "hookscope cam resnet18 --input img.png --by gradcam++ --upsample nearest",
-        "Another method, without interpolation.",
+        "hookscope cam resnet18 --input img.png --by gradcam++ --upsample nearest --alpha 0.5"
+        " --colormap turbo",
+        "Another method, without interpolation, in other colours.",
     ),
     Example(
         "hookscope cam swin_t --input img.png --by eigencam",
         "A vision transformer: the grid of tokens is found from the shapes.",
+    ),
+    Example(
+        "hookscope cam vit_b_16 --input img.png --by rollout -o rollout.svg",
+        "Attention rollout, as a vector graphic.",
     ),
     Example(
         "hookscope cam sample_models/digits_scripted.pt --input sample_models/five.png"
@@ -117,13 +122,33 @@ how = combine(
     ),
 )
 
+appearance = combine(
+    option(
+        "--alpha",
+        section="Appearance",
+        default=0.65,
+        type=click.FloatRange(0, 1),
+        metavar="A",
+        help="Opacity of the map over the image, 0 to 1.",
+    ),
+    option(
+        "--colormap",
+        section="Appearance",
+        metavar="NAME",
+        show_default="hookscope's own",
+        help="Colour map of matplotlib, such as viridis.",
+    ),
+)
+
 output = combine(
+    picture_options.resolution,
     option(
         "--output",
         "-o",
         section="Output",
         type=FileName("file"),
-        help="PNG to write. The maps go to a .safetensors file beside it. Default: MODEL.cam.png.",
+        help="Picture to write: .png, .jpg, .svg or .pdf. The maps go to a .safetensors file beside"
+        " it. Default: MODEL.cam.png.",
     ),
     options.no_output,
     options.force,
@@ -136,6 +161,7 @@ output = combine(
     how,
     input_options.inputs,
     options.run,
+    appearance,
     output,
     precision_option,
     global_options,
@@ -145,7 +171,14 @@ output = combine(
     topics="cam-methods model-specs inputs weights",
 )
 def cam(
-    ctx: click.Context, output: str | None, no_output: bool, force: bool, **values: Any
+    ctx: click.Context,
+    output: str | None,
+    no_output: bool,
+    force: bool,
+    alpha: float,
+    colormap: str | None,
+    dpi: int,
+    **values: Any,
 ) -> None:
     """Show which parts of an image a class score depends on.
 
@@ -157,7 +190,9 @@ def cam(
     from hookscope.cli.request_builder import build_request
 
     request = build_request("cam", values)
-    files = _resolve_files(output, force, request.model) if writes_file(ctx) else None
+    files = None
+    if writes_file(ctx):
+        files = _resolve_files(output, force, request.model, _Look(alpha, colormap, dpi))
     for path in files.existing() if files else ():
         from hookscope.specs.input_spec import input_paths
 
@@ -185,12 +220,21 @@ def cam(
     console.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
 
 
+class _Look(NamedTuple):
+    """How the picture is drawn: the keywords of ``save_overlay``."""
+
+    alpha: float
+    colormap: str | None
+    dpi: int
+
+
 class _Files(NamedTuple):
-    """The picture, the file of the maps, and whether one of them replaces a file."""
+    """The picture, the file of the maps, whether one of them replaces a file, and the look."""
 
     picture: Path
     maps: Path
     replaces: bool
+    look: _Look
 
     def existing(self) -> list[Path]:
         """Return those of the two files that exist."""
@@ -198,27 +242,28 @@ class _Files(NamedTuple):
 
     def write(self, capture: Capture, console: Console) -> str:
         """Write both files and return a note on them."""
-        from hookscope.analysis.cams.overlay import overlay_png
-        from hookscope.files import atomic_files
+        from hookscope.analysis.cams.overlay import save_overlay
         from hookscope.views.text.formats import bytes_text
 
         console.step(f"Writing {self.picture} ...")
         maps_size = bytes_text(capture.save(self.maps))
-        size = bytes_text(atomic_files.write_bytes(self.picture, overlay_png(capture)))
+        size = bytes_text(save_overlay(capture, self.picture, **self.look._asdict()))
         console.interrupt_message = f"Interrupted; {self.picture} and {self.maps} were written."
         replaced = ", replacing earlier files" if self.replaces else ""
         return f"wrote {self.picture} ({size}), the maps to {self.maps} ({maps_size}){replaced}"
 
 
-def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Files:
-    """Return the files to write, after checking them."""
+def _resolve_files(output: str | None, force: bool, model: ModelRequest, look: _Look) -> _Files:
+    """Return the files to write, after checking them and that the picture can be drawn."""
     from hookscope.specs import output_path as outputs
 
-    if output is not None and not output.lower().endswith(".png"):
-        raise RequestError(
-            f"The output {output!r} is not a .png file.",
-            "Name the picture, such as out.png; the maps go to out.safetensors beside it.",
-        )
-    picture, replaces = resolve_output_path("cam", output, force, model, ".png")
+    picture, replaces = picture_options.resolve_picture_path(output, force, model.stem, "cam")
+    from hookscope.views.images import require_matplotlib
+    from hookscope.views.images.cam_sheet import overlay_style
+
+    overlay_style(**look._asdict())
+    if outputs.picture_ending(picture) in (".svg", ".pdf"):
+        with require_matplotlib():
+            from hookscope.views.images.figures import cam_figure  # noqa: F401 - needed later
     maps = picture.with_suffix(outputs.SUFFIX)
-    return _Files(picture, maps, outputs.check_output(maps, force) or replaces)
+    return _Files(picture, maps, outputs.check_output(maps, force) or replaces, look)

@@ -1,4 +1,4 @@
-"""The common options of ``show``, ``plot`` and ``filters``: tensors, channels, the file."""
+"""The common options of the commands that draw: tensors, channels, the file."""
 
 from __future__ import annotations
 
@@ -101,21 +101,23 @@ appearance = combine(
     scale("Appearance"), flag("dark", section="Appearance", help="Use a dark background.")
 )
 
+resolution = option(
+    "--dpi",
+    section="Output",
+    default=150,
+    type=click.IntRange(20, 1200),
+    metavar="N",
+    help="Resolution in dots per inch.",
+)
+
 output = combine(
-    option(
-        "--dpi",
-        section="Output",
-        default=150,
-        type=click.IntRange(20, 1200),
-        metavar="N",
-        help="Resolution in dots per inch.",
-    ),
+    resolution,
     option(
         "--output",
         "-o",
         section="Output",
         type=FileName("file"),
-        help="Picture to write: .png, .svg or .pdf. Default: NAME.COMMAND.png.",
+        help="Picture to write: .png, .jpg, .svg or .pdf. Default: NAME.COMMAND.png.",
     ),
     flag("force", section="Output", help="Replace a file that hookscope did not write."),
 )

@@ -12,9 +12,10 @@ STEPS = 50
 BASELINES = ("zero", "black", "white")
 UPSAMPLINGS = ("bilinear", "nearest")
 
-AT_LAYER, FROM_VALUES, AT_INPUT = (
+AT_LAYER, FROM_VALUES, FROM_ATTENTION, AT_INPUT = (
     "gradients at a layer",
     "values of a layer",
+    "attention weights",
     "gradient at the image",
 )
 
@@ -28,7 +29,8 @@ class CamMethod(NamedTuple):
             score S at it, k runs over the channels; x is the image, g the gradient of S at it, c
             runs over its channels.
         paper: where it was published.
-        source: what the map is computed from: ``AT_LAYER``, ``FROM_VALUES`` or ``AT_INPUT``.
+        source: what the map is computed from: ``AT_LAYER``, ``FROM_VALUES``, ``FROM_ATTENTION`` or
+            ``AT_INPUT``.
     """
 
     name: str
@@ -77,6 +79,13 @@ METHODS: dict[str, CamMethod] = {
             FROM_VALUES,
         ),
         CamMethod(
+            "rollout",
+            "(B_n ... B_1)[class token, p], B_i = (I + W_i) / 2, W_i = mean over heads of the"
+            " attention weights of layer i",
+            "Abnar and Zuidema, 2020 (arXiv:2005.00928)",
+            FROM_ATTENTION,
+        ),
+        CamMethod(
             "guided",
             "max_c |g_c|, where each ReLU passes back only positive gradients",
             "Springenberg et al., 2015 (arXiv:1412.6806)",
@@ -104,6 +113,7 @@ METHOD_ALIASES = {
     **dict.fromkeys(("gradcam++", "gradcamplusplus", "gradcampp"), "gradcam++"),
     **dict.fromkeys(("integratedgradients", "integratedgradient", "ig"), "integrated"),
     **dict.fromkeys(("guidedbackprop", "guidedbackpropagation"), "guided"),
+    **dict.fromkeys(("attentionrollout", "attention", "attn"), "rollout"),
     **dict.fromkeys(("gradient", "gradients", "vanillagradient", "inputgradient"), "saliency"),
 }
 
@@ -127,6 +137,11 @@ def check_cam_options(
                     f"--{name} is only for --by integrated, and the method is {method}.",
                     f"Leave out --{name}, or use --by integrated.",
                 )
+    if METHODS[method].source == FROM_ATTENTION and layer is not None:
+        raise RequestError(
+            f"{method} uses the attention of all layers and takes no layer.",
+            "Leave out --layer, or choose a method that takes one, such as gradcam.",
+        )
     if METHODS[method].source == AT_INPUT:
         _check_no_layer(method, layer, upsample)
     if steps is not None and steps < 1:

@@ -73,7 +73,7 @@ CHANNEL_ORDERS = ("index", "strength", "random")
 COLOR_SCALES = ("grid", "each")
 # The kinds of plots of a capture, and the suffixes of image files.
 PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention")
-PICTURE_SUFFIXES = (".png", ".svg", ".pdf")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 
 
 def check_choice(keyword: str, value: str, known: Iterable[str]) -> None:

@@ -22,8 +22,11 @@ MARK = "hookscope"  # the one metadata key of a file that hookscope wrote, the f
 PAGE_MARK = "<!doctype html>\n<!-- hookscope report -->"  # how a page of ours begins
 TRACE_MARK = ("otherData", MARK)  # the first keys, nested, of a trace of ours
 # The author's mark in an image of ours: near the beginning or, in a PDF, near the end.
+_JPEG_MARK = b"\xff\xfe\0" + bytes([2 + len(MARK)]) + MARK.encode()  # a comment
 PICTURE_MARKS = {
     ".png": f"tEXtSoftware\0{MARK}".encode(),
+    ".jpg": _JPEG_MARK,
+    ".jpeg": _JPEG_MARK,
     ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
     ".pdf": f"/Creator ({MARK})".encode(),
 }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookscope.analysis.cams.overlay import BAR, GAP, LINE, MIDDLE, SHARE
+from hookscope.views.images.cam_sheet import ALPHA, BAR, GAP, LINE, MIDDLE
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
@@ -60,10 +60,40 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
     right = pixels[np.ix_(middles, GAP + 400 + GAP + 25 + 50 * np.arange(8))]
     grey = MIDDLE + (image.mean(2, keepdims=True) - MIDDLE) / 2
     colors = SEQUENTIAL[(heat / heat.max() * 255).round().astype(int)]
-    assert abs(right - (SHARE * colors + (1 - SHARE) * grey)).max() <= 1
+    assert abs(right - (ALPHA * colors + (1 - ALPHA) * grey)).max() <= 1
     bar = pixels[TOP : TOP + 400, GAP + 800 + 2 * GAP + BAR // 2]
-    ends = SHARE * SEQUENTIAL[[255, 0]].astype(float) + (1 - SHARE) * MIDDLE
+    ends = ALPHA * SEQUENTIAL[[255, 0]].astype(float) + (1 - ALPHA) * MIDDLE
     assert abs(bar[[0, -1]] - ends).max() <= 1
+
+
+def test_every_format_has_the_same_maps_and_may_be_replaced(run: Run, tmp_path: Path) -> None:
+    work, maps = tmp_path / "work", set()
+    starts = {"png": b"\x89PNG", "jpg": b"\xff\xd8\xff", "svg": b"<?xml", "pdf": b"%PDF"}
+    for ending, start in starts.items():
+        look = ("--alpha", "0.3", "--colormap", "turbo") if ending == "jpg" else ()
+        words = ("cam", DIGITS, "--input", FIVE, "-o", f"a.{ending}", *look)
+        assert run(*words).rc == 0
+        picture = (work / f"a.{ending}").read_bytes()
+        assert picture.startswith(start)
+        maps.add((work / "a.safetensors").read_bytes())
+        assert "replacing earlier files" in run(*words).stderr
+        assert (work / f"a.{ending}").read_bytes() == picture
+    assert len(maps) == 1
+
+
+def test_without_matplotlib_only_what_needs_it_is_refused(run: Run, tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "matplotlib"
+    missing.mkdir(parents=True)
+    (missing / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'matplotlib'\", name='matplotlib')"
+    )
+    env = {"PYTHONPATH": f"{missing.parent}:{REPO}"}
+    assert run("cam", DIGITS, "--input", FIVE, "-o", "a.jpg", env=env).rc == 0
+    for words in (("-o", "a.svg"), ("-o", "b.png", "--colormap", "viridis")):
+        done = run("cam", DIGITS, "--input", FIVE, *words, env=env)
+        assert (done.rc, done.stdout) == (1, "")
+        assert "pip install matplotlib" in done.stderr
+    assert sorted(p.name for p in (tmp_path / "work").iterdir()) == ["a.jpg", "a.safetensors"]
 
 
 def test_the_same_command_writes_the_same_bytes_and_lines(run: Run, tmp_path: Path) -> None:
@@ -97,7 +127,9 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-o", "a.jpg"], "is not a .png file"),
+        (["-o", "a.gif"], "does not have the suffix of a picture. Use .png, .jpg, .jpeg, .svg or"),
+        (["--colormap", "virids"], "Did you mean viridis"),
+        (["--alpha", "1.5"], "1.5 is not in the range 0<=x<=1"),
         (["-o", "foreign.png"], "was not written by hookscope"),
         (["-o", "five.png", "--force"], "five.png is an input of this run"),
         (["--by", "grandcam"], "'grandcam' is not one of"),
@@ -118,7 +150,7 @@ def test_a_wrong_request_is_one_sentence(
     shutil.copy(FIVE, work / "foreign.png")
     done = run("cam", DIGITS, "--input", "five.png", *words)
     assert (done.rc, done.stdout) == (2, "")
-    assert message in done.stderr
+    assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert (work / "five.png").read_bytes() == Path(FIVE).read_bytes()
     assert not list(work.glob("*.safetensors"))

@@ -18,6 +18,8 @@ PRESENTATION = {"quiet", "verbose", "json", "color", "config", "no_config"}
 PRESENTATION |= {"output", "no_output", "force"}
 # A second form of the result, and how fine it is.
 PRESENTATION |= {"chrome", "dpi", "mermaid", "dot"}
+# The colours of the picture of cam, which are keywords of save_overlay.
+PRESENTATION |= {"alpha", "colormap"}
 # The order and the number of rows, and the digits of values.
 PRESENTATION |= {"sort", "top", "precision"}
 # The positional form of --model.
@@ -111,6 +113,8 @@ SAMPLES = {
     "autocast": ("bfloat16", "bfloat16"),
     "only": ("nan, inf", ("nan", "inf")),
     "skip": ("tied", ("tied",)),
+    "alpha": ("0.3", 0.3),
+    "colormap": ("turbo", "turbo"),
     "dead": ("0.3", 0.3),
     "saturated": ("0.5", 0.5),
     "margin": ("0.05", 0.05),

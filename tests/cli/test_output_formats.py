@@ -22,6 +22,7 @@ MODEL, FIVE, VALUES = (
     f"{DIGITS}/five.png",
     f"{DIGITS}/five.safetensors",
 )
+PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
 # What each command that writes a file takes, and the endings that it knows.
 WRITERS = {
     "capture": (["capture", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
@@ -30,9 +31,9 @@ WRITERS = {
     "ablate": (["ablate", MODEL, "-o"], (".json",)),
     "trace": (["trace", MODEL, "--chrome"], (".json",)),
     "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
-    "cam": (["cam", MODEL, "--input", FIVE, "-o"], (".png",)),
-    "plot": (["plot", VALUES, "-o"], (".png", ".svg", ".pdf")),
-    "filters": (["filters", MODEL, "conv1", "-o"], (".png", ".svg", ".pdf")),
+    "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),
+    "plot": (["plot", VALUES, "-o"], PICTURES),
+    "filters": (["filters", MODEL, "conv1", "-o"], PICTURES),
     "report": (["report", VALUES, "-o"], (".html",)),
     "export": (["export", VALUES, "-o"], (".safetensors", ".npy", ".npz", ".parquet")),
 }
@@ -57,7 +58,7 @@ def test_other_endings_are_refused_before_torch_is_imported(
         done = run(*words, f"out{ending}")
         assert (done.rc, done.stdout) == (2, "")
         assert f"out{ending}" in done.stderr.splitlines()[0]
-        assert known[0] in done.stderr or "PNG" in done.stderr
+        assert known[0] in done.stderr
         assert not os.listdir(tmp_path / "work")
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hookscope.analysis.cams.cam_input import CamInput, displayable_image
 from hookscope.analysis.cams.cam_method import CamMethod, CamResult
+from hookscope.analysis.cams.methods.attention_rollout import AttentionRollout
 from hookscope.analysis.cams.methods.eigen_cam import EigenCam
 from hookscope.analysis.cams.methods.grad_cam import GradCam
 from hookscope.analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
@@ -33,6 +34,7 @@ CLASSES: dict[str, type[CamMethod]] = {
     "layercam": LayerCam,
     "eigencam": EigenCam,
     "scorecam": ScoreCam,
+    "rollout": AttentionRollout,
     "guided": GuidedBackprop,
     "saliency": Saliency,
     "integrated": IntegratedGradients,

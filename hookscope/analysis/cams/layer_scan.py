@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from hookscope.tensors.image_grid import ImageGrid, find_image_grid
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
 from hookscope.tensors.signal_safety import SignalSafeContext
 
-RECENT = 16  # outputs on a grid whose tensors a run that looks for a layer keeps alive
+_ATTENTION_CLASS = re.compile("attention|attn", re.IGNORECASE)
+
+RECENT = 32  # outputs on a grid whose tensors a run that looks for a layer keeps alive
 
 
 @dataclass(eq=False)
@@ -43,6 +46,8 @@ class LayerCandidate:
         tensor: the tensor itself, where hooks only observe.
         version: version of ``tensor`` when it was returned.
         edge: node of ``tensor`` in autograd's graph.
+        attention: the attention module that the layer is a part of, such as its projection to the
+            keys; None if it is in none.
     """
 
     layer: Layer
@@ -56,6 +61,7 @@ class LayerCandidate:
     tensor: Tensor | None = None
     version: int = 0
     edge: GradientEdge | None = None
+    attention: nn.Module | None = None
 
     @property
     def changed_in_place(self) -> bool:
@@ -114,6 +120,7 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
         self._registry = CallRegistry(model)
         self.calls = self._registry.counts
         self._known: dict[tuple[int, int], None] = {}
+        self._attention_of = _attention_of_parts(model)
 
     def _enter(self) -> LayerScan:
         if self._keep is None:
@@ -148,7 +155,14 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
 
     def _look(self, layer: Layer, call: int, path: TensorPath, tensor: Tensor) -> Tensor:
         grid = self._find_grid(tensor)
-        candidate = LayerCandidate(layer, call, path, tuple(tensor.shape), grid)
+        candidate = LayerCandidate(
+            layer,
+            call,
+            path,
+            tuple(tensor.shape),
+            grid,
+            attention=self._attention_of.get(layer.module),
+        )
         self.candidates.append(candidate)
         if grid is None:
             return tensor
@@ -182,6 +196,15 @@ class LayerScan(CallSubscriber, SignalSafeContext["LayerScan"]):
             candidate.gradient = grad.detach().clone()
 
 
+def _attention_of_parts(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Map the parts of attention modules to these: the innermost whose class is named so."""
+    named = [m for m in model.modules() if _ATTENTION_CLASS.search(type(m).__name__)]
+    innermost = [
+        m for m in named if not any(part in named for part in m.modules() if part is not m)
+    ]
+    return {part: module for module in innermost for part in module.modules() if part is not module}
+
+
 def last_where(
     holds: Callable[[Sequence[LayerCandidate]], Iterable[bool]],
     candidates: Sequence[LayerCandidate],
@@ -209,19 +232,36 @@ def grid_candidates(candidates: Sequence[LayerCandidate], scores: Tensor) -> lis
     """Return the candidates on a grid that can explain the model's class scores.
 
     The scores of a segmentation lie on a grid too, and do not explain themselves. Attention weights
-    have sides as long as the sequence of tokens, and do not lie over the image.
+    have sides as long as the sequence of tokens, and do not lie over the image. Tokens inside an
+    attention module that returns tokens are its queries, keys and values, and not used either.
 
     Args:
         candidates: in the order in which the calls ended.
         scores: the class scores, (N, C) and any more dimensions.
     """
+    suitable = [
+        (candidate, grid)
+        for candidate, grid in _without_attention_weights(candidates)
+        if not _is_score_map(candidate.shape, scores)
+    ]
+    attends = {candidate.layer.module for candidate, grid in suitable if grid.layout == "NLC"}
+    return [
+        candidate
+        for candidate, grid in suitable
+        if grid.layout != "NLC" or candidate.attention not in attends
+    ]
+
+
+def _without_attention_weights(
+    candidates: Sequence[LayerCandidate],
+) -> list[tuple[LayerCandidate, ImageGrid]]:
+    """The candidates on a grid whose sides are not numbers of tokens, each with its grid."""
     on_grid = [(candidate, candidate.grid) for candidate in candidates if candidate.grid]
     lengths = {candidate.shape[1] for candidate, grid in on_grid if grid.layout == "NLC"}
     return [
-        candidate
+        (candidate, grid)
         for candidate, grid in on_grid
-        if not _is_score_map(candidate.shape, scores)
-        and (grid.layout == "NLC" or not {grid.height, grid.width} & lengths)
+        if grid.layout == "NLC" or not {grid.height, grid.width} & lengths
     ]
 
 
@@ -268,9 +308,9 @@ def last_on_grid(candidates: Sequence[LayerCandidate], layer: Layer) -> LayerCan
         RequestError: the layer never ran, or what it returned lies on no grid.
     """
     of_layer = [candidate for candidate in candidates if candidate.layer.module is layer.module]
-    last = next((candidate for candidate in reversed(of_layer) if candidate.grid), None)
-    if last is not None:
-        return last
+    on_grid = _without_attention_weights(of_layer)
+    if on_grid:
+        return on_grid[-1][0]
     if not of_layer:
         raise RequestError(
             f"Layer {layer.title} ({layer.type}) never ran, or returned no tensor.",

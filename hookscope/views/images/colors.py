@@ -23,6 +23,7 @@ RGB = NDArray[np.uint8]
 Reals = NDArray[np.float64]
 NAN = (255, 0, 255)
 INFINITE = (0, 255, 255)
+PERCENTILE = 99  # of the absolute values of a gradient, at the end of its colours
 
 # OKLab to the cube roots of the cones' responses, and their cubes to linear sRGB: Ottosson (2020).
 _TO_ROOTS = np.array(
@@ -131,6 +132,38 @@ def color_scale(values: NDArray[Any]) -> ColorScale:
         bound = max(-low, high)
         return ColorScale(-bound, bound, diverging=True)
     return ColorScale(low, high)
+
+
+def percentile_bound(values: NDArray[Any]) -> float:
+    """Return the 99th percentile of the finite absolute values; the largest where that is 0.
+
+    A few pixels of a gradient are far larger than all others, which they would leave dark.
+
+    Example:
+        >>> percentile_bound(np.array([*range(101), np.inf]))
+        99.0
+    """
+    sizes = np.abs(magnitude(values).astype(np.float64))
+    sizes = sizes[np.isfinite(sizes)]
+    if not sizes.size:
+        return 0.0
+    return float(np.percentile(sizes, PERCENTILE)) or float(sizes.max())
+
+
+def gradient_scale(values: NDArray[Any]) -> ColorScale:
+    """Return the scale for gradients: ``color_scale``, with ends at the 99th percentile.
+
+    Example:
+        >>> gradient_scale(np.array([-100.0, *range(101)])).high
+        100.0
+        >>> gradient_scale(np.arange(101.0))
+        ColorScale(low=0.0, high=99.0, diverging=False)
+    """
+    scale, bound = color_scale(values), percentile_bound(values)
+    if scale.low == scale.high:
+        return scale
+    low, high = (float(np.clip(end, -bound, bound)) for end in (scale.low, scale.high))
+    return ColorScale(low, high, scale.diverging) if low < high else scale
 
 
 def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[ColorScale, ...]]:

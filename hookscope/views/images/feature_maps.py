@@ -14,7 +14,13 @@ from hookscope.results.capture_file import CaptureFile
 from hookscope.results.dimensions import channel_dim, layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
-from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
+from hookscope.specs.record_kinds import (
+    ATTENTION,
+    INPUT_GRAD,
+    PARAM_GRAD,
+    PARAM_UPDATE,
+    UNEDITED,
+)
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.views.images.colors import Reals
 from hookscope.views.images.figure_labels import shape_label
@@ -102,6 +108,33 @@ def read_feature_maps(
         single,
         channels_last_note(record, capture.image) if dim is None and index == WHOLE else "",
     )
+
+
+def is_image_gradient(capture: CaptureFile, record: Record) -> bool:
+    """Whether a record is the gradient at the model's RGB images, (N, 3, H, W)."""
+    shape = record.shape
+    return (
+        record.kind.removesuffix(UNEDITED) == INPUT_GRAD
+        and len(shape) == 4
+        and shape[0] > 0
+        and shape[1] == 3
+        and tuple(shape[2:]) == capture.image
+    )
+
+
+def read_image_gradient(capture: CaptureFile, record: Record) -> FeatureMaps:
+    """Read the gradient at the first image as one map, its largest magnitude over the channels.
+
+    It is the saliency map of Simonyan et al., 2014 (arXiv:1312.6034), section 3.1, where the loss
+    is the score of a class.
+
+    Raises:
+        ResultsFileError: the values cannot be read.
+    """
+    values = np.abs(magnitude(capture.tensor(record.key, (0,)))).max(axis=0)
+    _, single = fixed_index("0CSS", record.shape, record.kind)
+    note = "largest magnitude over the 3 channels"
+    return FeatureMaps(record, "", values[None], (), 3, "channels", single, note)
 
 
 def _letters(

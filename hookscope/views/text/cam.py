@@ -60,7 +60,7 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """
     cam = capture.metadata["cam"]
     lines = sentence(f"{cam['method']}: {cam['formula']}.", options, "bold")
-    for text in (_layer_text(cam), _guided_text(cam), _integrated_text(cam)):
+    for text in (_layer_text(cam), _rollout_text(cam), _guided_text(cam), _integrated_text(cam)):
         lines += sentence(text, options) if text else []
     rows = tuple(_row(entry) for entry in cam["images"])
     table = table_lines(Table(COLUMNS, rows, SQUEEZE), options)
@@ -81,6 +81,14 @@ def _layer_text(cam: dict[str, Any]) -> str:
     if cam["layout"] == "NLC":
         parts.append(f"{plural(cam['prefix'], 'token')} before the grid's tokens")
     return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
+
+
+def _rollout_text(cam: dict[str, Any]) -> str:
+    if "layers" not in cam:
+        return ""
+    tokens = cam["tokens"]
+    read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
+    return f"Attention of {plural(len(cam['layers']), 'layer')}, read at {read}."
 
 
 def _guided_text(cam: dict[str, Any]) -> str:

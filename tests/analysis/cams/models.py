@@ -9,6 +9,10 @@ from torchvision.models import resnet18
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
+from hookscope.specs.cam_methods import FROM_ATTENTION, METHODS
+
+WITHOUT_ATTENTION = [name for name, entry in METHODS.items() if entry.source != FROM_ATTENTION]
+
 
 def images(*shape: int, seed: int = 3) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -18,6 +18,7 @@ from hookscope.analysis.cams.cam_run import CLASSES
 from hookscope.errors import HookscopeError, LossError, RequestError
 from hookscope.specs.cam_methods import METHODS
 from tests.analysis.cams.models import (
+    WITHOUT_ATTENTION,
     Functions,
     Overwritten,
     Segmenter,
@@ -49,7 +50,7 @@ def test_every_method_has_a_class_that_cites_its_paper() -> None:
         assert reference in (kind.__doc__ or "")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
 @pytest.mark.parametrize("file", ["digits_scripted.pt", "digits_traced.pt", "digits_exported.pt2"])
 def test_files_of_models_give_the_maps_of_the_model(file: str, method: str) -> None:
     x = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(4))
@@ -140,7 +141,7 @@ def test_a_segmentation_by_hand() -> None:
 
 def test_each_image_of_a_batch_is_as_on_its_own() -> None:
     model, x = seeded(Functions()), images(3, 3, 6, 8)
-    for method in METHODS:
+    for method in WITHOUT_ATTENTION:
         both = hookscope.cam(model, input=x, target=[3, 0, 1], by=method)
         for n, target in enumerate([3, 0, 1]):
             one = hookscope.cam(model, input=x[n : n + 1], target=target, by=method)
@@ -299,7 +300,7 @@ def test_a_failure_leaves_nothing_on_the_model(name: str) -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
 def test_a_model_that_raises_leaves_nothing_either(method: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), Failing(), nn.Flatten())
     with pytest.raises(HookscopeError, match="from the model") as caught:

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 import hookscope
-from hookscope.specs.cam_methods import METHODS
-from tests.analysis.cams.models import Overwritten, images, seeded
+from tests.analysis.cams.models import WITHOUT_ATTENTION, Overwritten, images, seeded
 from tests.oracle.by_hand import same_bits
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
 def test_frozen_parameters_stay_frozen_and_the_others_trainable(method: str) -> None:
     model = seeded(Overwritten())
     model.register_buffer("learned", torch.zeros(2, dtype=torch.float64, requires_grad=True))
@@ -39,7 +38,7 @@ class DoublesItsInput(nn.Module):
         return self.rest(x.mul_(2))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WITHOUT_ATTENTION)
 def test_the_image_is_left_alone_by_a_model_that_changes_its_input(method: str) -> None:
     x = images(1, 3, 8, 8)
     kept = x.clone()

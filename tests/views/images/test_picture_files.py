@@ -15,7 +15,7 @@ from hookscope.errors import RequestError
 from hookscope.hooks.capture import Capture
 from hookscope.specs import output_path as outputs
 
-BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+BEGINNINGS = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_a_picture_of_ours_may_be_replaced_and_no_other(file, tmp_path, ending) 
 
 
 def test_other_endings_are_refused(file, tmp_path) -> None:
-    for name in ("a.jpg", "a", "a.png.gz"):
+    for name in ("a.gif", "a", "a.png.gz"):
         with pytest.raises(RequestError, match="not have the suffix of a picture") as caught:
             hookscope.plot(file).save(tmp_path / name)
-        assert ".png, .svg or .pdf" in caught.value.hint
+        assert ".png, .jpg, .jpeg, .svg or .pdf" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_file_or_name_is_told_before_anything_is_written(run, file, tmp_
     for arguments, status, words in [
         (["none.safetensors"], 2, "Cannot read none.safetensors"),
         ([file, "conv"], 2, "Did you mean conv1"),
-        ([file, "-o", "a.jpg"], 2, "not have the suffix of a picture"),
+        ([file, "-o", "a.gif"], 2, "not have the suffix of a picture"),
         ([file, "--kind", "map"], 2, "is not one of"),
         ([file, "--channels", "red"], 2, "not a list of channels"),
     ]:

@@ -454,3 +454,125 @@ def test_names_are_no_formulas_and_no_markup(saved: Save, tmp_path: Path) -> Non
 
     words = {node.text for node in Tree.parse(tmp_path / "a.svg").iter() if node.text}
     assert {"$x$", "_a_^2", "<script>", r"\alpha$", r"\u4e2d"} <= words
+
+
+# Gradients, and the place of everything on the page
+
+
+class Summed(nn.Module):
+    """Its gradient at each pixel is the weight there, whatever the image."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        self.weight = nn.Parameter(torch.randn(*shape, generator=generator) ** 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight).flatten(1).sum(1, keepdim=True)
+
+
+def gradient_at_images(channels: int = 3) -> tuple[hookscope.Capture, np.ndarray]:
+    model = Summed(channels, 24, 32)
+    shot = hookscope.grads(
+        model, layers=["."], what="input", shape=(2, channels, 24, 32), loss="sum"
+    )
+    return shot, model.weight.detach().double().numpy()
+
+
+def head_of(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.texts)
+
+
+def test_the_gradient_at_an_image_is_one_picture_to_its_99th_percentile() -> None:
+    shot, weight = gradient_at_images()
+    drawing = hookscope.plot(shot, "./input.0.grad")
+    [axes] = panels(drawing.figure)
+    wanted = np.abs(weight).max(0)
+    bound = np.percentile(wanted, 99)
+    assert bound < 0.5 * wanted.max()
+    assert np.array_equal(values(axes), wanted.clip(None, bound))
+    assert axes.images[0].get_clim() == (wanted.min(), bound)
+    head = head_of(drawing.figure)
+    assert f"99th percentile, {bound:.3g} (largest {wanted.max():.3g})" in head
+    assert "one map, sample 0 of 2, largest magnitude over the 3 channels" in head
+    assert drawing.shows == ("./input.0.grad (2x3x24x32); largest magnitude over the 3 channels",)
+    assert "the model (Summed)" in drawing.figure.get_suptitle()
+
+
+def test_channels_of_a_gradient_that_are_named_are_drawn_as_they_are() -> None:
+    shot, weight = gradient_at_images()
+    drawn = panels(hookscope.plot(shot, "./input.0.grad", channels=[2, 0]).figure)
+    bound = np.percentile(np.abs(weight[[2, 0]]), 99)
+    for axes, channel in zip(drawn, (2, 0), strict=True):
+        assert np.array_equal(values(axes), weight[channel].clip(-bound, bound))
+        assert axes.images[0].get_clim() == (-bound, bound)
+    shot, _ = gradient_at_images(4)
+    assert len(panels(hookscope.plot(shot, "./input.0.grad", kind="maps").figure)) == 4
+
+
+def test_a_scale_each_ends_at_the_percentile_of_its_panel(holding: Save) -> None:
+    gradient = torch.randn(1, 3, 20, 20, generator=torch.Generator().manual_seed(0)) ** 5
+    file = holding(kind="output.grad", a=gradient)
+    figure = hookscope.plot(file, "a", kind="maps", scale="each").figure
+    bounds = [float(np.percentile(channel.abs().numpy(), 99)) for channel in gradient[0]]
+    assert [axes.images[0].get_clim()[1] for axes in panels(figure)] == pytest.approx(bounds)
+    assert "colours end at the 99th percentile of each panel" in head_of(figure)
+
+
+def test_a_gradient_with_one_entry_is_drawn_to_that(holding: Save) -> None:
+    gradient = torch.zeros(1, 1, 20, 20)
+    gradient[0, 0, 3, 4] = -2.0
+    figure = hookscope.plot(holding(kind="output.grad", a=gradient), "a", kind="maps").figure
+    assert panels(figure)[0].images[0].get_clim() == (-2.0, 0.0)
+
+
+def test_values_keep_their_whole_range(holding: Save) -> None:
+    tensor = torch.randn(1, 1, 20, 20, generator=torch.Generator().manual_seed(0)) ** 5
+    figure = hookscope.plot(holding(a=tensor), "a", kind="maps").figure
+    assert panels(figure)[0].images[0].get_clim()[1] == tensor.abs().max().item()
+    assert "percentile" not in head_of(figure)
+
+
+def layouts() -> dict[str, Callable[[], Figure]]:
+    """A picture of each kind that has tiles."""
+    attention = Capture()
+    weights = torch.rand(1, 5, 6, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    attention.put(weights, module="a", type="A", call=1, what="attention", kind="attention")
+    maps = Capture()
+    maps.put(torch.randn(1, 9, 6, 6), module="a", type="A", call=1, what="output", kind="output")
+    colored, grey = nn.Conv2d(3, 7, 5), nn.Conv2d(1, 7, 3)
+    wide = nn.Conv2d(4, 2, 3)
+    return {
+        "maps": lambda: hookscope.plot(maps, "a").figure,
+        "one map": lambda: hookscope.plot(maps, "a", count=1).figure,
+        "many maps": lambda: hookscope.plot(maps, "a", channels=list(range(9)) * 8).figure,
+        "attention": lambda: hookscope.plot(attention, kind="attention").figure,
+        "colour": lambda: hookscope.filters(colored).figure,
+        "one in colour": lambda: hookscope.filters(colored, count=1).figure,
+        "grey": lambda: hookscope.filters(grey, count=2).figure,
+        "pairs": lambda: hookscope.filters(wide).figure,
+        "each": lambda: hookscope.filters(grey, scale="each").figure,
+    }
+
+
+@pytest.mark.parametrize("kind", list(layouts()))
+def test_text_begins_with_the_tiles_and_nothing_is_left_empty(kind: str) -> None:
+    figure = layouts()[kind]()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    assert lies_on_paper(figure)
+    frames = [axes.get_window_extent() for axes in panels(figure)]
+    left, bottom = min(f.x0 for f in frames), min(f.y0 for f in frames)
+    right, top = max(f.x1 for f in frames), max(f.y1 for f in frames)
+    texts = [text for text in [*figure.texts, figure._suptitle, figure._supxlabel] if text]
+    for box in boxes(texts, figure):
+        assert box.x0 == pytest.approx(left, abs=3)
+    bars = [axes.get_window_extent() for axes in figure.axes if not axes.images]
+    if kind in ("maps", "many maps", "attention", "grey", "pairs"):
+        [bar] = bars
+        assert (bar.y0, bar.y1) == pytest.approx((bottom, top), abs=1)
+    else:
+        assert not bars or kind in ("each", "one map")
+    drawn = figure.get_tightbbox(canvas.get_renderer())
+    assert figure.get_figwidth() - drawn.x1 < (0.4 if bars else 0.12)
+    assert bars or (right - left) / figure.dpi > figure.get_figwidth() - 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from hookscope.analysis.cams.cam_method import CamMethod, CamResult
 from hookscope.analysis.cams.layer_scan import LayerCandidate
 from hookscope.analysis.cams.score_gradients import clone_at_layer, observe_layer
 from hookscope.errors import RequestError
+from hookscope.hooks.layers import Layer
 from hookscope.results.records import Coverage, ExecutedModule
 
 log = logging.getLogger("hookscope")
@@ -30,7 +31,7 @@ class LayerMethod(CamMethod):
     def attribute(self, inputs: CamInput) -> CamResult:
         """Run the model, by default with the last suitable layer, and return the maps."""
         prepared, score, image = inputs.prepared, inputs.score, inputs.image
-        layer, gradient = inputs.layer, self.needs_gradients
+        layer, gradient = self.choose_layer(inputs), self.needs_gradients
         layer_pass = observe_layer(prepared, score, inputs.path, image, layer, gradient=gradient)
         if layer_pass is None:
             layer_pass = clone_at_layer(prepared, score, image, layer, gradient=gradient)
@@ -40,7 +41,17 @@ class LayerMethod(CamMethod):
             log.info("layer: %s (the last spatial output%s)", candidate.layer.name, why)
         maps = self.maps_of(inputs, candidate)
         module = ExecutedModule(candidate.layer.name, candidate.layer.type, layer_pass.calls)
-        return CamResult(maps, layer_pass.output, Coverage((module,)), candidate)
+        metadata = self.metadata_of(candidate)
+        output, coverage = layer_pass.output, Coverage((module,))
+        return CamResult(maps, output, coverage, candidate, metadata=metadata)
+
+    def choose_layer(self, inputs: CamInput) -> Layer | None:
+        """Return the layer to use; None for the last suitable one."""
+        return inputs.layer
+
+    def metadata_of(self, candidate: LayerCandidate) -> dict[str, Any]:
+        """Return further entries of the metadata, once the maps are made."""
+        return {}
 
     @abstractmethod
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from hookscope.views.images.figures.canvas import (
+    MIN_WIDTH,
     check_panel_count,
     escape_text,
     finish_figure,
@@ -16,7 +16,7 @@ from hookscope.views.images.figures.canvas import (
     new_figure,
     nonfinite_text,
 )
-from hookscope.views.images.figures.grid import LINE, Grid, draw_grid
+from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_grid
 from hookscope.views.images.matrices import AttentionHeads
 
 _PANEL, _NUMBERS = 1.5, 0.3  # inches of a panel, and of the numbers beside it
@@ -35,9 +35,11 @@ def draw_attention(
     """
     check_panel_count(sum(len(layer.heads) for layer in layers))
     most = max(len(layer.heads) for layer in layers)
-    columns = most if len(layers) > 1 else math.ceil(math.sqrt(most))
+    columns = most if len(layers) > 1 else columns_for(most, 1)
     grids = [
-        Grid(len(layer.heads), columns, _PANEL, _PANEL, each, left=_NUMBERS, below=_NUMBERS)
+        Grid(
+            len(layer.heads), columns, _PANEL, _PANEL, each, left=_NUMBERS, below=_NUMBERS
+        ).filling(MIN_WIDTH)
         for layer in layers
     ]
     name = LINE * (len(layers) > 1)
@@ -45,12 +47,13 @@ def draw_attention(
     nonfinite = nonfinite_text(np.concatenate([layer.values.ravel() for layer in layers]))
     foot_text = "; ".join(filter(None, ("queries downwards, keys to the right", about, nonfinite)))
     width = max(grids[0].size[0], max(label_inches(len(layer.name)) for layer in layers))
-    figure, foot = new_figure(width, height, title, foot_text, layout=None)
+    start = grids[0].start
+    figure, foot = new_figure(width, height, title, foot_text, layout=None, left=start)
     top = foot + height
     for layer, grid in zip(layers, grids, strict=True):
         if name:
             figure.text(
-                (_NUMBERS + 0.08) / figure.get_figwidth(),
+                start / figure.get_figwidth(),
                 top / figure.get_figheight(),
                 escape_text(layer.name),
                 va="top",

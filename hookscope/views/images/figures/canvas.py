@@ -28,6 +28,7 @@ PAPERS = ("white", "#16191d")  # light and dark
 MARKERS = ("o", "s", "^", "D", "v", "P", "h")  # series differ by more than colour
 FONT = "DejaVu Sans"  # part of matplotlib: the same on every machine
 MAX_PANELS = 400
+MIN_WIDTH = 4.5  # inches of a figure
 _TITLE, _TEXT, _SMALL = 11.0, 8.0, 7.0  # points
 _LETTER = 0.62 / 72  # width of a letter in inches, for each point of its size
 
@@ -60,7 +61,12 @@ def paper_style(dark: bool) -> Iterator[None]:
 
 
 def new_figure(
-    width: float, height: float, title: str, about: str, layout: str | None = "constrained"
+    width: float,
+    height: float,
+    title: str,
+    about: str,
+    layout: str | None = "constrained",
+    left: float = 0.06,
 ) -> tuple[Figure, float]:
     """Return an empty figure with a title, and the model and its input at its foot.
 
@@ -70,19 +76,23 @@ def new_figure(
         title: the title; it is wrapped to the width.
         about: the model and its input.
         layout: the layout engine of matplotlib; None if the caller positions the panels.
+        left: where title and foot begin, in inches from the left edge.
 
     Returns:
         The figure, and the height of its foot in inches.
     """
-    width = max(width, 4.5)
-    above, below = _wrapped(title, width, _TITLE), _wrapped(about, width, _TEXT)
+    width = max(width, MIN_WIDTH)
+    above, below = (
+        _wrapped(text, width - left, size) for text, size in ((title, _TITLE), (about, _TEXT))
+    )
     head, foot = 0.2 * len(above) + 0.12, 0.16 * len(below) + 0.08
     figure = Figure(figsize=(width, height + head + foot), layout=layout)  # type: ignore[arg-type]
     whole = height + head + foot
     # A layout engine positions title and foot itself.
     edges = ({}, {}) if layout else ({"y": 1 - 0.06 / whole}, {"y": 0.05 / whole})
-    figure.suptitle("\n".join(above), fontsize=_TITLE, **edges[0])
-    figure.supxlabel("\n".join(below), fontsize=_TEXT, **edges[1])
+    start = {"x": left / width, "ha": "left"}
+    figure.suptitle("\n".join(above), fontsize=_TITLE, **start, **edges[0])
+    figure.supxlabel("\n".join(below), fontsize=_TEXT, **start, **edges[1])
     return figure, foot
 
 
@@ -147,16 +157,22 @@ def check_panel_count(panels: int) -> None:
 def draw_image(
     axes: Axes, image: NDArray[Any], scale: ColorScale, aspect: Literal["equal", "auto"] = "equal"
 ) -> AxesImage:
-    """Draw numbers as colours; NaN and infinite entries have their own colours."""
+    """Draw numbers as colours; NaN and infinite entries have their own colours.
+
+    Finite numbers outside the scale have the colours of its ends.
+    """
     plain_table = ListedColormap((DIVERGING if scale.diverging else SEQUENTIAL) / 255)
     nan, infinite = ("#{:02x}{:02x}{:02x}".format(*color) for color in (NAN, INFINITE))
     table = plain_table.with_extremes(bad=nan, over=infinite, under=infinite)
     # matplotlib treats infinite entries as missing, like NaN, but not numbers outside the scale.
     past = np.where(image > 0, scale.high + abs(scale.high) + 1, scale.low - abs(scale.low) - 1)
+    inside = image.astype(np.float64)
+    if scale.low < scale.high:
+        inside = np.clip(inside, scale.low, scale.high)
     # With a span of zero, a colour bar would widen the scale of its panel.
     alone = scale.low == scale.high
     return axes.imshow(
-        np.where(np.isinf(image), past, image.astype(np.float64)),
+        np.where(np.isinf(image), past, inside),
         cmap=table,
         vmin=scale.low,
         vmax=scale.low + (abs(scale.low) or 1) if alone else scale.high,

@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from hookscope.results.capture_file import CaptureFile
+from hookscope.results.module_tree import ROOT
 from hookscope.results.numpy_stats import summarize
 from hookscope.specs.tensor_key import WHOLE
-from hookscope.views.images.feature_maps import read_feature_maps
+from hookscope.views.images.feature_maps import (
+    is_image_gradient,
+    read_feature_maps,
+    read_image_gradient,
+)
 from hookscope.views.images.figure_labels import (
     quantity_name,
     ranges_text,
@@ -47,6 +52,10 @@ def _maps(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
     blocks = []
     for part in parts:
         key, index, channels = part.record.key, part.index, options.channels
+        whole = index == WHOLE and channels is None and options.dim is None
+        if whole and is_image_gradient(capture, part.record):
+            blocks.append(read_image_gradient(capture, part.record))
+            continue
         if channels and part is not parts[-1]:
             total = read_feature_maps(capture, key, index, dim=options.dim, count=1).total
             channels = [channel for channel in channels if channel < total]
@@ -71,7 +80,9 @@ def _maps(capture: CaptureFile, parts: Sequence[TensorPart], options: FigureOpti
         for block in blocks
     ]
     record = parts[-1].record
-    title = f"{record.module}{f':{record.call}' if record.call > 1 else ''} ({record.type})"
+    call = f":{record.call}" if record.call > 1 else ""
+    name = "the model" if record.module == ROOT else record.module
+    title = f"{name}{call} ({record.type})"
     return draw_maps(blocks, title, recording_caption(capture.metadata), options.each), shows
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -20,6 +21,9 @@ _METADATA: dict[str, dict[str, str | None]] = {
     ".svg": {"Creator": MARK, "Date": None},
     ".pdf": {"Creator": MARK, "Producer": MARK, "CreationDate": None},
 }
+
+# A JPEG has its mark in a comment, and no colours at half the resolution.
+_JPEG = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
 
 NOTEBOOK_DPI = 100  # of a drawing in a notebook
 
@@ -43,7 +47,7 @@ class Drawing:
 
     Attributes:
         figure: the figure of matplotlib; it may be changed.
-        kind: ``maps``, ``hist``, ``flow``, ``heat``, ``attention`` or ``filters``.
+        kind: ``maps``, ``hist``, ``flow``, ``heat``, ``attention``, ``filters`` or ``cam``.
         shows: what it shows, a line for each tensor.
         dark: whether its background is dark.
     """
@@ -59,7 +63,8 @@ class Drawing:
         The same drawing gives the same bytes.
 
         Args:
-            path: ending in the format: ``.png``, ``.svg`` or ``.pdf``.
+            path: ending in the format: ``.png``, ``.jpg``, ``.jpeg``, ``.svg`` or
+                ``.pdf``.
             dpi: pixels per inch, of images.
 
         Raises:
@@ -83,5 +88,8 @@ class Drawing:
         return file.getvalue()
 
     def _write(self, file: Path | BytesIO, ending: str, dpi: int) -> None:
+        how: dict[str, Any] = {"metadata": _METADATA.get(ending)}
+        if ending in (".jpg", ".jpeg"):
+            how = {"pil_kwargs": dict(_JPEG)}
         with paper_style(self.dark):
-            self.figure.savefig(file, format=ending[1:], dpi=dpi, metadata=_METADATA[ending])
+            self.figure.savefig(file, format=ending[1:], dpi=dpi, **how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from hookscope.errors import RequestError
 from hookscope.views.images.colors import color_scale
 from hookscope.views.images.figure_labels import ranges_text, shape_label
 from hookscope.views.images.figures.canvas import (
+    MIN_WIDTH,
     check_panel_count,
     draw_image,
     finish_figure,
@@ -22,7 +22,7 @@ from hookscope.views.images.figures.canvas import (
     paper_style,
 )
 from hookscope.views.images.figures.drawing import Drawing, FigureOptions
-from hookscope.views.images.figures.grid import Grid, draw_grid
+from hookscope.views.images.figures.grid import Grid, columns_for, draw_grid
 from hookscope.views.images.filter_weights import Kernels, choose_kernels
 
 _PANEL, _NUMBERS = 0.8, 0.12  # inches of a panel, and of the label beside it
@@ -94,23 +94,24 @@ def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -
     share = min(max(values.shape[3] / values.shape[2], 0.4), 4.0)
     grid = Grid(
         count * across,
-        math.ceil(math.sqrt(count / share)) if one_panel else columns,
+        columns_for(count, share) if one_panel else columns,
         _PANEL * share,
         _PANEL,
         each and not kernels.color,
         left=0 if one_panel else _NUMBERS,
-    )
+        bar=not kernels.color,
+    ).filling(MIN_WIDTH)
     width, height = grid.size
     about = "; ".join(filter(None, (about, nonfinite_text(values))))
-    figure, foot = new_figure(width, height, title, about, None)
-    left, top = (figure.get_figwidth() - width) / 2, foot + height
+    figure, foot = new_figure(width, height, title, about, None, grid.start)
+    top = foot + height
     if kernels.color:
-        panels = list(grid.add_panels(figure, left, top))
+        panels = list(grid.add_panels(figure, 0, top))
         for panel, picture in zip(panels, _in_color(values, each), strict=True):
             panel.imshow(picture, interpolation="nearest")
     else:
         images = list(values.reshape(-1, *values.shape[2:]))
-        panels = draw_grid(figure, grid, images, [""] * len(images), "weight", left, top)
+        panels = draw_grid(figure, grid, images, [""] * len(images), "weight", 0, top)
     for i, panel in enumerate(panels):
         if one_panel:
             panel.set_title(f"filter {kernels.filters[i]}", pad=2)

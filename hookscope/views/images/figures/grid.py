@@ -6,8 +6,8 @@ There is no layout engine: those of matplotlib need seconds for hundreds of pane
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from hookscope.views.images.colors import color_scale
+from hookscope.views.images.colors import ColorScale, color_scale
 from hookscope.views.images.figures.canvas import draw_image
 
 LINE = 0.16  # inches of a line of small text
@@ -34,6 +34,7 @@ class Grid:
         each: whether each panel has its own colour bar, instead of one for all.
         lines: lines of text above each panel.
         left, below: room for numbers beside and below each panel, in inches.
+        bar: whether the numbers have a colour bar at all.
     """
 
     panels: int
@@ -44,6 +45,7 @@ class Grid:
     lines: int = 1
     left: float = 0.0
     below: float = 0.0
+    bar: bool = True
 
     @property
     def rows(self) -> int:
@@ -53,15 +55,30 @@ class Grid:
     @property
     def cell(self) -> tuple[float, float]:
         """Width and height of a panel with its labels and its colour bar, in inches."""
-        bar = _BAR + 0.42 if self.each else 0.0
+        bar = _BAR + 0.42 if self.each and self.bar else 0.0
         wide = self.left + self.width + bar + _GAP
         return wide, self.lines * LINE + self.height + self.below + _GAP
 
     @property
     def size(self) -> tuple[float, float]:
         """Width and height of the whole grid, in inches."""
-        bar = 0.0 if self.each else _BAR + _BAR_TEXT
+        bar = _BAR + _BAR_TEXT if self.bar and not self.each else 0.0
         return self.columns * self.cell[0] + bar + _GAP, self.rows * self.cell[1]
+
+    @property
+    def start(self) -> float:
+        """Left edge of the first panel, in inches from that of the grid."""
+        return _GAP + self.left
+
+    def filling(self, width: float) -> Grid:
+        """Return the grid with larger panels if it is narrower than ``width``, in inches.
+
+        Example:
+            >>> round(Grid(4, 2, 1.0, 1.0).filling(4.5).size[0], 6)
+            4.5
+        """
+        wider = self.width + max(width - self.size[0], 0.0) / self.columns
+        return replace(self, width=wider, height=self.height * wider / self.width)
 
     def add_panels(self, figure: Figure, left: float, top: float) -> Iterator[Axes]:
         """Yield the panels, row by row; the upper left corner is given in inches."""
@@ -71,6 +88,23 @@ class Grid:
             x = left + _GAP + column * wide + self.left
             y = top - row * tall - self.lines * LINE - self.height
             yield add_panel(figure, x, y, self.width, self.height)
+
+
+def columns_for(count: int, share: float) -> int:
+    """Return the number of columns of a grid that is about as wide as high.
+
+    Of two numbers, it is that with fewer empty cells in the last row.
+
+    Args:
+        count: number of panels.
+        share: width of a panel over its height.
+
+    Example:
+        >>> columns_for(16, 1.0), columns_for(3, 1.0)
+        (4, 3)
+    """
+    columns = min(math.ceil(math.sqrt(count / share)), count)
+    return min((columns, min(columns + 1, count)), key=lambda n: -count % n)
 
 
 def add_panel(figure: Figure, x: float, y: float, width: float, height: float) -> Axes:
@@ -91,6 +125,7 @@ def draw_grid(
     quantity: str,
     left: float,
     top: float,
+    scale_of: Callable[[NDArray[Any]], ColorScale] = color_scale,
 ) -> list[Axes]:
     """Draw images in a grid, row by row, with one colour bar or one for each.
 
@@ -101,15 +136,16 @@ def draw_grid(
         labels: the text above each image, with matplotlib's markup.
         quantity: the label of the colour bar.
         left, top: the upper left corner, in inches from the figure's lower left.
+        scale_of: the scale of colours for the numbers of one panel, or of all.
 
     Returns:
         The panels, in the order of the images.
     """
     panels = list(grid.add_panels(figure, left, top))
-    common = color_scale(np.concatenate([image.ravel() for image in images]))
+    common = scale_of(np.concatenate([image.ravel() for image in images]))
     wide, _ = grid.cell
     for i, (panel, image, label) in enumerate(zip(panels, images, labels, strict=True)):
-        shown = draw_image(panel, image, color_scale(image) if grid.each else common)
+        shown = draw_image(panel, image, scale_of(image) if grid.each else common)
         # Entries are squares, unless the image would then be very narrow.
         if not 0.4 < image.shape[1] / image.shape[0] / (grid.width / grid.height) < 2.5:
             panel.set_aspect("auto")
@@ -121,7 +157,7 @@ def draw_grid(
             bar = add_panel(figure, x, y, _BAR / 2, grid.height)
             figure.colorbar(shown, cax=bar, ticks=MaxNLocator(3))
     if not grid.each:
-        tall = min(grid.size[1] - grid.lines * LINE - grid.below - _GAP, 4.0)
+        tall = grid.size[1] - grid.lines * LINE - grid.below - _GAP
         x = left + grid.columns * wide + _GAP * 1.5
         bar = add_panel(figure, x, top - grid.lines * LINE - tall, _BAR, tall)
         figure.colorbar(shown, cax=bar, label=quantity)

@@ -1,0 +1,241 @@
+"""The picture of the maps of ``cam`` as a sheet: where each image, text and colour bar is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from hookscope.errors import RequestError
+from hookscope.files.strict_json import parse_number
+from hookscope.specs.cam_methods import AT_INPUT, METHODS
+from hookscope.views.images import require_matplotlib
+from hookscope.views.images.colors import RGB, SEQUENTIAL, percentile_bound
+from hookscope.views.text.formats import number_text, plural, shape_text
+
+BASE_DPI = 150  # of the lengths below, which are in pixels
+SIDE = 400  # that the longer side of an image has at least
+GAP, BAR, SCALE, LINE = 16, 16, 64, 20  # between parts, the colour bar, its numbers, a line of text
+FONT = 14
+MOST = 16  # images of a batch that are drawn
+ALPHA = 0.65  # opacity of the map over the grey image
+MIDDLE = 127.5  # between black and white
+INK, PAPER = "black", "white"
+_ANCHORS = {"line": "la", "top": "lt", "bottom": "lb"}  # those of pillow
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class OverlayStyle:
+    """How a map is drawn over its image.
+
+    Attributes:
+        alpha: opacity of the map, 0 to 1.
+        table: the 256 colours of the map, uint8 (256, 3), from 0 to the largest value.
+        dpi: pixels per inch.
+    """
+
+    alpha: float = ALPHA
+    table: RGB = field(default_factory=lambda: SEQUENTIAL)
+    dpi: int = BASE_DPI
+
+    def pixels(self, length: float) -> int:
+        """Return a length in pixels; ``length`` is that at 150 dots per inch."""
+        return max(1, round(length * self.dpi / BASE_DPI))
+
+
+def overlay_style(alpha: float, colormap: str | None, dpi: int) -> OverlayStyle:
+    """Return the style of these options.
+
+    Args:
+        alpha: opacity of the map, 0 to 1.
+        colormap: name of a colour map of matplotlib; None for hookscope's own.
+        dpi: pixels per inch.
+
+    Raises:
+        RequestError: ``alpha`` is outside 0 to 1, or there is no such colour map.
+        EnvironmentFault: a colour map is named, and matplotlib is not installed.
+    """
+    if not 0 <= alpha <= 1:
+        raise RequestError(
+            f"alpha is {alpha:g}, and an opacity is from 0 to 1.",
+            "Use 0 for the image alone, 1 for the map alone.",
+        )
+    if colormap is None:
+        return OverlayStyle(alpha, dpi=dpi)
+    with require_matplotlib():
+        from hookscope.views.images.figures.colormaps import color_table
+    return OverlayStyle(alpha, color_table(colormap), dpi)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Pixels, uint8 (height, width, 3), and the position of their upper left corner."""
+
+    x: int
+    y: int
+    image: Pixels
+
+
+@dataclass(frozen=True)
+class Label:
+    """A line of text.
+
+    Attributes:
+        x, y: position of its left end.
+        text: the text; a painter cuts what is longer than ``width``.
+        anchor: what is at ``y``: the top of the ``line``, or of its signs the ``top`` or the
+            ``bottom``.
+    """
+
+    x: int
+    y: int
+    text: str
+    width: int
+    anchor: str = "line"
+
+
+@dataclass(frozen=True)
+class CamSheet:
+    """What is drawn on a page, in pixels from the upper left corner.
+
+    Attributes:
+        size: width and height.
+        font: size of the text.
+    """
+
+    size: tuple[int, int]
+    tiles: tuple[Tile, ...]
+    labels: tuple[Label, ...]
+    font: int
+    dpi: int
+
+
+def lay_out(
+    images: Pixels, maps: NDArray[Any], metadata: dict[str, Any], style: OverlayStyle
+) -> CamSheet:
+    """Return the sheet of a batch of images and maps.
+
+    Each of the first 16 images has a row: the model's input, the map in colours over the image in
+    grey, and a scale from 0 to the map's largest value or, for gradients at the image, to its 99th
+    percentile. The contrast of the grey is halved, so that brightness shows the map and not the
+    image. An image is enlarged by an integer factor without interpolation.
+
+    Args:
+        images: uint8 (N, H, W, 3).
+        maps: (N, H, W), never negative.
+        metadata: what ``hookscope.cam`` writes about the maps.
+        style: how they are drawn.
+    """
+    gap, line = style.pixels(GAP), style.pixels(LINE)
+    count = min(len(images), MOST)
+    times = max(1, -(-style.pixels(SIDE) // max(images.shape[1:3])))
+    height, width = images.shape[1] * times, images.shape[2] * times
+    bar_x = gap + 2 * (width + gap)
+    right = bar_x + style.pixels(BAR + SCALE)
+    lines = [heading(metadata)]
+    lines += [f"and {plural(len(images) - count, 'more image')} in the file"] * (
+        len(images) > count
+    )
+    tiles: list[Tile] = []
+    labels = [Label(gap, gap + line * i, text, right - gap) for i, text in enumerate(lines)]
+    y = gap + line * len(lines)
+    for n in range(count):
+        y += line  # an empty one
+        values = maps[n].astype(np.float64)
+        top = percentile_bound(values) if _at_input(metadata) else _largest(values)
+        labels.append(Label(gap, y, caption(metadata["images"][n]), right - gap))
+        y += line
+        over = _enlarged(_over(images[n], values, top, style), times)
+        tiles += [Tile(gap, y, _enlarged(images[n], times)), Tile(gap * 2 + width, y, over)]
+        tiles.append(Tile(bar_x, y, _color_bar(height, style)))
+        at = bar_x + style.pixels(BAR + 4)
+        labels.append(Label(at, y, number_text(top, 3), right - at, "top"))
+        labels.append(Label(at, y + height, "0", right - at, "bottom"))
+        y += height
+    size = (right + gap, y + gap)
+    return CamSheet(size, tuple(tiles), tuple(labels), style.pixels(FONT), style.dpi)
+
+
+def _at_input(metadata: dict[str, Any]) -> bool:
+    return METHODS[metadata["method"]].source == AT_INPUT
+
+
+def _largest(values: NDArray[np.float64]) -> float:
+    return float(np.nan_to_num(values, posinf=0).max())
+
+
+def heading(metadata: dict[str, Any]) -> str:
+    """Return a line with the method and the layer of a map, and the end of its colours."""
+    if _at_input(metadata):
+        return f"{metadata['method']} at the image; colours end at the map's 99th percentile"
+    grid = f"grid {shape_text(metadata['grid'])}"
+    if "layers" in metadata:
+        return f"{metadata['method']} of {plural(len(metadata['layers']), 'layer')}, {grid}"
+    return f"{metadata['method']} at {metadata['layer']}, {grid}"
+
+
+def caption(entry: dict[str, Any]) -> str:
+    """Return a line with the class of an image, its score and its probability."""
+    name = entry["label"] or (
+        f"class {entry['index']}" if entry["index"] is not None else "several classes"
+    )
+    text = f"{entry['word']}: {name}, score {number_text(parse_number(entry['score']))}"
+    share = parse_number(entry["probability"])
+    return text if share is None else f"{text}, probability {share:.1%}"
+
+
+def _over(image: Pixels, values: NDArray[np.float64], top: float, style: OverlayStyle) -> Pixels:
+    """The map in colours over the image in grey."""
+    shares = np.nan_to_num(values / top if top else values).clip(0, 1)
+    colors = style.table[(shares * 255).round().astype(np.uint8)]
+    grey = np.asarray(Image.fromarray(image).convert("L"), dtype=np.float64)[..., None]
+    return _mixed(colors, MIDDLE + (grey - MIDDLE) / 2, style)
+
+
+def _mixed(colors: Pixels, grey: NDArray[np.float64] | float, style: OverlayStyle) -> Pixels:
+    return (style.alpha * colors + (1 - style.alpha) * grey).round().astype(np.uint8)
+
+
+def _color_bar(height: int, style: OverlayStyle) -> Pixels:
+    """The colours from 0 at the bottom to the end of the scale at the top."""
+    indices = np.linspace(255, 0, height).round().astype(np.uint8)
+    return np.repeat(_mixed(style.table[indices], MIDDLE, style)[:, None], style.pixels(BAR), 1)
+
+
+def _enlarged(pixels: Pixels, times: int) -> Pixels:
+    return pixels.repeat(times, 0).repeat(times, 1)
+
+
+def paint(sheet: CamSheet) -> Image.Image:
+    """Return the sheet as an image."""
+    page = Image.new("RGB", sheet.size, PAPER)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(sheet.font)
+    for tile in sheet.tiles:
+        page.paste(Image.fromarray(tile.image), (tile.x, tile.y))
+    for label in sheet.labels:
+        text = shortened(label, font.getlength)
+        draw.text((label.x, label.y), text, INK, font, anchor=_ANCHORS[label.anchor])
+    return page
+
+
+def shortened(label: Label, width_of: Callable[[str], float]) -> str:
+    """Return the text of a label, cut to its width; a cut text ends in dots.
+
+    Args:
+        label: the label.
+        width_of: the width of a text in pixels.
+
+    Example:
+        >>> shortened(Label(0, 0, "a heading", 8), len)
+        'a hea...'
+    """
+    text = label.text
+    while width_of(text) > label.width and len(text) > 4:
+        text = f"{text[:-4]}..."
+    return text
