@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from hookscope.results.capture_file import CaptureFile
-from hookscope.results.module_tree import ROOT
 from hookscope.results.numpy_stats import summarize
+from hookscope.specs.patterns import ROOT
 from hookscope.specs.tensor_key import WHOLE
 from hookscope.views.images.feature_maps import (
     is_image_gradient,
