@@ -46,7 +46,8 @@ def capture(photos, clean_environment) -> Callable[..., subprocess.CompletedProc
         return subprocess.run(
             [*command, "--workers", "0", "-o", f"{folder}/", *more],
             cwd=photos.parent,
-            env=clean_environment,
+            # A limit must not cut the files of compiled modules, which other tests then import.
+            env={**clean_environment, "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             check=False,
