@@ -154,8 +154,8 @@ def gradient_scale(values: NDArray[Any]) -> ColorScale:
     """Return the scale for gradients: ``color_scale``, with ends at the 99th percentile.
 
     Example:
-        >>> gradient_scale(np.array([-100.0, *range(101)])).high
-        100.0
+        >>> gradient_scale(np.linspace(-100, 100, 201))
+        ColorScale(low=-99.0, high=99.0, diverging=True)
         >>> gradient_scale(np.arange(101.0))
         ColorScale(low=0.0, high=99.0, diverging=False)
     """
