@@ -323,7 +323,7 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
         ({"hooks": f"!fc={FILE}:mute"}, "only excludes layers"),
         ({"hooks": f"{FILE}:mut"}, "has no function 'mut'"),
         ({"hooks": f"{FILE}:Tensor"}, "is a class"),
-        ({"hooks": f"{FILE}:clip"}, "cannot be called with module, input, output"),
+        ({"hooks": f"{FILE}:clip"}, "takes gradients, and no --hook-kind is given"),
         ({"hooks": f"{FILE}:mute", "hook_args": {"chanel": 1}}, "No hook has a parameter 'chanel'"),
         (
             {"hooks": halve, "hook_kind": "backward"},
