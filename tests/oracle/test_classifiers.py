@@ -94,9 +94,14 @@ def demand_equal_gradients(model: nn.Module, x: Tensor) -> None:
         hooked = model(x)
         F.cross_entropy(hooked, target).backward()
     assert same_bits(bare.detach(), hooked.detach())
-    assert set(capture) == set(expected)
+    missing = set(expected) - set(capture)
+    assert set(capture) | missing == set(expected)
+    # Before torch 2.15 a Linear of more than two dimensions returns a view, which an in-place ReLU
+    # then changes: its gradient is left out with a reason.
+    assert not missing or torch.__version__ < "2.15"
+    assert missing <= {f"{absent.module}/{absent.what}" for absent in capture.absent}
     one_tensor = by_hand.returned_inputs(model, x)
-    different = [key for key in expected if not same_bits(capture[key], expected[key])]
+    different = [key for key in capture if not same_bits(capture[key], expected[key])]
     assert set(different) <= one_tensor
 
 
