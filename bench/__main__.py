@@ -117,7 +117,7 @@ MEASURES = (
         lambda: inside("bench.in_process", "editing", "30"),
     ),
     Measure(
-        "knocking out 20 layers",
+        "ablating 20 layers",
         "the same hooks by hand",
         1.1,
         "ms",

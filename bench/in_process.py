@@ -65,7 +65,7 @@ def edited_by_hookscope(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     return {key: shot[key] for key in shot if key.startswith("layer3.")}
 
 
-def knocked_out_by_hand(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def ablated_by_hand(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """Return how far each of 20 convolutions, set to zero, moves the output; three clean runs."""
     moved = {}
     with torch.no_grad():
@@ -81,10 +81,10 @@ def knocked_out_by_hand(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     return moved
 
 
-def knocked_out_by_hookscope(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def ablated_by_hookscope(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """Return the same by hookscope.ablate, which also holds class and score against each other."""
     found = hookscope.ablate(model, types=["Conv2d"], input=images, rank="output")
-    moved = {one.layer: torch.tensor(one.output, dtype=torch.float64) for one in found.knockouts}
+    moved = {one.layer: torch.tensor(one.output, dtype=torch.float64) for one in found.ablations}
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d)]
     return {name: moved[name] for name in names}
 
@@ -144,7 +144,7 @@ Work = Callable[[nn.Module, Tensor], Mapping[str, Tensor]]
 SUBJECTS: dict[str, tuple[Work, Work]] = {
     "recording": (by_hookscope, by_hand),
     "editing": (edited_by_hookscope, edited_by_hand),
-    "ablating": (knocked_out_by_hookscope, knocked_out_by_hand),
+    "ablating": (ablated_by_hookscope, ablated_by_hand),
     "operators": (operators, by_hookscope),
     "map": (mapped_by_hookscope, mapped_by_hand),
     "named map": (named_by_hookscope, mapped_by_hand),

@@ -98,7 +98,7 @@ def ablate(
         >>> import torch, hookscope
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Flatten())
         >>> found = hookscope.ablate(net, input=torch.ones(2, 4), rank="output")
-        >>> [(knockout.layer, knockout.output) for knockout in found.knockouts]
+        >>> [(ablation.layer, ablation.output) for ablation in found.ablations]
         [('0', 1.0), ('1', 1.0), ('2', 1.0)]
     """
     options = AblateOptions(by, channels, rank)

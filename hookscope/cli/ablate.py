@@ -140,5 +140,5 @@ def ablate(
     console.show(result, None if path is None else str(path))
     if path is not None:
         note_written_file(console, path, path.stat().st_size, replaces and not result.resumed)
-    if result.knockouts:
-        console.note(f"next: {edit_command(ctx, result.knockouts[0].edit(result.edit))}")
+    if result.ablations:
+        console.note(f"next: {edit_command(ctx, result.ablations[0].edit(result.edit))}")

@@ -99,7 +99,7 @@ class Ablation(NotebookResult):
         rank: the metric by which the ablations are sorted.
         total: number of ablations to make.
         clean: the run without ablation.
-        knockouts: the ablations, sorted by the size of the metric, NaN first; equal ones in the
+        ablations: the ablations, sorted by the size of the metric, NaN first; equal ones in the
             order in which the layers ran.
         left_out: layers that ran and could not be ablated.
         coverage: which of the selected layers ran.
@@ -112,7 +112,7 @@ class Ablation(NotebookResult):
     rank: str
     total: int
     clean: BaselineMetrics
-    knockouts: tuple[LayerAblation, ...]
+    ablations: tuple[LayerAblation, ...]
     left_out: tuple[SkippedLayer, ...]
     coverage: Coverage
     metadata: dict[str, Any]
@@ -120,10 +120,10 @@ class Ablation(NotebookResult):
 
     def __repr__(self) -> str:
         model = self.metadata.get("model", {}).get("word", "a model")
-        text = f"<Ablation of {model}: {len(self.knockouts)} ablations, ranked by {self.rank}"
-        if not self.knockouts:
+        text = f"<Ablation of {model}: {len(self.ablations)} ablations, ranked by {self.rank}"
+        if not self.ablations:
             return f"{text}>"
-        first = self.knockouts[0]
+        first = self.ablations[0]
         value = getattr(first, self.rank)
         shown = "undefined" if value is None else f"{value:.4g}"
         return f"{text}; largest: {first.edit(self.edit)} {shown}>"
@@ -135,8 +135,8 @@ class Ablation(NotebookResult):
             **{name: getattr(self, name) for name in ("by", "edit", "rank")},
             "clean": asdict(self.clean),
             "total": self.total,
-            "finished": len(self.knockouts) == self.total,
-            "knockouts": [asdict(ablation) for ablation in self.knockouts],
+            "finished": len(self.ablations) == self.total,
+            "ablations": [asdict(ablation) for ablation in self.ablations],
             "left_out": [asdict(layer) for layer in self.left_out],
             "coverage": {
                 "matched": self.coverage.matched,
@@ -162,7 +162,7 @@ class Ablation(NotebookResult):
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8"))
             expected = json.loads(strict_json.dumps(self._document()))
-            made = [LayerAblation(**_parse_numbers(entry)) for entry in document["knockouts"]]
+            made = [LayerAblation(**_parse_numbers(entry)) for entry in document["ablations"]]
             invalid = any(strict_json.fields_type_error(vars(row), LayerAblation) for row in made)
             same = _without_results(document) == _without_results(expected)
             known = expected.get("fingerprint", "") is not None  # None for offloaded weights
@@ -196,7 +196,7 @@ def rank_ablations(ablations: Iterable[LayerAblation], metric: str) -> tuple[Lay
 
 
 def _without_results(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in document.items() if k not in ("knockouts", "finished")}
+    return {k: v for k, v in document.items() if k not in ("ablations", "finished")}
 
 
 def _parse_numbers(entry: Mapping[str, Any]) -> dict[str, Any]:

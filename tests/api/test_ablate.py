@@ -1,4 +1,4 @@
-"""A knock-out is a hook written by hand, and its figures are those of plain PyTorch, exactly."""
+"""An ablation is a hook written by hand, and its figures are those of plain PyTorch, exactly."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def noise(layer: str) -> Callable[[Tensor], Tensor]:
     return add
 
 
-def assert_same_figures(knockout: Any, expected: dict[str, Any]) -> None:
-    found = {name: getattr(knockout, name) for name in expected}
+def assert_same_figures(ablation: Any, expected: dict[str, Any]) -> None:
+    found = {name: getattr(ablation, name) for name in expected}
     relative = found.pop("output"), expected.pop("output")  # a quotient of two sums in float64
     assert relative[0] == pytest.approx(relative[1], rel=1e-14)
     assert found == expected
@@ -75,23 +75,23 @@ def assert_same_figures(knockout: Any, expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("by", ["zero", "noise"])
-def test_every_layer_knocked_out_is_the_hook_written_by_hand(word: str, by: str) -> None:
+def test_every_layer_ablated_is_the_hook_written_by_hand(word: str, by: str) -> None:
     x = images(word)
     found = hookscope.ablate(f"{SAMPLES}/{word}", input=x, by=by)
     edits = {name: torch.zeros_like if by == "zero" else noise(name) for name in LAYERS}
     model = digits()
     after = outputs_by_hand(model, x, {(n, None): replaced(edits[n]) for n in LAYERS})
     clean = model(x).detach()
-    assert {k.place for k in found.knockouts} == set(after)
-    for knockout in found.knockouts:
-        expected = figures_by_hand(clean, after[knockout.place], clean.argmax(1))
-        assert_same_figures(knockout, expected)
-        loss = F.cross_entropy(after[knockout.place], clean.argmax(1))
+    assert {k.place for k in found.ablations} == set(after)
+    for ablation in found.ablations:
+        expected = figures_by_hand(clean, after[ablation.place], clean.argmax(1))
+        assert_same_figures(ablation, expected)
+        loss = F.cross_entropy(after[ablation.place], clean.argmax(1))
         before = F.cross_entropy(clean, clean.argmax(1))
-        assert knockout.loss == pytest.approx(float(loss) - float(before), abs=1e-6)
+        assert ablation.loss == pytest.approx(float(loss) - float(before), abs=1e-6)
 
 
-def test_every_channel_knocked_out_is_the_hook_written_by_hand() -> None:
+def test_every_channel_ablated_is_the_hook_written_by_hand() -> None:
     model = digits()
     hooks = {
         (name, n): channels([n], torch.zeros_like)
@@ -101,10 +101,10 @@ def test_every_channel_knocked_out_is_the_hook_written_by_hand() -> None:
     after = outputs_by_hand(model, X, hooks)
     clean = model(X).detach()
     found = hookscope.ablate(model, input=X, channels=True, target=[1, 2, 3])
-    assert found.total == len(found.knockouts) == sum(LAYERS.values())
-    for knockout in found.knockouts:
-        expected = figures_by_hand(clean, after[knockout.place], torch.tensor([1, 2, 3]))
-        assert_same_figures(knockout, expected)
+    assert found.total == len(found.ablations) == sum(LAYERS.values())
+    for ablation in found.ablations:
+        expected = figures_by_hand(clean, after[ablation.place], torch.tensor([1, 2, 3]))
+        assert_same_figures(ablation, expected)
     assert same_bits(model(X), clean)
 
 
@@ -114,16 +114,16 @@ def test_mean_is_that_of_each_channel_over_batch_and_positions(channel: bool) ->
     model = digits()
     clean = model(X).detach()
     dims = {"conv1": (0, 2, 3), "fc": (0,)}
-    assert len(found.knockouts) == (26 if channel else 2)
-    for knockout in found.knockouts:
+    assert len(found.ablations) == (26 if channel else 2)
+    for ablation in found.ablations:
 
-        def mean(x: Tensor, over: tuple[int, ...] = dims[knockout.layer]) -> Tensor:
+        def mean(x: Tensor, over: tuple[int, ...] = dims[ablation.layer]) -> Tensor:
             return x.mean(over, keepdim=True).expand_as(x)
 
-        hook = replaced(mean) if knockout.channel is None else channels([knockout.channel], mean)
-        after = outputs_by_hand(model, X, {knockout.place: hook})[knockout.place]
+        hook = replaced(mean) if ablation.channel is None else channels([ablation.channel], mean)
+        after = outputs_by_hand(model, X, {ablation.place: hook})[ablation.place]
         expected = figures_by_hand(clean, after, clean.argmax(1))
-        assert_same_figures(knockout, expected)
+        assert_same_figures(ablation, expected)
 
 
 def test_what_has_one_value_a_channel_is_left_out_of_mean_and_noise_with_its_reason() -> None:
@@ -133,15 +133,15 @@ def test_what_has_one_value_a_channel_is_left_out_of_mean_and_noise_with_its_rea
     ]:
         found = hookscope.ablate(digits(), input=X[:1], by=by, channels=True)
         assert [(one.layer, one.reason) for one in found.left_out] == [("fc", reason)]
-        assert found.total == len(found.knockouts) == 128
+        assert found.total == len(found.ablations) == 128
 
 
-def test_a_knock_out_does_what_its_edit_does() -> None:
+def test_an_ablation_does_what_its_edit_does() -> None:
     word = f"{SAMPLES}/digits_scripted.pt"
     found = hookscope.ablate(word, input=X, by="noise", channels=True, layers="conv2")
-    for knockout in found.knockouts[:3]:
-        shot = hookscope.capture(word, input=X, layers="fc", edits=knockout.edit(found.edit))
-        assert shot.metadata["effect"]["output"][0]["relative"] == knockout.output
+    for ablation in found.ablations[:3]:
+        shot = hookscope.capture(word, input=X, layers="fc", edits=ablation.edit(found.edit))
+        assert shot.metadata["effect"]["output"][0]["relative"] == ablation.output
 
 
 def test_files_give_the_figures_of_the_eager_model() -> None:
@@ -149,16 +149,16 @@ def test_files_give_the_figures_of_the_eager_model() -> None:
         hookscope.ablate(f"{SAMPLES}/{word}", input=X[:1], channels=True, layers="conv?")
         for word in WORDS
     ]
-    assert made[0].knockouts == made[1].knockouts == made[2].knockouts
+    assert made[0].ablations == made[1].ablations == made[2].ablations
     assert made[0].clean.score == made[1].clean.score == made[2].clean.score
 
 
 @pytest.mark.parametrize("rank", ["score", "loss", "output"])
 def test_the_largest_change_comes_first_and_ties_keep_the_order_of_the_run(rank: str) -> None:
     found = hookscope.ablate(digits(), input=X, rank=rank)
-    sizes = [abs(getattr(knockout, rank)) for knockout in found.knockouts]
+    sizes = [abs(getattr(ablation, rank)) for ablation in found.ablations]
     assert sizes == sorted(sizes, reverse=True)
-    order = [knockout.layer for knockout in found.knockouts]
+    order = [ablation.layer for ablation in found.ablations]
     # Zero at a ReLU is zero before it.
     assert order.index("relu1") == order.index("conv1") + 1
     assert order.index("pool") == order.index("relu2") + 1 == order.index("conv2") + 2
@@ -167,7 +167,7 @@ def test_the_largest_change_comes_first_and_ties_keep_the_order_of_the_run(rank:
 def test_nan_is_ranked_before_everything_and_nothing_last() -> None:
     values = [None, 1.0, math.nan, -math.inf, -2.0, 0.0]
     made = [LayerAblation(str(n), "ReLU", None, loss=value) for n, value in enumerate(values)]
-    assert [knockout.layer for knockout in rank_ablations(made, "loss")] == [
+    assert [ablation.layer for ablation in rank_ablations(made, "loss")] == [
         "2",
         "3",
         "4",
@@ -181,21 +181,21 @@ def test_the_target_is_settled_by_the_clean_run() -> None:
     model = digits()
     settled = hookscope.ablate(model, input=X)
     named = hookscope.ablate(model, input=X, target=model(X).argmax(1))
-    assert settled.knockouts == named.knockouts
-    assert any(knockout.flipped for knockout in settled.knockouts)
+    assert settled.ablations == named.ablations
+    assert any(ablation.flipped for ablation in settled.ablations)
 
 
 @pytest.mark.parametrize("name", ["ce", "kl", "mse", "logit", "sum", "norm"])
 def test_the_loss_is_after_minus_before(name: str) -> None:
     found = hookscope.ablate(digits(), input=X, loss=name, target=4, rank="loss")
     assert (found.rank, found.clean.loss_name) == ("loss", name)
-    for knockout in found.knockouts:
+    for ablation in found.ablations:
         shots = [
             hookscope.grads(digits(), input=X, loss=name, target=4, layers="fc", edits=edits)
-            for edits in ((), knockout.edit("zero"))
+            for edits in ((), ablation.edit("zero"))
         ]
         before, after = (shot.metadata["loss"]["value"] for shot in shots)
-        assert knockout.loss == after - before
+        assert ablation.loss == after - before
 
 
 def test_a_loss_of_ones_own_gets_the_output() -> None:
@@ -204,7 +204,7 @@ def test_a_loss_of_ones_own_gets_the_output() -> None:
 
     model = digits()
     found = hookscope.ablate(model, input=X, layers="fc", loss=energy)
-    assert found.knockouts[0].loss == -float(model(X).detach().square().sum())
+    assert found.ablations[0].loss == -float(model(X).detach().square().sum())
 
 
 class Two(nn.Module):
@@ -245,19 +245,19 @@ def test_without_classes_there_is_the_output_alone_of_all_its_floating_tensors()
     )
     root, more = (y.detach().double() for y in (model(x)[0], model(x)[1]["more"]))
     whole = torch.cat([root.flatten(), more.flatten()]).norm()
-    made = {knockout.layer: knockout for knockout in found.knockouts}
+    made = {ablation.layer: ablation for ablation in found.ablations}
     assert made["second"].output == pytest.approx(float(more.norm() / whole), rel=1e-12)
     assert made["root"].output == pytest.approx(float(root.norm() / whole), rel=1e-12)
     assert made["second"].score is made["second"].loss is made["second"].flipped is None
 
 
-def test_what_cannot_be_knocked_out_is_told_with_its_reason_and_nan_is_loud() -> None:
+def test_what_cannot_be_ablated_is_told_with_its_reason_and_nan_is_loud() -> None:
     found = hookscope.ablate(Two(), input=torch.ones(2, 4))
     told = [(one.layer, one.type, one.reason) for one in found.left_out]
     assert told == [("picks", "Picks", "it returns no floating-point tensor")]
     assert [one.module for one in found.coverage.not_executed] == ["idle"]
-    assert found.knockouts[0].layer == "first"
-    assert math.isnan(found.knockouts[0].output or 0)  # zero over its norm
+    assert found.ablations[0].layer == "first"
+    assert math.isnan(found.ablations[0].output or 0)  # zero over its norm
 
 
 class Chooses(nn.Module):
@@ -277,16 +277,16 @@ class Chooses(nn.Module):
 
 def test_a_model_that_fails_without_a_layer_is_told_and_the_others_go_on() -> None:
     found = hookscope.ablate(Chooses(), input=torch.ones(2, 4))
-    good, bad = found.knockouts
+    good, bad = found.ablations
     assert (good.layer, good.failed, bad.layer, bad.score) == ("last", "", "first", None)
     assert "nothing is there" in bad.failed
 
 
-def test_a_module_that_is_called_twice_is_knocked_out_in_both_calls() -> None:
+def test_a_module_that_is_called_twice_is_ablated_in_both_calls() -> None:
     shared = nn.Linear(4, 4, bias=False)
     model = nn.Sequential(shared, nn.ReLU(), shared)
     found = hookscope.ablate(model, input=torch.ones(2, 4), layers="0")
-    assert [(k.layer, k.output) for k in found.knockouts] == [("0", 1.0)]
+    assert [(k.layer, k.output) for k in found.ablations] == [("0", 1.0)]
 
 
 def test_what_can_only_fail_is_an_error() -> None:
@@ -296,7 +296,7 @@ def test_what_can_only_fail_is_an_error() -> None:
         hookscope.ablate(Chooses(), input=torch.ones(2, 4), layers="first")
 
 
-def test_nothing_to_knock_out_is_an_error_with_the_reason() -> None:
+def test_nothing_to_ablate_is_an_error_with_the_reason() -> None:
     with pytest.raises(RequestError, match=r"by mean; fc: each channel is a single value"):
         hookscope.ablate(digits(), input=X[:1], layers="fc", by="mean")
     with pytest.raises(RequestError, match=r"idle: it never ran: "):
@@ -338,8 +338,8 @@ class Reuses(nn.Module):
 
 
 def test_an_output_that_the_next_run_overwrites_is_kept() -> None:
-    [knockout] = hookscope.ablate(Reuses(), input=torch.ones(2, 4)).knockouts
-    assert knockout.output == 1.0
+    [ablation] = hookscope.ablate(Reuses(), input=torch.ones(2, 4)).ablations
+    assert ablation.output == 1.0
 
 
 class Shrinks(nn.Module):
@@ -355,8 +355,8 @@ class Shrinks(nn.Module):
 
 
 def test_an_output_of_another_shape_has_no_figure() -> None:
-    [knockout] = hookscope.ablate(Shrinks(), input=torch.ones(2, 4)).knockouts
-    assert (knockout.output, knockout.failed) == (None, "")
+    [ablation] = hookscope.ablate(Shrinks(), input=torch.ones(2, 4)).ablations
+    assert (ablation.output, ablation.failed) == (None, "")
 
 
 class Tokens(nn.Module):
@@ -373,7 +373,7 @@ class Tokens(nn.Module):
 def test_channels_that_not_every_tensor_has_are_told() -> None:
     x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
     found = hookscope.ablate(Tokens(), input=x, layers="attention", channels=True)
-    assert sorted(k.channel or 0 for k in found.knockouts) == list(range(5))
+    assert sorted(k.channel or 0 for k in found.ablations) == list(range(5))
     [left] = found.left_out
     assert left.reason == "channels from 5 up, which some of its output tensors lack"
 
@@ -409,7 +409,7 @@ def test_a_wrong_request_is_refused(options: dict[str, Any], error: Any, told: s
 def test_a_target_that_is_no_class_has_a_loss_and_no_score() -> None:
     found = hookscope.ablate(digits(), input=X, target="uniform")
     assert (found.clean.score, found.rank) == (None, "output")
-    assert all(k.loss is not None and k.flipped is not None for k in found.knockouts)
+    assert all(k.loss is not None and k.flipped is not None for k in found.ablations)
 
 
 # The file
@@ -440,10 +440,10 @@ def test_a_resumed_ablation_is_the_uninterrupted_one_byte_for_byte(tmp_path: Pat
         with pytest.raises(Stop):
             ablate_to(parts, progress=stopped_after(number))
         found = json.loads(parts.read_text())
-        assert (found["finished"], len(found["knockouts"])) == (False, number)
+        assert (found["finished"], len(found["ablations"])) == (False, number)
     resumed = ablate_to(parts, progress=lambda done, total: seen.append(done))
     assert seen == list(range(11, 17))
-    assert (resumed.resumed, resumed.knockouts) == (11, expected.knockouts)
+    assert (resumed.resumed, resumed.ablations) == (11, expected.ablations)
     assert parts.read_bytes() == whole.read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"whole.json", "parts.json"}
 
@@ -487,7 +487,7 @@ def test_other_weights_are_another_request(tmp_path: Path) -> None:
     assert hookscope.ablate(model, input=torch.ones(2, 4), file=file).resumed == 0
 
 
-@pytest.mark.parametrize("text", ["", '{"hookscope": "', '{"hookscope": "0", "knockouts": 3}'])
+@pytest.mark.parametrize("text", ["", '{"hookscope": "', '{"hookscope": "0", "ablations": 3}'])
 def test_a_damaged_file_is_made_anew(tmp_path: Path, text: str) -> None:
     file = tmp_path / "a.json"
     file.write_text(text)
@@ -497,12 +497,12 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, text: str) -> None:
 
 def test_nan_and_infinity_survive_the_file(tmp_path: Path) -> None:
     file, x = tmp_path / "a.json", torch.ones(2, 4)
-    expected = hookscope.ablate(Two(), input=x).knockouts
+    expected = hookscope.ablate(Two(), input=x).ablations
     with pytest.raises(Stop):
         hookscope.ablate(Two(), input=x, file=file, progress=stopped_after(2))
     found = hookscope.ablate(Two(), input=x, file=file)
     assert found.resumed == 2
-    assert repr(found.knockouts) == repr(expected)
+    assert repr(found.ablations) == repr(expected)
 
 
 @pytest.mark.parametrize("given", [{"target": 3}, {"reduction": "sum"}, {"raw": True}])
@@ -525,13 +525,13 @@ def test_an_output_without_tensors_cannot_be_measured() -> None:
         hookscope.ablate(Words(), input=torch.ones(2, 3))
 
 
-def test_layers_inside_the_fast_path_of_transformers_are_knocked_out() -> None:
+def test_layers_inside_the_fast_path_of_transformers_are_ablated() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     encoder = nn.TransformerEncoder(layer, 2).eval()
     mask = torch.zeros(2, 5, dtype=torch.bool)
     mask[0, 3:] = True
     call = ((torch.randn(2, 5, 8),), {"src_key_padding_mask": mask})
     found = hookscope.ablate(encoder, input=call, types=["Linear"], rank="output")
-    layers = {knockout.layer for knockout in found.knockouts}
+    layers = {ablation.layer for ablation in found.ablations}
     assert {"layers.0.linear1", "layers.1.linear2"} <= layers
     assert torch.backends.mha.get_fastpath_enabled()

@@ -456,8 +456,8 @@ def test_an_output_that_is_a_buffer_is_the_one_of_the_run() -> None:
     assert torch.equal(shot.output, expected) and torch.equal(shot["./output"], expected)
     edited = hookscope.capture(net, input=x, edits="inner=zero")
     assert edited.metadata["effect"]["output"][0]["relative"] == 1
-    [knockout] = hookscope.ablate(net, input=x, rank="output").knockouts
-    assert knockout.output == 1
+    [ablation] = hookscope.ablate(net, input=x, rank="output").ablations
+    assert ablation.output == 1
     assert net.kept.count_nonzero() == 0
 
 

@@ -56,7 +56,7 @@ def slow(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_every_knock_out_and_what_its_figures_mean(run: Run, tmp_path: Path) -> None:
+def test_a_pipe_gets_every_ablation_and_what_its_figures_mean(run: Run, tmp_path: Path) -> None:
     done = run("ablate", DIGITS, "--input", FIVE, "--channels", "--rank", "loss")
     assert done.rc == 0, done.stderr
     title, header, *lines = done.stdout.splitlines()
@@ -64,14 +64,14 @@ def test_a_pipe_gets_every_knock_out_and_what_its_figures_mean(run: Run, tmp_pat
     figures = ["loss", "score", "output", "flipped"]
     assert header.split() == ["layer", "type", "channel", *figures, "note"]
     document = json.loads((tmp_path / "work" / "trained.ablate.json").read_text())
-    for line, knockout in zip(lines, document["knockouts"], strict=False):
+    for line, ablation in zip(lines, document["ablations"], strict=False):
         layer, kind, channel, *values, _ = line.split()
-        place = [knockout[name] for name in ("layer", "type", "channel")]
+        place = [ablation[name] for name in ("layer", "type", "channel")]
         assert [layer, kind, int(channel)] == place
-        assert [float(v) for v in values] == pytest.approx([knockout[f] for f in figures], rel=5e-6)
+        assert [float(v) for v in values] == pytest.approx([ablation[f] for f in figures], rel=5e-6)
     assert [line.split()[0] for line in lines[138:142]] == [f"{name}:" for name in figures]
     assert done.stderr.splitlines()[-2].startswith("wrote trained.ablate.json (")
-    worst = document["knockouts"][0]
+    worst = document["ablations"][0]
     edit = f"{worst['layer']}[{worst['channel']}]=zero"
     follow = f"next: hookscope capture {DIGITS} --edit '{edit}' --compare --input {FIVE}"
     assert done.stderr.splitlines()[-1] == follow
@@ -112,7 +112,7 @@ def test_after_ctrl_c_the_same_command_goes_on(slow: Path, run: Run, clean_envir
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
-    kept = len(json.loads((slow / "Net.ablate.json").read_text())["knockouts"])
+    kept = len(json.loads((slow / "Net.ablate.json").read_text())["ablations"])
     assert 0 < kept < 27
     assert err.splitlines()[-1] == (
         f"Interrupted; {kept} of 27 ablations are in Net.ablate.json."

@@ -189,14 +189,14 @@ def test_a_damaged_file_of_an_ablation_is_not_gone_on_from(tmp_path: Path) -> No
 
     expected = ablate()
     unfinished = json.loads(path.read_bytes())
-    unfinished["knockouts"] = unfinished["knockouts"][:9]
+    unfinished["ablations"] = unfinished["ablations"][:9]
     unfinished["finished"] = False
     whole = strict_json.dumps(unfinished).encode()
     path.write_bytes(whole)
     assert ablate().resumed == 9
 
     def read() -> None:
-        assert len(ablate().knockouts) == expected.total
+        assert len(ablate().ablations) == expected.total
 
     broken = [json.dumps(other).encode() for other in altered(unfinished, 40, 0)]
     assert endure(path, [*broken, *damaged(whole, 20, 0)], read) == 0

@@ -216,7 +216,7 @@ def prepare_ablation(
         rank=rank or ("output" if baseline.clean.score is None else "score"),
         total=len(layers),
         clean=baseline.clean,
-        knockouts=(),
+        ablations=(),
         left_out=left_out,
         coverage=scan.coverage,
         metadata={**metadata, "fingerprint": _fingerprint(prepared, clean)},
@@ -245,15 +245,15 @@ def run_ablation(
         StoreError: the file cannot be written.
     """
     stored = () if file is None else result.unfinished(file)
-    earlier = {knockout.place: knockout for knockout in stored if knockout.place in job.layers}
+    earlier = {ablation.place: ablation for ablation in stored if ablation.place in job.layers}
     if earlier:
         log.info("resuming: %d of %d already done", len(earlier), result.total)
     made = dict(earlier)
 
     def so_far() -> Ablation:
         in_order = (made[part] for part in job.layers if part in made)
-        knockouts = rank_ablations(in_order, result.rank)
-        return replace(result, knockouts=knockouts, resumed=len(earlier))
+        ablations = rank_ablations(in_order, result.rank)
+        return replace(result, ablations=ablations, resumed=len(earlier))
 
     saved = time.monotonic()
     try:
@@ -271,7 +271,7 @@ def run_ablation(
     finally:
         if file is not None and made:
             so_far().save(file)
-    if all(knockout.failed for knockout in made.values()):
+    if all(ablation.failed for ablation in made.values()):
         first = next(iter(made.values()))
         raise CheckFailed(
             f"Every ablation failed. The first, of {first.layer}: {first.failed}",

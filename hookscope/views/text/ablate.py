@@ -46,7 +46,7 @@ def ablation_lines(result: Ablation, options: TextOptions) -> list[Text]:
     """
     figures = _figures(result)
     rows = options.top or (None if options.width is None else MAX_ROWS)
-    shown = result.knockouts[:rows]
+    shown = result.ablations[:rows]
     head = sentence(_title(result), options, "bold")
     table = [*ablation_table(result, shown, options), *_more(result, len(shown), options)]
     meaning = [
@@ -67,7 +67,7 @@ def ablation_table(
     if not shown:
         return []
     figures = _figures(result)
-    channels = any(knockout.channel is not None for knockout in shown)
+    channels = any(ablation.channel is not None for ablation in shown)
     columns = (
         Column("layer"),
         Column("type"),
@@ -81,7 +81,7 @@ def ablation_table(
         *(("drop", name) for name in reversed(figures[1:])),
         ("drop", "note"),
     )
-    rows = tuple(_row(knockout, figures, channels) for knockout in shown)
+    rows = tuple(_row(ablation, figures, channels) for ablation in shown)
     return table_lines(Table(columns, rows, squeeze), options)
 
 
@@ -98,33 +98,33 @@ def _figures(result: Ablation) -> list[str]:
     return sorted(names, key=lambda name: name != result.rank)
 
 
-def _row(knockout: LayerAblation, figures: list[str], channels: bool) -> Row:
-    channel = [Cell() if knockout.channel is None else count_cell(knockout.channel)] * channels
-    cells = (Cell(layer_text(knockout.layer)), Cell(knockout.type, style="cyan"), *channel)
-    if knockout.failed:
-        note = Cell("failed", full=f"failed: {knockout.failed}", style=ALERT_STYLE)
+def _row(ablation: LayerAblation, figures: list[str], channels: bool) -> Row:
+    channel = [Cell() if ablation.channel is None else count_cell(ablation.channel)] * channels
+    cells = (Cell(layer_text(ablation.layer)), Cell(ablation.type, style="cyan"), *channel)
+    if ablation.failed:
+        note = Cell("failed", full=f"failed: {ablation.failed}", style=ALERT_STYLE)
         return Row((*cells, *[Cell()] * len(figures)), note, missing=True)
-    values = [getattr(knockout, name) for name in figures]
-    note = Cell(_nonfinite_words(knockout), style=ALERT_STYLE)
-    if knockout.output is None:
+    values = [getattr(ablation, name) for name in figures]
+    note = Cell(_nonfinite_words(ablation), style=ALERT_STYLE)
+    if ablation.output is None:
         note = Cell("different shape", style=NOTICE_STYLE)
     return Row((*cells, *map(number_cell, values)), note)
 
 
-def _nonfinite_words(knockout: LayerAblation) -> str:
-    values = [v for v in (knockout.score, knockout.loss, knockout.output) if v is not None]
+def _nonfinite_words(ablation: LayerAblation) -> str:
+    values = [v for v in (ablation.score, ablation.loss, ablation.output) if v is not None]
     words = {"NaN!": any(map(math.isnan, values)), "Inf!": any(map(math.isinf, values))}
     return " ".join(word for word, occurs in words.items() if occurs)
 
 
 def _title(result: Ablation) -> str:
-    channels = any(knockout.channel is not None for knockout in result.knockouts)
+    channels = any(ablation.channel is not None for ablation in result.ablations)
     what = plural(result.total, "channel" if channels else "layer")
     return f"{what} ablated one at a time ({METHOD_TEXT[result.by]}), ranked by {result.rank}."
 
 
 def _more(result: Ablation, shown: int, options: TextOptions) -> list[Text]:
-    left = len(result.knockouts) - shown
+    left = len(result.ablations) - shown
     if not left or options.width is None:
         return []
     text = f"... and {count_text(left)} more; --top N shows more."
@@ -150,25 +150,25 @@ def _meanings(clean: BaselineMetrics, figures: list[str]) -> list[str]:
 def _alert_lines(result: Ablation, options: TextOptions) -> list[Text]:
     """Warnings: no effect at all, values that are not finite, failures by their reason."""
     lines: list[Text] = []
-    if all(getattr(knockout, result.rank) == 0 for knockout in result.knockouts):
+    if all(getattr(ablation, result.rank) == 0 for ablation in result.ablations):
         text = "Nothing changed: the output does not depend on these layers. The last layer of an"
         text += " untrained model may be initialized to zero, as in vision transformers."
         lines += sentence(text, options, NOTICE_STYLE)
-    nonfinite = sum(1 for knockout in result.knockouts if _nonfinite_words(knockout))
+    nonfinite = sum(1 for ablation in result.ablations if _nonfinite_words(ablation))
     if nonfinite:
         text = f"{plural(nonfinite, 'ablation')} gave NaN! or Inf!; NaN is ranked first."
         lines += sentence(text, options, ALERT_STYLE)
     failures = group_names(
-        (knockout.failed, _name(knockout)) for knockout in result.knockouts if knockout.failed
+        (ablation.failed, _name(ablation)) for ablation in result.ablations if ablation.failed
     )
     for reason, names in failures.items():
         lines += sentence(f"Failed: {join_names(names, options)}. {reason}", options, ALERT_STYLE)
     return lines
 
 
-def _name(knockout: LayerAblation) -> str:
+def _name(ablation: LayerAblation) -> str:
     return (
-        f"{layer_text(knockout.layer)}{'' if knockout.channel is None else f'[{knockout.channel}]'}"
+        f"{layer_text(ablation.layer)}{'' if ablation.channel is None else f'[{ablation.channel}]'}"
     )
 
 

@@ -289,7 +289,7 @@ def compared() -> Diff:
 
 
 def ablation() -> Ablation:
-    """Channels knocked out: more than a terminal shows, one not a number, one that failed."""
+    """Channels ablated: more than a terminal shows, one not a number, one that failed."""
     name = "layer1.0.conv2"
     made = [
         LayerAblation(name, "Conv2d", n, (-1) ** n / (n + 3), n / 64, 1 / (n + 1), n % 3)
@@ -315,7 +315,7 @@ def ablation() -> Ablation:
         rank="score",
         total=len(made),
         clean=BaselineMetrics("argmax: 3 (tiger shark)", 11.089760780334473, 0.175, "ce", 2),
-        knockouts=rank_ablations(made, "score"),
+        ablations=rank_ablations(made, "score"),
         left_out=(SkippedLayer("layer1.0.mask", "Mask", "it gives no floating-point tensor"),),
         coverage=coverage,
         metadata={"command": "ablate"},
