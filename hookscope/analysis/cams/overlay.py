@@ -57,7 +57,7 @@ def draw_overlay(
         >>> import hookscope
         >>> shot = hookscope.cam("sample_models/digits.py:trained")
         >>> draw_overlay(shot).size  # two of 8 by 8 pixels, each 50 wide, the scale, text, margins
-        (944, 492)
+        (944, 512)
     """
     return paint(_sheet_of(capture, alpha, colormap, dpi))
 
@@ -112,7 +112,7 @@ def _sheet_of(capture: Capture, alpha: float, colormap: str | None, dpi: int) ->
     style = overlay_style(alpha, colormap, dpi)
     images = capture[_key(capture, INPUT)].permute(0, 2, 3, 1).numpy()
     maps = capture[_key(capture, CAM)].numpy()
-    return lay_out(images, maps, capture.metadata["cam"], style)
+    return lay_out(images, maps, capture.metadata, style)
 
 
 def _key(capture: Capture, kind: str) -> str:

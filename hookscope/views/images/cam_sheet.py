@@ -15,6 +15,7 @@ from hookscope.files.strict_json import parse_number
 from hookscope.specs.cam_methods import AT_INPUT, METHODS
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.colors import RGB, SEQUENTIAL, percentile_bound
+from hookscope.views.images.figure_labels import recording_caption
 from hookscope.views.text.formats import number_text, plural, shape_text
 
 BASE_DPI = 150  # of the lengths below, which are in pixels
@@ -129,7 +130,7 @@ def lay_out(
     Args:
         images: uint8 (N, H, W, 3).
         maps: (N, H, W), never negative.
-        metadata: what ``hookscope.cam`` writes about the maps.
+        metadata: that of the recording; ``cam`` is what ``hookscope.cam`` writes about the maps.
         style: how they are drawn.
     """
     gap, line = style.pixels(GAP), style.pixels(LINE)
@@ -138,7 +139,9 @@ def lay_out(
     height, width = images.shape[1] * times, images.shape[2] * times
     bar_x = gap + 2 * (width + gap)
     right = bar_x + style.pixels(BAR + SCALE)
-    lines = [heading(metadata)]
+    cam = metadata["cam"]
+    # The inputs are named above their images.
+    lines = [heading(cam), recording_caption({**metadata, "inputs": ()})]
     lines += [f"and {plural(len(images) - count, 'more image')} in the file"] * (
         len(images) > count
     )
@@ -148,8 +151,8 @@ def lay_out(
     for n in range(count):
         y += line  # an empty one
         values = maps[n].astype(np.float64)
-        top = percentile_bound(values) if _at_input(metadata) else _largest(values)
-        labels.append(Label(gap, y, caption(metadata["images"][n]), right - gap))
+        top = percentile_bound(values) if _at_input(cam) else _largest(values)
+        labels.append(Label(gap, y, caption(cam["images"][n]), right - gap))
         y += line
         over = _enlarged(_over(images[n], values, top, style), times)
         tiles += [Tile(gap, y, _enlarged(images[n], times)), Tile(gap * 2 + width, y, over)]

@@ -24,7 +24,7 @@ from tests.conftest import REPO
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
-TOP = GAP + 3 * LINE  # of the first image: below the heading, an empty line and its caption
+TOP = GAP + 4 * LINE  # of the first image: below two lines, an empty one and its caption
 MIDDLES = 25 + 50 * np.arange(8)  # each of the 8 pixels of the five is 50 wide
 
 
@@ -128,6 +128,14 @@ def test_text_of_a_vector_graphic_is_text(shot, tmp_path: Path) -> None:
     assert [width, height] == pytest.approx(wanted, abs=0.5)
 
 
+def test_untrained_weights_are_stated(tmp_path: Path) -> None:
+    save_overlay(
+        hookscope.cam("resnet18", input=f"{REPO}/img.png", weights="random"), tmp_path / "a.svg"
+    )
+    root = Tree.parse(tmp_path / "a.svg").getroot()
+    assert "resnet18, random weights (untrained)" in {node.text for node in root.iter()}
+
+
 def test_a_long_name_is_cut_within_the_page(shot, tmp_path: Path) -> None:
     shot = hookscope.Capture.load(_saved(shot, tmp_path))
     shot.metadata["cam"]["images"][0]["word"] = "a_very_long_name_" * 20
@@ -184,7 +192,7 @@ def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
     shot = hookscope.cam(seeded(Overwritten()), input=images(1, 3, 8, 8), target=1, by="saliency")
     for value in (0.0, float("nan"), float("inf")):
         shot["./cam"].fill_(value)
-        assert draw_overlay(shot).size == (944, 492)
+        assert draw_overlay(shot).size == (944, 512)
 
 
 def test_the_options_of_the_command_are_the_keywords_of_python() -> None:
