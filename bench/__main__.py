@@ -77,7 +77,7 @@ MEASURES = (
     Measure(
         "hookscope --help",
         "python -c 'import click'",
-        2.0,
+        1.8,
         "ms",
         lambda: times(pairs((*HOOKSCOPE, "--help"), python("import click"), 15)),
     ),
