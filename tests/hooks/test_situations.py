@@ -68,7 +68,7 @@ def test_a_recorder_stops_one_byte_over_its_limit_and_not_before() -> None:
         model(x)
     assert list(again) == list(capture)
     recorder = Recorder(model, select(model), ["output"], sink=CaptureSink(capture.nbytes - 1))
-    with pytest.raises(CheckFailed, match=r"Stopped at \."), recorder:
+    with pytest.raises(CheckFailed, match=r"Stopped at \(model\)"), recorder:
         model(x)
     assert hooks_left(model) == 0
 
