@@ -86,6 +86,33 @@ def test_another_place_is_noticed(what: str, file: str, text: str, tmp_path: Pat
     assert len(uses(tmp_path, *PLACES[what])) == 1
 
 
+MODES = {"no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast"}
+
+
+def bare_modes(source: str) -> list[str]:
+    """The modes of PyTorch that are entered otherwise than by ``signal_safe``."""
+    tree = ast.parse(source)
+    safe = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal_safe"
+        for part in ast.walk(node)
+    }
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and id(node) not in safe
+        if ast.unparse(node.func) in {f"torch.{mode}" for mode in MODES}
+    ]
+
+
+def test_no_interrupt_leaves_a_mode_of_pytorch_on(repo: Path) -> None:
+    """An interrupt in the ``__exit__`` of PyTorch's own context managers does."""
+    for file in (repo / "hookscope").rglob("*.py"):
+        assert bare_modes(file.read_text(encoding="utf-8")) == [], file
+    assert len(bare_modes("@torch.no_grad()\ndef f():\n    with torch.autocast('cpu'): pass")) == 2
+
+
 def test_words_alone_are_no_use(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text('"""Calls print() and m.register_hook() in words only."""')
     assert [line for place in PLACES.values() for line in uses(tmp_path, *place)] == []

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hookscope.hooks.torch_state import without_compilation
 from hookscope.sources.wrappers import dispatch_device, release_offloaded_weights
+from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.seeding import seeded_throughout
 from hookscope.tensors.signal_safety import (
     SignalSafeContext,
@@ -66,7 +67,7 @@ class BufferSnapshot:
             if buffer is not None and not buffer.is_meta
         }
 
-    @torch.no_grad()
+    @without_grad
     def restore(self) -> None:
         """Bind the same tensors to the same names, with their former values."""
         self.owner._buffers.clear()

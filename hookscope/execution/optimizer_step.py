@@ -24,7 +24,7 @@ from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.record_kinds import PARAM_GRAD, PARAM_UPDATE
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.signal_safety import signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _restored(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
+        with signal_safe(torch.no_grad()):
             for parameter, value in values.items():
                 parameter.copy_(value)
 

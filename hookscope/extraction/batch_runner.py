@@ -178,7 +178,9 @@ class BatchRunner:
         recorder = Recorder(self.module, self.layers, self.kinds)
         stopping = early_stop.passing(recorder.calls) if early_stop else nullcontext()
         autocast = (
-            torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext()
+            signal_safe(torch.autocast(self.device.type, self.autocast))
+            if self.autocast
+            else nullcontext()
         )
         with recorder as capture, stopping, autocast:
             try:

@@ -134,7 +134,7 @@ def _record_with_values(
     first = next((p.device for p in module.parameters()), torch.device("cpu"))
     device = dispatch_device(module.modules()) or first
     try:
-        with torch.autocast(device.type, autocast) if autocast else nullcontext():
+        with signal_safe(torch.autocast(device.type, autocast)) if autocast else nullcontext():
             return _record(module, layers, kinds, value, device)
     except InputError as error:  # from an exported program
         raise InputError(

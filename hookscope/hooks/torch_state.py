@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from traceback import walk_tb
+from types import GeneratorType, TracebackType
 
 import torch
 from torch import nn
@@ -11,11 +14,15 @@ from torch.overrides import (
     TorchFunctionMode,
     _get_current_function_mode,
     _pop_mode,
+    _pop_mode_temporarily,
     _push_mode,
 )
 
 from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe_contextmanager
 from hookscope.tensors.threads import SharedSetting
+
+# The code of PyTorch's generator that removes a mode while the mode handles a call.
+_REMOVED_FOR_A_CALL = inspect.unwrap(_pop_mode_temporarily).__code__
 
 # The stance of the compiler is a setting of the whole process.
 EAGER = SharedSetting(lambda: torch.compiler.set_stance("force_eager"))
@@ -43,7 +50,9 @@ class FunctionMode(SignalSafeContext[None]):
     """Enables a function mode of PyTorch; afterwards the stack of modes is as before.
 
     PyTorch removes a mode from its stack while the mode handles a call. If an interrupt prevents
-    that it is added again, there is nothing to remove at the end.
+    that it is added again, there is nothing to remove at the end. If the interrupt comes while
+    PyTorch enters or leaves the block for that, Python would add the mode again much later, when it
+    frees the block's generator. So the generator is closed before.
     """
 
     def __init__(self, mode: TorchFunctionMode) -> None:
@@ -54,7 +63,16 @@ class FunctionMode(SignalSafeContext[None]):
         self._depth = _len_torch_function_stack()
         _push_mode(self._mode)
 
-    def _leave(self, *error: object) -> None:
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for frame, _ in walk_tb(traceback):
+            generator = getattr(frame.f_locals.get("self"), "gen", None)
+            if isinstance(generator, GeneratorType) and generator.gi_code is _REMOVED_FOR_A_CALL:
+                generator.close()
         while _len_torch_function_stack() > self._depth:
             _pop_mode()
 

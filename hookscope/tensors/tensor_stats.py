@@ -12,12 +12,13 @@ from torch import Tensor
 
 from hookscope.errors import HookscopeError
 from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_in_range
+from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason
 
 _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
-@torch.no_grad()
+@without_grad
 def summarize(tensor: Tensor) -> Stats:
     """Return the statistics of ``tensor``: any shape, dtype or device.
 
@@ -69,7 +70,7 @@ def _sums(values: Tensor) -> tuple[float, float, float]:
     return mean, float(torch.sum((values - mean) ** 2)), float(torch.dot(values, values))
 
 
-@torch.no_grad()
+@without_grad
 def sum_of_squares(values: Tensor) -> tuple[float, int]:
     """Return the sum of the squares of ``values`` (float64 or complex128) as value * 2**exponent.
 
@@ -101,7 +102,7 @@ def scale_by_power_of_two(values: Tensor, exponent: int | Tensor) -> Tensor:
     return values * first * second
 
 
-@torch.no_grad()
+@without_grad
 def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
 

@@ -43,7 +43,13 @@ def _differentiable(prepared: Prepared) -> Iterator[None]:
     module = prepared.module
     guard = preserve_model_state(module, train=prepared.train, seed=prepared.seed)
     leaves = frozen(chain(module.parameters(), module.buffers()))
-    with guard, disable_mha_fast_path(), torch.inference_mode(False), torch.enable_grad(), leaves:
+    with (
+        guard,
+        disable_mha_fast_path(),
+        signal_safe(torch.inference_mode(False)),
+        signal_safe(torch.enable_grad()),
+        leaves,
+    ):
         yield
 
 

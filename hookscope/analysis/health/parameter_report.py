@@ -25,6 +25,7 @@ from hookscope.specs.health_checks import (
     TIED,
     WARNING,
 )
+from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.tensor_stats import dense_real
 
 
@@ -76,7 +77,7 @@ class ParameterReport:
     dispatched: bool
 
 
-@torch.no_grad()
+@without_grad
 def inspect_parameters(model: nn.Module, original: nn.Module | None = None) -> ParameterReport:
     """Inspect all parameters and buffers of ``model``, one at a time.
 

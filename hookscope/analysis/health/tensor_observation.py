@@ -13,6 +13,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.tensor_sink import RecordKey, absent, put
 from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OP, OUTPUT
+from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason
 from hookscope.tensors.tensor_stats import dense_real
 
@@ -135,7 +136,7 @@ class ObservationSink:
         self.absent.append(absent(key, reason))
 
 
-@torch.no_grad()
+@without_grad
 def observe_tensor(slot: RecordKey, tensor: Tensor, margin: float) -> TensorObservation:
     """Return the counts of a tensor that is recorded as ``slot``."""
     layer = slot.layer

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hookscope.tensors.nested import FUNCTORCH_REASON, is_functorch_tensor, walk
+from hookscope.tensors.signal_safety import signal_safe
 
 VISIBLE_SOFTMAX = "a softmax in the model"
 
@@ -131,7 +132,7 @@ def _scaled_dot_product(
         return AttentionFinding(None, name, f"inside {name}, on nested tensors")
     # Autocast converts the inputs of the kernel to the type of the result.
     arguments |= {x: arguments[x].to(result.dtype) for x in ("query", "key", "value")}
-    with torch.autocast(result.device.type, enabled=False):
+    with signal_safe(torch.autocast(result.device.type, enabled=False)):
         weights, again = scaled_dot_product_weights(**arguments)
     return _checked(name, weights.to(result.dtype), again, result)
 
@@ -236,7 +237,7 @@ class AttentionTracker:
             factor = factor[0] if isinstance(factor, list | tuple) and factor else factor
             yield from self._from_product(factor)
         elif name in KERNELS:
-            with torch.no_grad():
+            with signal_safe(torch.no_grad()):
                 try:
                     yield KERNELS[name](name, function, args, kwargs, result)
                 except Exception as error:  # an error of the recomputation, not of the model

@@ -25,6 +25,7 @@ from hookscope.errors import ModelError, RequestError
 from hookscope.sources.exported.graph_passes import inline_grad_blocks, remove_alias_outputs
 from hookscope.sources.exported.input_contract import InputContract
 from hookscope.specs.model_spec import end_sentence
+from hookscope.tensors.signal_safety import signal_safe
 
 _CALL = re.compile(r"@\d+")
 
@@ -150,7 +151,8 @@ class ExportedProgramModule(ExportedLayer):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; the output has the structure of the exported model's output."""
         flat = self._exported_contract.flatten(args, kwargs)
-        with torch.set_grad_enabled(torch.is_grad_enabled()):  # restores it after an error
+        # Restores the mode after an error.
+        with signal_safe(torch.set_grad_enabled(torch.is_grad_enabled())):
             output = self._exported_calls[""].run(self, tuple(flat))
         return self._exported_contract.restore(output)
 
