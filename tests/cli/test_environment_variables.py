@@ -17,8 +17,9 @@ WRONG = {
     **{"weights": "no/such.pth", "target": "no-such.npy", "input": "no-such.png"},
     **{"model": "no-such-model", "config": "no-such.toml", "layer": "{a"},
 }
-# Any word may be a type or a method of some model; the columns of a table are known with its view.
-LATE = ("type", "method", "sort")
+# Any word may be a type or a method of some model; the columns of a table are known with its view,
+# and the colour maps to matplotlib.
+LATE = ("type", "method", "sort", "colormap")
 BY_FILE = [("show", "sort")]  # the file says which columns its table has
 ARGUMENTS = {
     **{name: ["no-such-file"] for name in ("show", "plot", "export", "verify", "report")},
