@@ -27,6 +27,12 @@ BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 QUICK = {"sh": {REPO}, "python": {REPO, DOCS}}  # the folders whose blocks run by default
+# The commands that write what blocks of Python read.
+WRITERS = {
+    "resnet18.capture.safetensors": "capture --layer layer3.* --input img.png",
+    'features = hookscope.load("features/")': "extract sample_models/digits.py:trained --layer pool"
+    " --input sample_models/digits -o features/",
+}
 
 
 def blocks(kind: str) -> list[object]:
@@ -88,10 +94,9 @@ def test_shell_block_runs(text: str, folder: Path, clean_environment, run) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("python"))
 def test_python_block_runs(text: str, folder: Path, clean_environment: dict[str, str]) -> None:
-    if "resnet18.capture.safetensors" in text:  # the block reads what a command before it wrote
-        words = ["capture", "--layer", "layer3.*", "--input", "img.png"]
+    for words in (words for line, words in WRITERS.items() if line in text):
         subprocess.run(
-            [sys.executable, "-m", "hookscope", *words],
+            [sys.executable, "-m", "hookscope", *words.split()],
             cwd=folder,
             env=clean_environment,
             check=True,
@@ -105,6 +110,19 @@ def test_python_block_runs(text: str, folder: Path, clean_environment: dict[str,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_how_to_page_loads_what_its_commands_write() -> None:
+    pages = 0
+    for path in sorted((DOCS / "how-to").glob("*.md")):
+        parts = dict.fromkeys(("sh", "python", "text"), "")
+        for kind, text in BLOCK.findall(path.read_text()):
+            parts[kind] += text
+        loaded = set(re.findall(r'hookscope\.load\("([^"]+)"\)', parts["python"]))
+        written = set(re.findall(r"-o (\S+)", parts["sh"]))
+        assert not written or loaded <= written, path.name
+        pages += bool(written and loaded)
+    assert pages
 
 
 def shown_commands() -> list[object]:

@@ -58,9 +58,10 @@ settings file. `hookscope config` shows refused values as `refused`.
 
 ## Environment variables
 
-Every option can be set by the variable `HOOKSCOPE_<COMMAND>_<OPTION>`. The values of a repeatable
-option are separated by spaces (`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), those of
-`HOOKSCOPE_CAPTURE_INPUT` by the separator of `PATH`. A comma is part of the value.
+Every option but `--version`, `--help`, `-h`, `--allow` and `--revoke` can be set by the variable
+`HOOKSCOPE_<COMMAND>_<OPTION>`. The values of a repeatable option are separated by spaces
+(`HOOKSCOPE_CAPTURE_LAYER="fc conv1"`), those of `HOOKSCOPE_CAPTURE_INPUT` by the separator of
+`PATH`. A comma is part of the value.
 """
 
 

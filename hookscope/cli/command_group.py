@@ -74,7 +74,7 @@ class Group(click.Group):
             "'hookscope COMMAND -h' explains a command. 'hookscope --help' describes all commands,"
             " global options and help topics."
         )
-        return short_help(ctx, self.examples, rows, more)
+        return short_help(ctx, self.examples, "Commands", rows, more)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments before the command; without any, print the short help."""
@@ -103,7 +103,7 @@ class Group(click.Group):
         """Write how options are set elsewhere."""
         formatter.write_paragraph()
         formatter.write_text(
-            "Every option can also be set by the environment variable HOOKSCOPE_<COMMAND>_<OPTION>,"
-            " a global option by HOOKSCOPE_<OPTION>, and both in hookscope.toml: see 'hookscope"
-            " help settings'."
+            "Most options can also be set by the environment variable HOOKSCOPE_<COMMAND>_<OPTION>,"
+            " a global option by HOOKSCOPE_<OPTION>, and both in hookscope.toml: 'hookscope help"
+            " settings' names the exceptions."
         )

@@ -160,8 +160,10 @@ class Command(click.Command):
         ]
         records = [param.get_help_record(ctx) for param in (*arguments, *shown)]
         rows = [(record[0], first_sentence(record[1])) for record in records if record]
+        parts = ["arguments"] * bool(arguments) + ["main options"] * bool(shown)
+        title = " and ".join(parts).capitalize()
         more = f"'{ctx.command_path} --help' shows all options."
-        return short_help(ctx, self.examples, rows, more)
+        return short_help(ctx, self.examples, title, rows, more)
 
     def options(self) -> list[Option]:
         """Return the options that can be set by flag, variable or file."""
@@ -232,7 +234,7 @@ class Command(click.Command):
             formatter.write_examples(self.examples)
         formatter.write_paragraph()
         if self.topics:
-            formatter.write_text(f"Help topics: hookscope help {', '.join(self.topics)}.")
+            formatter.write_text(f"Help topics (hookscope help TOPIC): {', '.join(self.topics)}.")
         prefix = f"HOOKSCOPE_{(self.name or '').upper()}_"
         formatter.write_text(
             f"Options can also be set by environment variables, {prefix}<OPTION>, and in"

@@ -136,7 +136,7 @@ class Console:
 
     @property
     def colors(self) -> int:
-        """How many colors the result may have: 0, 16, 256, or 24 bits."""
+        """How many colours the result may have: 0, 16, 256, or 24 bits."""
         if not self._colored(sys.stdout):
             return 0
         if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):

@@ -24,7 +24,7 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
         extra: those that are neither options nor arguments of the command.
 
     Raises:
-        RequestError: several files follow an option that takes one value.
+        RequestError: several files follow a repeatable option, which takes one value each time.
         click.UsageError: there are other arguments that the command does not take.
     """
     flag, files = _option_with_files(ctx.command, typed)
@@ -39,6 +39,7 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
     if any(map(os.path.isfile, extra)):
         raise RequestError(
             f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
+            f"{'Write --input before a file of input. ' * _takes_input(ctx.command)}"
             "If a pattern was meant, put it in quotes, so that the shell does not expand it to"
             " names of files.",
         )
@@ -46,11 +47,10 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
 
 
 def _option_with_files(command: click.Command, typed: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the first option that several files follow, and the files; empty if there is none."""
+    """Return the first repeatable option that several files follow, and the files; else empty."""
+    # Only an option that can be repeated may be meant to take several files.
     options = [param for param in command.params if isinstance(param, click.Option)]
-    flags = {
-        flag for option in options if not (option.is_flag or option.count) for flag in option.opts
-    }
+    flags = {flag for option in options if option.multiple for flag in option.opts}
     for position, word in enumerate(typed):
         if word in flags:
             files = []
@@ -61,6 +61,10 @@ def _option_with_files(command: click.Command, typed: Sequence[str]) -> tuple[st
             if len(files) > 1:
                 return word, files
     return "", []
+
+
+def _takes_input(command: click.Command) -> bool:
+    return any("--input" in param.opts for param in command.params)
 
 
 def _stands_for_model(flag: str, files: Sequence[str]) -> bool:

@@ -91,14 +91,15 @@ def short_help_option(text: Callable[[click.Context], str]) -> click.Option:
 
 
 def short_help(
-    ctx: click.Context, examples: Iterable[tuple[str, str]], rows: Rows, more: str
+    ctx: click.Context, examples: Iterable[tuple[str, str]], title: str, rows: Rows, more: str
 ) -> str:
     """Return the help of one screen.
 
     Args:
         ctx: the context of the command.
         examples: command lines and what they show, of which the first few short ones are shown.
-        rows: arguments and the main options, each with its meaning.
+        title: the title of the rows.
+        rows: commands, or arguments and the main options, each with its meaning.
         more: the last paragraph, on where to find the rest.
     """
     formatter = ctx.make_formatter()
@@ -109,7 +110,7 @@ def short_help(
         formatter.write_text((ctx.command.help or "").partition("\n\n")[0].replace("\n", " "))
     fitting = [example for example in examples if len(example[0]) <= SHORT_WIDTH]
     formatter.write_examples(fitting[:SHORT_EXAMPLES])
-    with formatter.section("Commands" if isinstance(ctx.command, click.Group) else "Main options"):
+    with formatter.section(title):
         formatter.write_dl(rows)
     formatter.write_paragraph()
     formatter.write_text(more)

@@ -328,9 +328,11 @@ def _settings() -> TopicText:
             " file, default. 'hookscope config' shows every value and its source.",
             "The project file is hookscope.toml, or the table [tool.hookscope] of pyproject.toml,"
             " in this folder or above. 'hookscope config' prints the path of the user file. Keys"
-            " are long option names: at the top of a file for every command, in a table such as"
-            " [capture] for one. A project file may name Python code only after 'hookscope config"
-            " --allow'.",
+            " are long option names, in a table such as [capture] for one command. At the top of a"
+            " file, model, seed, device, quiet, verbose, json and color count for every command."
+            " A project file may name Python code only after 'hookscope config --allow'.",
+            "Only the command line sets --version, --help, -h, --allow and --revoke. No file sets"
+            " config, no-config or trust, and no project file sets force.",
         ),
         {
             "Environment variables": [

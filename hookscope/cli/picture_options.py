@@ -87,7 +87,7 @@ def channel_details(section: str) -> Callable[[Any], Any]:
 
 
 def scale(section: str) -> Callable[[Any], Any]:
-    """Return the option of the color scale."""
+    """Return the option of the colour scale."""
     return option(
         "--scale",
         section=section,

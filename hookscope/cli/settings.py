@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
-from click.types import IntParamType
+from click.types import FloatParamType, IntParamType
 
 from hookscope.cli.commands import Command, Option
 from hookscope.cli.param_types import ParsedValue
@@ -188,6 +188,9 @@ def _convert_setting(option: Option, setting: Setting) -> Any:
         allowed, kind, example = isinstance(value, bool | str), "true or false", "true"
     elif option.count or isinstance(option.type, IntParamType):
         allowed, kind, example = _is_whole(value) or isinstance(value, str), "a whole number", "1"
+    elif isinstance(option.type, FloatParamType):
+        allowed = isinstance(value, str | float) or _is_whole(value)
+        kind, example = "a number", "0.5"
     elif isinstance(option.type, ParsedValue):  # it checks numbers and lists itself
         allowed, kind, example = not _holds_bool(value), "a text, a number or a list", '"..."'
     elif option.multiple:

@@ -54,7 +54,7 @@ row_options = combine(
         metavar="COLUMN",
         expose_value=False,
         callback=_present_sort,
-        help="Sort the rows by COLUMN, largest first; -COLUMN: smallest first.",
+        help="Sort rows: numbers from the largest, text from A to Z; -COLUMN reverses.",
     ),
     top_option,
 )

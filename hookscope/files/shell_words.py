@@ -11,7 +11,8 @@ import shlex
 import sys
 from collections.abc import Iterable
 
-_PLAIN = re.compile(r"[\w.:/\\=,+@~-]+", re.ASCII)  # the same in both shells of Windows
+# In both shells of Windows. PowerShell splits a word at a comma and takes @NAME for a variable.
+_PLAIN = re.compile(r"[\w.:/\\=+~-]+", re.ASCII)
 
 
 def join_words(words: Iterable[str], platform: str = sys.platform) -> str:

@@ -68,7 +68,7 @@ HOOK_KINDS_OF = {
     "step": HOOK_KINDS,
 }
 
-# Which channels of a tensor are drawn, and whether they share one color scale.
+# Which channels of a tensor are drawn, and whether they share one colour scale.
 CHANNEL_ORDERS = ("index", "strength", "random")
 COLOR_SCALES = ("grid", "each")
 # The kinds of plots of a capture, and the suffixes of image files.

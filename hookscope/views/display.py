@@ -102,16 +102,18 @@ def result_columns(command: str) -> tuple[Column, ...]:
 
     Example:
         >>> [column.title for column in result_columns("grads")][-3:]
-        ['mean', 'std', 'grad/weight']
+        ['std', 'grad/weight', 'note']
     """
+    from hookscope.views.text.text_table import NOTE
+
     if command == "tree":
         from hookscope.views.text.tree import tree_columns
 
-        return tree_columns(ran=True, sources=True)
+        return (*tree_columns(ran=True, sources=True), NOTE)
     if command not in ("capture", "diff", "grads", "step", "trace"):
         return ()
     columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{command}").COLUMNS
-    return columns
+    return columns if command == "trace" else (*columns, NOTE)  # calls have no notes
 
 
 @text.register(Ablation)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import click
 import pytest
 
-from hookscope.cli.commands import Command
+from hookscope.cli.commands import Command, Option
 from hookscope.cli.help_topics import TOPICS, topic_text
 from hookscope.cli.main import cli
+from hookscope.errors import SettingsError
 
 
 def text_of(name: str, width: int = 100) -> str:
@@ -92,5 +95,32 @@ def test_the_variables_for_every_command_are_those_of_the_options() -> None:
         for option in command.options()
         if option.shared_env
     }
-    listed = " ".join(text_of("settings").split()).partition("for every command: MODEL")[2]
+    text = " ".join(text_of("settings").split())
+    listed = text.partition("for every command: MODEL")[2]
     assert shared == {"MODEL", *listed.partition(" HOOKSCOPE_")[0].strip(", ").split(", ")}
+    keys = text.partition("At the top of a file, ")[2].partition(" count for every command")[0]
+    in_files = {name.lower() for name in shared - {"CONFIG", "NO_CONFIG"}}
+    assert set(keys.replace(" and ", ", ").split(", ")) == in_files
+
+
+def test_the_options_that_variables_and_files_do_not_set_are_those_of_the_help(parse) -> None:
+    text = " ".join(text_of("settings").split()).replace("no- ", "no-")  # broken at a hyphen
+    only_typed = text.partition("Only the command line sets ")[2].partition(". No file sets ")[0]
+    never_in_files = text.partition("No file sets ")[2].partition(", and no project file")[0]
+    flags = {
+        flag
+        for command in (cli, *cli.commands.values())
+        for param in command.get_params(click.Context(command))
+        if isinstance(param, click.Option) and not isinstance(param, Option)
+        for flag in param.opts
+    }
+    assert set(only_typed.replace(" and ", ", ").split(", ")) == flags
+    assert never_in_files == "config, no-config or trust"
+    for line in ("config = 'a.toml'", "no-config = true", "trust = true"):
+        Path("own.toml").write_text(f"[tree]\n{line}\n")
+        with pytest.raises((SettingsError, click.UsageError), match=r"unknown key|cannot be set"):
+            parse("tree", "--config", "own.toml")
+    Path("hookscope.toml").write_text("[capture]\nforce = true\n")
+    with pytest.raises(SettingsError, match="sets force, which a project's settings file"):
+        parse("capture")
+    assert parse("capture", "--config", "hookscope.toml").params["force"]

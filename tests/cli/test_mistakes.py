@@ -43,6 +43,25 @@ def test_a_pattern_that_the_shell_expanded_is_an_error_that_says_to_quote_it(
     assert hint.startswith("Put a pattern in quotes, so that the shell does not expand it: -")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        ("capture -o a.safetensors a.py b.png", "b.png"),
+        ("capture --output a.safetensors a.py b.py", "b.py"),
+        ("grads --target b.py a.py b.png", "b.png"),
+    ],
+)
+def test_a_file_after_an_option_that_cannot_be_repeated_is_an_extra_argument(
+    run, files, arguments, extra
+) -> None:
+    (files / "a.safetensors").write_bytes(b"")
+    done = run(*arguments.split())
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: Got unexpected extra argument: {extra}.\n")
+    assert "takes one value" not in done.stderr
+    assert done.stderr.splitlines()[1].startswith("Write --input before a file of input. ")
+
+
 def test_other_extra_arguments_that_are_files_get_the_hint_too(run, files) -> None:
     done = run("tree", *sorted(path.name for path in files.iterdir()))
     assert done.rc == 2

@@ -6,9 +6,13 @@ import json
 from itertools import combinations
 from pathlib import Path
 
+import click
 import pytest
+from click.types import FloatParamType
 
 from hookscope.cli import settings_files as config
+from hookscope.cli.commands import Command
+from hookscope.cli.main import cli
 from hookscope.errors import SettingsError
 
 VOCABULARY = config.KnownKeys(("model", "seed"), {"tree": ("model", "depth"), "capture": ("seed",)})
@@ -28,8 +32,6 @@ SOURCES = (
 
 def user_folder(home: Path) -> Path:
     """Where this platform keeps a user's settings, in a home of the test's own."""
-    import click
-
     folder = Path(click.get_app_dir("hookscope"))
     assert home in folder.parents
     folder.mkdir(parents=True, exist_ok=True)
@@ -216,6 +218,40 @@ def test_a_value_must_be_of_the_option_s_type(parse, text: str, complaint: str) 
     key = text.split()[0]
     assert f"Write {key} = " in caught.value.hint
     assert caught.value.exit_code == 2
+
+
+FLOAT_OPTIONS = [
+    (name, option.key)
+    for name, command in cli.commands.items()
+    if isinstance(command, Command)
+    for option in command.options()
+    if isinstance(option.type, FloatParamType)
+]
+
+
+def test_options_with_a_float_are_those_of_five_commands() -> None:
+    assert {name for name, _ in FLOAT_OPTIONS} == {"cam", "check", "diff", "gradcheck", "step"}
+
+
+@pytest.mark.parametrize(("name", "key"), FLOAT_OPTIONS)
+def test_an_option_with_a_float_takes_any_number_in_a_file(parse, name: str, key: str) -> None:
+    command = cli.commands[name]
+    assert isinstance(command, Command)
+    option = next(option for option in command.options() if option.key == key)
+    required = [
+        a.name or "" for a in command.params if isinstance(a, click.Argument) and a.required
+    ]
+    file = Path("hookscope.toml").resolve()
+    for text, number in [("0.5", 0.5), ("1e-3", 0.001), ("1", 1.0), ("'0.25'", 0.25)]:
+        file.write_text(f"[{name}]\n{key} = {text}\n")
+        value = parse(name, *required).params[option.name]
+        assert (value, type(value)) == (number, float)
+    for text in ("true", "[0.5]"):
+        file.write_text(f"[{name}]\n{key} = {text}\n")
+        with pytest.raises(SettingsError) as caught:
+            parse(name, *required)
+        assert caught.value.message == f"{file}: {key} must be a number, not {text}."
+        assert caught.value.hint.startswith(f"Write {key} = 0.5 there")
 
 
 def test_texts_in_a_file_are_read_as_on_the_command_line(parse) -> None:

@@ -35,7 +35,14 @@ def test_it_has_the_summary_examples_and_the_main_options(name: str) -> None:
     shown = [line.strip() for line in text.splitlines() if line.startswith("  hookscope")]
     assert 2 <= len(shown) <= 4
     assert set(shown) <= {example.line for example in command.examples}
-    rows = text.partition("Main options:\n")[2]
+    arguments = any(isinstance(param, click.Argument) for param in command.params)
+    title = {
+        (False, True): "Main options",
+        (True, True): "Arguments and main options",
+        (True, False): "Arguments",
+    }[arguments, bool(command.main_options)]
+    rows = text.partition(f"\n{title}:\n")[2]
+    assert rows
     keys = {option.key for option in command.options()}
     for key in command.main_options:
         assert key in keys

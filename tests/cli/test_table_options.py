@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hookscope.views.display import result_columns
+from hookscope.views.text.text_table import NOTE
+from tests.cli.conftest import Parse
 from tests.conftest import REPO, Run
 
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
@@ -43,6 +46,21 @@ def test_an_unknown_column_is_a_usage_error_before_the_model_is_read(run: Run) -
     assert "The table has no column 'maen'." in done.stderr
     assert "Did you mean mean?" in done.stderr
     assert run("show", FIVE, "--sort", "norm").rc == 2
+
+
+@pytest.mark.parametrize("name", ["capture", "diff", "grads", "show", "step", "trace", "tree"])
+def test_every_column_of_a_pipe_can_be_sorted_by(parse: Parse, repo: Path, name: str) -> None:
+    files = [FIVE] * {"show": 1, "diff": 2}.get(name, 0)
+    for column in result_columns(name) or (NOTE,):
+        assert parse(name, *files, "--sort", column.title).obj.sort == column.title
+
+
+def test_the_note_that_a_pipe_shows_can_be_sorted_by(run: Run) -> None:
+    done = run("show", FIVE, "--sort", "note")
+    assert done.rc == 0, done.stderr
+    assert done.stdout.splitlines()[0].split()[-1] == "note"
+    refused = run("trace", "--sort", "note")
+    assert "The table has no column 'note'" in refused.stderr  # nor has it in a pipe
 
 
 def test_the_table_of_a_file_alone_is_sorted(run: Run) -> None:

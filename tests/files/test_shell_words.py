@@ -25,7 +25,10 @@ def test_a_program_on_windows_reads_the_word_back(word: str) -> None:
     assert quote_word(f"{word} b{word}", "win32") == subprocess.list2cmdline([f"{word} b{word}"])
 
 
-@pytest.mark.parametrize("word", ["conv*", "a&b", "a|b", "a>b", "a^b", "(model)", "!*.bn1", ""])
+@pytest.mark.parametrize(
+    "word",
+    ["conv*", "a&b", "a|b", "a>b", "a^b", "(model)", "!*.bn1", "", "0,3,8-11", "@list.txt", "a@b"],
+)
 def test_a_word_that_means_something_to_a_shell_of_windows_is_in_double_quotes(word: str) -> None:
     assert quote_word(word, "win32") == f'"{word}"'
 

@@ -1,4 +1,4 @@
-"""``--resume``: what an earlier run left in a features folder, compared with the run to go on."""
+"""``--resume``: what an earlier run left in a features folder, compared with the new run."""
 
 from __future__ import annotations
 

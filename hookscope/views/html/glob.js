@@ -111,7 +111,7 @@ function compilePattern(pattern) {
 }
 
 // What is typed into the filter as a test of a name; null where it cannot be read. Several words
-// are a union, those with a leading ! take away, as several --layer do.
+// are a union, and those with a leading ! exclude, as with several --layer.
 function compileFilter(typed) {
   const words = typed.split(/\s+/u).filter((word) => word && word !== "!");
   const tests = words.map((word) => {

@@ -10,10 +10,14 @@ const foldOf = (stop) => (stop.tagName === "SUMMARY" ? stop.parentElement : null
 // The box around a box; none around the model.
 const holderOf = (stop) => boxOf(stop).parentElement.closest("details")?.querySelector("summary") ?? null;
 
-function isShown(stop) {
-  for (let up = holderOf(stop); up; up = holderOf(up)) if (!up.parentElement.open) return false;
-  return true;
+// The outermost closed box around a box; null where none is closed.
+function closedBoxOver(stop) {
+  let outermost = null;
+  for (let up = holderOf(stop); up; up = holderOf(up)) if (!up.parentElement.open) outermost = up;
+  return outermost;
 }
+
+const isShown = (stop) => !closedBoxOver(stop);
 
 function setGraphStop(stop) {
   for (const other of stops) other.tabIndex = other === stop ? 0 : -1;
@@ -58,10 +62,11 @@ graph.addEventListener("focusin", (event) => {
   if (stop) setGraphStop(stop);
 });
 
-// A box that folds over the stop takes its place.
-graph.addEventListener("toggle", (event) => {
-  const stop = stops.find((other) => other.tabIndex === 0);
-  if (!event.target.open && !isShown(stop)) setGraphStop(event.target.querySelector("summary"));
+// A box that folds over the stop takes its place. Where several fold at once, any of them may be the
+// first to report it, so the box is looked for from the stop.
+graph.addEventListener("toggle", () => {
+  const over = closedBoxOver(stops.find((other) => other.tabIndex === 0));
+  if (over) setGraphStop(over);
 }, true);
 
 for (const name of ["unfold", "fold"]) {

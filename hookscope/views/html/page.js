@@ -44,7 +44,7 @@ function lay() {
   for (let i = items.length - 1; i > 0; i--) if (needed[i]) needed[parents[i]] = true;
   items.forEach((item, i) => {
     const above = parents[i];
-    // A filter opens what holds its finds; without one what is closed hides what it holds.
+    // With a filter the items around a match are open; without one a closed item hides its children.
     const shown = above < 0 || keep || (!items[above].hidden && isOpen(items[above]));
     put(item, !(shown && needed[i]));
     item.classList.toggle("beside", Boolean(keep) && !matched[i]);
@@ -83,7 +83,7 @@ addEventListener("keydown", (event) => {
   }
 });
 
-// Dark and light: as the system has it, until somebody says otherwise.
+// Dark and light: the system's choice, until the button is used.
 
 const theme = document.getElementById("theme");
 const systemDark = matchMedia("(prefers-color-scheme: dark)");

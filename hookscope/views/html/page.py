@@ -95,8 +95,9 @@ class PanelEntry:
 class PageNode:
     """A module in the tree, and the content of its panel.
 
-    ``level`` counts from 1, and so does ``place``, its position among ``siblings``. ``notes`` are
-    sentences on what never ran or does not exist, ``marks`` are words for warnings. In the graph,
+    ``level`` counts from 1, and so does ``place``, its position among ``siblings``. ``unused`` is
+    whether it never ran in a file. ``notes`` are sentences on what never ran or does not exist,
+    ``marks`` are words for warnings. In the graph,
     ``shape`` is that of the first output (empty if unknown), ``follows`` is whether it ran after
     the module before it, and ``unfolded`` is whether the modules inside it are shown at first.
     """
@@ -109,6 +110,7 @@ class PageNode:
     siblings: int
     opens: bool
     calls: int
+    unused: bool
     marks: tuple[str, ...]
     notes: tuple[str, ...]
     entries: tuple[PanelEntry, ...]

@@ -18,7 +18,13 @@ from hookscope.views.html.page_table import (
     page_row,
     tensor_difference,
 )
-from hookscope.views.html.page_tree import missing_entries, module_types, page_nodes, tree_positions
+from hookscope.views.html.page_tree import (
+    TensorNote,
+    missing_entries,
+    module_types,
+    page_nodes,
+    tree_positions,
+)
 from hookscope.views.html.svg import BINS, flow_figures, histogram_figure
 from hookscope.views.images.tensor_view import histogram
 from hookscope.views.text.capture import edit_note
@@ -50,8 +56,8 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
     shown = keys[: limits.rows]
     types = module_types(captures)
     positions = list(tree_positions(types))
-    node_indexes = {name: n for n, (name, *_) in enumerate(positions)}
-    notes = [_notes_by_key(capture) for capture in captures]
+    node_indexes = {position.name: n for n, position in enumerate(positions)}
+    notes = [_tensor_notes(capture) for capture in captures]
     records_by_key = [{r.key: r for r in capture.records} for capture in captures]
     entries: dict[str, list[PanelEntry]] = {}
     rows = []
@@ -59,7 +65,7 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
     for n, key in enumerate(shown, start=1):
         pair = [records.get(key) for records in records_by_key]
         first = next(record for record in pair if record)
-        pair_notes = [notes_by_key.get(key, "") for notes_by_key in notes]
+        pair_notes = [notes_by_key.get(key, TensorNote()).text for notes_by_key in notes]
         node = node_indexes[first.module]
         comparable = len(pair) > 1 and None not in pair
         difference = tensor_difference(captures, key) if comparable else None
@@ -97,14 +103,17 @@ def _input_figures(capture: CaptureFile) -> tuple[PageFigure, ...]:
     return figure_or_note("Input", lambda: input_figure(capture))
 
 
-def _notes_by_key(capture: CaptureFile) -> dict[str, str]:
+def _tensor_notes(capture: CaptureFile) -> dict[str, TensorNote]:
     """Warnings by key: non-finite entries, vanishing or exploding gradients, edits."""
-    marks = gradient_marks(gradient_records(capture.records))
+    gradients = gradient_marks(gradient_records(capture.records))
     notes = {}
     for r in capture.records:
-        parts = (nonfinite_note(r.stats), marks.get(r.key, ""), edit_note(r, capture.metadata))
-        notes[r.key] = visible(", ".join(filter(None, parts)))
-    return {key: note for key, note in notes.items() if note}
+        gradient, edit = gradients.get(r.key, ""), edit_note(r, capture.metadata)
+        marks = ("NaN!" * bool(r.stats.nan), "Inf!" * bool(r.stats.inf), gradient)
+        if text := ", ".join(filter(None, (nonfinite_note(r.stats), gradient, edit))):
+            words = (*marks, "edited" * bool(edit))
+            notes[r.key] = TensorNote(visible(text), tuple(filter(None, words)))
+    return notes
 
 
 def _selection_notes(

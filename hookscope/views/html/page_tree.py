@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hookscope.results.records import Recording
 from hookscope.specs.patterns import ROOT
@@ -13,7 +14,28 @@ from hookscope.views.text.formats import layer_text, shape_text, visible
 
 NEVER_RAN = "never ran"
 MAX_UNFOLDED = 24  # modules of a model whose graph is unfolded at first
-TreePosition = tuple[str, int, int, int, bool]  # see ``tree_positions``
+
+
+class TreePosition(NamedTuple):
+    """The position of a module in the tree.
+
+    ``level`` counts from 1, and so does ``place``, the position among the ``siblings`` of one
+    parent. ``opens`` is whether the module has children.
+    """
+
+    name: str
+    level: int
+    place: int
+    siblings: int
+    opens: bool
+
+
+@dataclass(frozen=True)
+class TensorNote:
+    """A warning of a tensor as a text, and its marks: the words that the tree shows of it."""
+
+    text: str = ""
+    marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,11 +90,10 @@ def module_types(captures: Iterable[Recording]) -> dict[str, str]:
 
 
 def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
-    """Yield the modules, parents first: name, level from 1, position among its siblings, number of
-    siblings, and whether it has children.
+    """Yield the positions of modules, parents first.
 
     Example:
-        >>> [(name, level) for name, level, *_ in tree_positions([".", "a", "a.0", "b"])]
+        >>> [(module.name, module.level) for module in tree_positions([".", "a", "a.0", "b"])]
         [('.', 1), ('a', 2), ('a.0', 3), ('b', 2)]
     """
     children: dict[str, list[str]] = {}
@@ -81,9 +102,9 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
             children.setdefault(parent_of(name), []).append(name)
     waiting = [(ROOT, 1, 1, 1)]
     while waiting:  # no recursion: a name may have any number of parts
-        name, level, position, siblings = waiting.pop()
+        name, level, place, siblings = waiting.pop()
         below = children.get(name, [])
-        yield name, level, position, siblings, bool(below)
+        yield TreePosition(name, level, place, siblings, opens=bool(below))
         waiting += [
             (child, level + 1, n, len(below)) for n, child in reversed([*enumerate(below, 1)])
         ]
@@ -91,68 +112,113 @@ def tree_positions(names: Iterable[str]) -> Iterator[TreePosition]:
 
 def page_nodes(
     captures: Sequence[Recording],
-    positions: Iterable[TreePosition],
+    positions: Sequence[TreePosition],
     types: Mapping[str, str],
     entries: Mapping[str, Sequence[PanelEntry]],
-    notes: Sequence[Mapping[str, str]],
-    missing: Iterable[MissingEntry],
+    notes: Sequence[Mapping[str, TensorNote]],
+    missing: Sequence[MissingEntry],
 ) -> Iterator[PageNode]:
     """Yield the nodes of the tree, each with the content of its panel.
 
     Args:
         captures: the files, one or two.
-        positions: the modules: see ``tree_positions``.
+        positions: the modules, parents first.
         types: types of the modules.
         entries: the tensors in the panel of each module.
         notes: warnings of each file, by key.
         missing: what is missing in the files.
     """
+    unused = {entry.module for entry in missing if not entry.what}
+    reasons = _reasons(missing)
+    marks = _marks(captures, notes)
+    calls = _call_counts(captures)
+    shapes = _output_shapes(captures)
+    followers = _followers(positions, captures[0])
+    unfolded = _unfolded(positions)
+    for name, level, place, siblings, opens in positions:
+        yield PageNode(
+            name=visible(name),
+            label=visible(layer_text(name.rpartition(".")[2] or name)),
+            type=visible(types[name]),
+            level=level,
+            place=place,
+            siblings=siblings,
+            opens=opens,
+            calls=calls.get(name, 0),
+            unused=name in unused,
+            marks=(*[NEVER_RAN] * (name in unused), *marks.get(name, ())),
+            notes=tuple(map(visible, reasons.get(name, ()))),
+            entries=tuple(entries.get(name, ())),
+            shape=shapes.get(name, ""),
+            follows=name in followers,
+            unfolded=name in unfolded,
+        )
+
+
+def _reasons(missing: Iterable[MissingEntry]) -> dict[str, list[str]]:
+    """Sentences on what is missing, by module."""
     reasons: dict[str, list[str]] = {}
-    calls: dict[str, int] = {}
-    marks: dict[str, dict[str, None]] = {}
     for entry in missing:
-        text = f"{entry.reason[0].upper()}{entry.reason[1:]}."
         if entry.what:
             text = f"{entry.what} {entry.reason}."
         else:
-            marks.setdefault(entry.module, {})[NEVER_RAN] = None
+            text = f"{entry.reason[0].upper()}{entry.reason[1:]}."
         reasons.setdefault(entry.module, []).append(text)
+    return reasons
+
+
+def _marks(
+    captures: Iterable[Recording], notes: Iterable[Mapping[str, TensorNote]]
+) -> dict[str, dict[str, None]]:
+    """The different marks of the tensors of each module, in their order."""
+    marks: dict[str, dict[str, None]] = {}
     for capture, notes_by_key in zip(captures, notes, strict=True):
-        for executed in capture.coverage.executed:
-            calls[executed.module] = max(executed.calls, calls.get(executed.module, 0))
         for record in capture.records:
             if record.key in notes_by_key:
-                word = notes_by_key[record.key].partition(" ")[0].rstrip(",:")
-                marks.setdefault(record.module, {})[word] = None
-    # The order of the modules is that of the first file, where it is known.
-    ran = {executed.module for executed in captures[0].coverage.executed}
+                new = dict.fromkeys(notes_by_key[record.key].marks)
+                marks.setdefault(record.module, {}).update(new)
+    return marks
+
+
+def _call_counts(captures: Iterable[Recording]) -> dict[str, int]:
+    """The largest number of calls of each module in a file."""
+    calls: dict[str, int] = {}
+    for capture in captures:
+        for executed in capture.coverage.executed:
+            calls[executed.module] = max(executed.calls, calls.get(executed.module, 0))
+    return calls
+
+
+def _followers(positions: Iterable[TreePosition], first: Recording) -> set[str]:
+    """The modules that ran after the sibling before them.
+
+    The order of the modules is that of the first file, where it is known.
+    """
+    ran = {executed.module for executed in first.coverage.executed}
     ran |= ancestors_of(ran)
-    shapes = _output_shapes(captures)
-    unfolded: set[str] = set()
+    followers = set()
     previous: dict[str, str] = {}  # the sibling before, by their parent
-    for name, level, position, siblings, opens in positions:
-        parent = parent_of(name)
-        if name == ROOT or len(types) <= MAX_UNFOLDED or (siblings == 1 and parent in unfolded):
+    for position in positions:
+        name, parent = position.name, parent_of(position.name)
+        if name == ROOT:
+            continue
+        if name in ran and previous.get(parent) in ran:
+            followers.add(name)
+        previous[parent] = name
+    return followers
+
+
+def _unfolded(positions: Sequence[TreePosition]) -> set[str]:
+    """The modules whose children the graph shows at first: all of a small model.
+
+    Of a large one these are the model itself and, inside an unfolded module, an only child.
+    """
+    unfolded: set[str] = set()
+    for name, _, _, siblings, _ in positions:
+        only_child = siblings == 1 and parent_of(name) in unfolded
+        if name == ROOT or len(positions) <= MAX_UNFOLDED or only_child:
             unfolded.add(name)
-        follows = name in ran and previous.get(parent) in ran
-        if name != ROOT:
-            previous[parent] = name
-        yield PageNode(
-            visible(name),
-            visible(layer_text(name.rpartition(".")[2] or name)),
-            visible(types[name]),
-            level,
-            position,
-            siblings,
-            opens,
-            calls.get(name, 0),
-            tuple(marks.get(name, ())),
-            tuple(map(visible, reasons.get(name, ()))),
-            tuple(entries.get(name, ())),
-            shapes.get(name, ""),
-            follows,
-            name in unfolded,
-        )
+    return unfolded
 
 
 def _output_shapes(captures: Iterable[Recording]) -> dict[str, str]:

@@ -1,5 +1,5 @@
 // The tree by keyboard and by click. Items stand in one list, parents before children, each with
-// its level. What is shown of them is up to lay() in page.js.
+// its level. lay() in page.js decides which of them are shown.
 "use strict";
 
 const items = [...document.querySelectorAll(".tree [role=treeitem]")];

@@ -14,7 +14,7 @@ from hookscope.views.text.formats import visible
 if TYPE_CHECKING:
     from hookscope.views.text.text_table import Cell, Row, Table
 
-# The styles of a terminal in colors that are legible on a light and on a dark page.
+# The styles of a terminal in colours that are legible on a light and on a dark page.
 _STYLES = {
     "bold": "font-weight:bold",
     "dim": "opacity:0.7",

@@ -18,13 +18,13 @@ def order_rows(table: Table, sort: str) -> Table:
     """Return the table with its rows sorted; equal rows keep their order.
 
     Numbers are sorted from the largest to the smallest, after NaN and before cells without a
-    number; texts from A to Z. Missing rows come last. Lines that connect a row with the rows above
-    it are left out.
+    number; texts from A to Z, before empty cells. Missing rows come last. Lines that connect a row
+    with the rows above it are left out.
 
     Args:
         table: the table.
-        sort: the title of a column, in full or in short; with ``-`` before it for the opposite
-            order.
+        sort: the title of a column, in full or in short, or of the notes; with ``-`` before it for
+            the opposite order.
 
     Raises:
         RequestError: the table has no such column.
@@ -38,13 +38,15 @@ def order_rows(table: Table, sort: str) -> Table:
         >>> [row.cells[0].text for row in order_rows(table, "-mean").rows]
         ['a', 'b']
     """
-    index = find_column(table.columns, sort)
+    index = find_column(table.pipe_columns, sort)
     reverse = sort.startswith("-")
-    rows = [row for row in table.rows if not row.missing]
-    if any(row.cells[index].value is not None for row in rows):
-        rows.sort(key=lambda row: _number_key(row.cells[index].value, reverse))
+    cells = [(table.pipe_cells(row)[index], row) for row in table.rows if not row.missing]
+    if any(cell.value is not None for cell, _ in cells):
+        cells.sort(key=lambda pair: _number_key(pair[0].value, reverse))
     else:
-        rows.sort(key=lambda row: row.cells[index].text, reverse=reverse)
+        cells.sort(key=lambda pair: pair[0].text, reverse=reverse)
+        cells.sort(key=lambda pair: not pair[0].text)
+    rows = [row for _, row in cells]
     rows += [row for row in table.rows if row.missing]
     return replace(table, rows=tuple(map(_unconnected, rows)))
 

@@ -93,6 +93,9 @@ class Column:
     optional: bool = False
 
 
+NOTE = Column("note")
+
+
 @dataclass(frozen=True)
 class Row:
     """Cells in the order of the columns, the name first, and a note that is printed at any width.
@@ -123,7 +126,16 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     squeeze: tuple[Squeeze, ...] = ()
-    note: str = "note"
+    note: str = NOTE.title
+
+    @property
+    def pipe_columns(self) -> tuple[Column, ...]:
+        """The columns in a pipe: the notes are the last."""
+        return (*self.columns, Column(self.note)) if self.note else self.columns
+
+    def pipe_cells(self, row: Row) -> tuple[Cell, ...]:
+        """Return the cells of a row in a pipe: the note is the last."""
+        return (*row.cells, row.note) if self.note else row.cells
 
 
 def result_table(table: Table, options: TextOptions) -> list[Text]:
@@ -192,17 +204,14 @@ def join_blocks(*blocks: list[Text], options: TextOptions) -> list[Text]:
 
 def _pipe_lines(table: Table, options: TextOptions) -> list[Text]:
     """All columns, aligned, ``-`` for an empty cell, the note as the last column."""
-    noted = bool(table.note)
-    titles = [*(column.title for column in table.columns), *[table.note] * noted]
-    grid = [[(title, "bold") for title in titles]]
+    grid = [[(column.title, "bold") for column in table.pipe_columns]]
     for row in table.rows:
-        cells = (*row.cells, *[row.note] * noted)
-        grid.append([(_pipe_text(cell, options), cell.style) for cell in cells])
+        grid.append([(_pipe_text(cell, options), cell.style) for cell in table.pipe_cells(row)])
     widths = [
         min(max(cell_len(line[i][0]) for line in grid), MAX_PADDED_WIDTH)
-        for i in range(len(titles))
+        for i in range(len(table.pipe_columns))
     ]
-    right = (*(column.right for column in table.columns), *[False] * noted)
+    right = [column.right for column in table.pipe_columns]
     lines = []
     for entries in grid:
         line = Text()

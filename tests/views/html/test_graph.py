@@ -121,6 +121,23 @@ def test_the_graph_is_walked_by_keyboard(opened, html) -> None:
     assert page.locator("#graph [tabindex='0']").count() == 1
 
 
+def test_a_box_that_folds_over_the_tab_stop_takes_its_place(opened, html) -> None:
+    page = opened(html)
+    for name in ("stage1", "stage2"):
+        page.locator(
+            f"#graph details:has(> summary:has-text('{name}')) > ol > li > a"
+        ).first.focus()
+        assert focused(page) == "0"
+        page.click("#fold")
+        page.wait_for_function("!document.querySelector('#graph details details[open]')")
+        page.wait_for_timeout(100)  # the browser reports what folded afterwards
+        stop = page.locator("#graph [tabindex='0']")
+        assert stop.count() == 1
+        assert stop.inner_text().split()[0] == name
+        assert stop.is_visible()
+        page.click("#unfold")
+
+
 def test_a_filter_leaves_only_the_layers_that_match_in_full_ink(opened, html) -> None:
     page = opened(html)
     page.fill("#filter", "stage2*")

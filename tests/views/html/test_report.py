@@ -229,6 +229,20 @@ def test_nan_and_what_never_ran_are_warnings(folder) -> None:
     assert "Never ran: idle" in warnings
 
 
+def test_the_tree_marks_a_layer_with_every_warning_of_its_tensors(tmp_path) -> None:
+    model = nn.Sequential(nn.ReLU(), nn.ReLU())
+    inputs = torch.tensor([[float("nan"), float("inf"), 1.0]])
+    file = tmp_path / "a.safetensors"
+    hookscope.capture(model, input=inputs, layers="*", edits="1=scale:0.5").save(file)
+    nodes = {node.name: node for node in build_page([open_capture(file)], SMALL).tree}
+    assert {name: node.marks for name, node in nodes.items()} == {
+        ".": ("NaN!", "Inf!"),
+        "0": ("NaN!", "Inf!"),
+        "1": ("NaN!", "Inf!", "edited"),
+    }
+    assert not any(node.unused for node in nodes.values())
+
+
 def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
     class Branch(nn.Module):
         def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hookscope.errors import RequestError
@@ -23,11 +25,12 @@ VALUES = {
     "bad": (float("nan"), 1.0),
     "second": (1 / 3, 1 / 3),
 }
+NOTES = {"small": "vanishing", "second": "exploding"}
 
 
 def table() -> Table:
     rows = [
-        Row((Cell(name), number_cell(mean), share_cell(zeros)))
+        Row((Cell(name), number_cell(mean), share_cell(zeros)), Cell(NOTES.get(name, "")))
         for name, (mean, zeros) in VALUES.items()
     ]
     idle = Row((Cell("idle"), Cell(), Cell()), Cell("never ran"), missing=True)
@@ -49,6 +52,8 @@ def names(sort: str | None = None, top: int | None = None, width: int | None = N
         ("zeros", ["bad", "first", "second", "small", "none", "idle"]),
         ("layer", ["bad", "first", "none", "second", "small", "idle"]),
         ("-layer", ["small", "second", "none", "first", "bad", "idle"]),
+        ("note", ["second", "small", "first", "none", "bad", "idle"]),
+        ("-Note", ["small", "second", "first", "none", "bad", "idle"]),
     ],
 )
 def test_numbers_go_from_the_largest_down_and_texts_from_a_to_z(sort, order) -> None:
@@ -66,13 +71,24 @@ def test_rows_are_cut_after_they_are_sorted() -> None:
 
 @pytest.mark.parametrize(
     ("sort", "hint"),
-    [("means", "mean"), ("-zero", "zeros"), ("", "layer, mean, zeros"), ("q", ",")],
+    [
+        ("means", "mean"),
+        ("-zero", "zeros"),
+        ("", "layer, mean, zeros, note"),
+        ("q", ","),
+        ("notes", "note"),
+    ],
 )
 def test_an_unknown_column_is_an_error_that_names_columns(sort: str, hint: str) -> None:
     options = TextOptions(sort=sort or "-")
     with pytest.raises(RequestError, match="The table has no column") as caught:
         result_table(table(), options)
     assert hint in caught.value.hint
+
+
+def test_a_table_without_notes_is_not_sorted_by_them() -> None:
+    with pytest.raises(RequestError, match="The table has no column 'note'"):
+        result_table(replace(table(), note=""), TextOptions(sort="note"))
 
 
 @pytest.mark.parametrize(
