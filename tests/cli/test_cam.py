@@ -130,6 +130,8 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["-o", "a.gif"], "does not have the suffix of a picture. Use .png, .jpg, .jpeg, .svg or"),
         (["--colormap", "virids"], "Did you mean viridis"),
         (["--alpha", "1.5"], "1.5 is not in the range 0<=x<=1"),
+        (["--alpha", "nan"], "alpha is nan, and an opacity is from 0 to 1"),
+        (["--alpha", "nan", "--no-output"], "alpha is nan, and an opacity is from 0 to 1"),
         (["-o", "foreign.png"], "was not written by hookscope"),
         (["-o", "five.png", "--force"], "five.png is an input of this run"),
         (["--by", "grandcam"], "'grandcam' is not one of"),
