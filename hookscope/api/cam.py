@@ -60,8 +60,9 @@ def cam(
         by: from gradients and values of a layer: ``gradcam``, ``gradcam++``, ``hirescam`` or
             ``layercam``; from its values: ``eigencam`` (independent of the target) or ``scorecam``
             (one run for each channel); from the attention weights of all layers: ``rollout``
-            (independent of the target); from the gradient at the image: ``guided``, ``saliency`` or
-            ``integrated``. ``hookscope.specs.cam_methods.METHODS`` has the formulas and the papers.
+            (the target decides only which tokens are read); from the gradient at the image:
+            ``guided``, ``saliency`` or ``integrated``.
+            ``hookscope.specs.cam_methods.METHODS`` has the formulas and the papers.
         layer: the name or a glob of one layer, for methods that use a layer. None: the last layer
             that has a spatial output with a gradient of the score. Maps (N, C, H, W) and
             (N, H, W, C) and tokens (N, L, C) are recognized by their shapes, and so is the number
@@ -83,7 +84,8 @@ def cam(
         ``<layer>/cam``. Maps are never negative. ``metadata["cam"]`` has the layer, the grid, and
         for every image the class, its score and probability, and the peak of the map.
         ``hookscope.analysis.cams.overlay.save_overlay`` draws it; ``rollout`` has ``layers``, the
-        names of all layers with attention, and ``tokens``, those whose rows are the map.
+        names of all layers with attention, and ``tokens``, for each image those whose rows are its
+        map.
 
     Raises:
         RequestError: the model has no such layer, no images or no class scores; or an option does

@@ -14,6 +14,7 @@ from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.plot_choice import choose_plot
 
 if TYPE_CHECKING:
+    from hookscope.results.capture_file import CaptureFile
     from hookscope.views.images.figures.drawing import Drawing
 
 log = logging.getLogger("hookscope")
@@ -33,6 +34,9 @@ def plot(
     dark: bool = False,
 ) -> Drawing:
     """Plot a capture.
+
+    A result of ``cam`` is drawn as the maps over their images, unless ``keys`` or ``kind`` are
+    given. No other option applies to that picture.
 
     Args:
         file: the file of a capture, or a capture in memory.
@@ -66,7 +70,10 @@ def plot(
     check_choice("by", by, CHANNEL_ORDERS)
     check_choice("scale", scale, COLOR_SCALES)
     capture = open_source(file)
-    choice = choose_plot(capture, [keys] if isinstance(keys, str) else list(keys), kind)
+    patterns = [keys] if isinstance(keys, str) else list(keys)
+    if "cam" in capture.metadata and not patterns and kind is None:
+        return _plot_cam(capture)
+    choice = choose_plot(capture, patterns, kind)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
     if choice.left_out:
@@ -77,3 +84,12 @@ def plot(
     return draw_capture(
         capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
     )
+
+
+def _plot_cam(capture: CaptureFile) -> Drawing:
+    log.info("kind: cam (no KEY is given, and the file is a result of cam)")
+    with require_matplotlib():
+        from hookscope.views.images.figures.cam_figure import draw_cam
+    from hookscope.views.images.cam_sheet import OverlayStyle, heading, sheet_of
+
+    return draw_cam(sheet_of(capture, OverlayStyle()), heading(capture.metadata["cam"]))

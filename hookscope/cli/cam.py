@@ -24,12 +24,14 @@ from hookscope.specs.cam_methods import (
     STEPS,
     UPSAMPLINGS,
 )
+from hookscope.specs.choices import OVERLAY_ALPHA
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hookscope.hooks.capture import Capture
     from hookscope.specs.request import ModelRequest
+    from hookscope.views.images.cam_sheet import OverlayStyle
 
 EXAMPLES = (
     Example(
@@ -126,7 +128,7 @@ appearance = combine(
     option(
         "--alpha",
         section="Appearance",
-        default=0.65,
+        default=OVERLAY_ALPHA,
         type=click.FloatRange(0, 1),
         metavar="A",
         help="Opacity of the map over the image, 0 to 1.",
@@ -190,9 +192,10 @@ def cam(
     from hookscope.cli.request_builder import build_request
 
     request = build_request("cam", values)
-    files = None
-    if writes_file(ctx):
-        files = _resolve_files(output, force, request.model, _Look(alpha, colormap, dpi))
+    from hookscope.views.images.cam_sheet import overlay_style
+
+    style = overlay_style(alpha, colormap, dpi)  # checked although no file may be written
+    files = _resolve_files(output, force, request.model, style) if writes_file(ctx) else None
     for path in files.existing() if files else ():
         from hookscope.specs.input_spec import input_paths
 
@@ -220,21 +223,13 @@ def cam(
     console.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
 
 
-class _Look(NamedTuple):
-    """How the picture is drawn: the keywords of ``save_overlay``."""
-
-    alpha: float
-    colormap: str | None
-    dpi: int
-
-
 class _Files(NamedTuple):
-    """The picture, the file of the maps, whether one of them replaces a file, and the look."""
+    """The picture, the file of the maps, whether one of them replaces a file, and the style."""
 
     picture: Path
     maps: Path
     replaces: bool
-    look: _Look
+    style: OverlayStyle
 
     def existing(self) -> list[Path]:
         """Return those of the two files that exist."""
@@ -242,28 +237,28 @@ class _Files(NamedTuple):
 
     def write(self, capture: Capture, console: Console) -> str:
         """Write both files and return a note on them."""
-        from hookscope.analysis.cams.overlay import save_overlay
+        from hookscope.analysis.cams.overlay import write_overlay
         from hookscope.views.text.formats import bytes_text
 
         console.step(f"Writing {self.picture} ...")
         maps_size = bytes_text(capture.save(self.maps))
-        size = bytes_text(save_overlay(capture, self.picture, **self.look._asdict()))
+        size = bytes_text(write_overlay(capture, self.picture, self.style))
         console.interrupt_message = f"Interrupted; {self.picture} and {self.maps} were written."
         replaced = ", replacing earlier files" if self.replaces else ""
         return f"wrote {self.picture} ({size}), the maps to {self.maps} ({maps_size}){replaced}"
 
 
-def _resolve_files(output: str | None, force: bool, model: ModelRequest, look: _Look) -> _Files:
-    """Return the files to write, after checking them and that the picture can be drawn."""
+def _resolve_files(
+    output: str | None, force: bool, model: ModelRequest, style: OverlayStyle
+) -> _Files:
+    """Return the files to write, after checking them and that matplotlib is there if needed."""
     from hookscope.specs import output_path as outputs
 
     picture, replaces = picture_options.resolve_picture_path(output, force, model.stem, "cam")
-    from hookscope.views.images import require_matplotlib
-    from hookscope.views.images.cam_sheet import overlay_style
-
-    overlay_style(**look._asdict())
     if outputs.picture_ending(picture) in (".svg", ".pdf"):
+        from hookscope.views.images import require_matplotlib
+
         with require_matplotlib():
             from hookscope.views.images.figures import cam_figure  # noqa: F401 - needed later
     maps = picture.with_suffix(outputs.SUFFIX)
-    return _Files(picture, maps, outputs.check_output(maps, force) or replaces, look)
+    return _Files(picture, maps, outputs.check_output(maps, force) or replaces, style)

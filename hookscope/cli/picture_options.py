@@ -12,7 +12,7 @@ from hookscope.cli.commands import combine, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.param_types import Choice, FileName, ParsedValue, read_indices
 from hookscope.cli.recording_command import note_written_file
-from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES
+from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, DPI, MAX_DPI, MIN_DPI
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,8 +104,8 @@ appearance = combine(
 resolution = option(
     "--dpi",
     section="Output",
-    default=150,
-    type=click.IntRange(20, 1200),
+    default=DPI,
+    type=click.IntRange(MIN_DPI, MAX_DPI),
     metavar="N",
     help="Resolution in dots per inch.",
 )

@@ -80,8 +80,8 @@ METHODS: dict[str, CamMethod] = {
         ),
         CamMethod(
             "rollout",
-            "(B_n ... B_1)[class token, p], B_i = (I + W_i) / 2, W_i = mean over heads of the"
-            " attention weights of layer i",
+            "mean over the read tokens t of (B_n ... B_1)[t, p], B_i = (I + W_i) / 2, W_i = mean"
+            " over heads of the attention weights of layer i",
             "Abnar and Zuidema, 2020 (arXiv:2005.00928)",
             FROM_ATTENTION,
         ),

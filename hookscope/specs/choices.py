@@ -74,6 +74,9 @@ COLOR_SCALES = ("grid", "each")
 # The kinds of plots of a capture, and the suffixes of image files.
 PLOT_KINDS = ("maps", "hist", "flow", "heat", "attention")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".svg", ".pdf")
+# Pixels per inch of a picture: the default, the least and the most.
+DPI, MIN_DPI, MAX_DPI = 150, 20, 1200
+OVERLAY_ALPHA = 0.65  # opacity of a map over the grey image
 
 
 def check_choice(keyword: str, value: str, known: Iterable[str]) -> None:

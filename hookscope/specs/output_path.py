@@ -30,6 +30,8 @@ PICTURE_MARKS = {
     ".svg": f"<dc:title>{MARK}</dc:title>".encode(),
     ".pdf": f"/Creator ({MARK})".encode(),
 }
+# How pillow writes a JPEG: with our mark in a comment, and no colours at half the resolution.
+JPEG_OPTIONS = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
 RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
 TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
 _MARKLESS = (NPY, ".parquet")  # they have no place for a mark

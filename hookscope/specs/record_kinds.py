@@ -25,6 +25,16 @@ GRADIENT_KINDS = {"output": OUTPUT_GRAD, "input": INPUT_GRAD, "param": PARAM_GRA
 SCORE_GRAD, PARAM_UPDATE = "score.grad", "param.update"
 
 
+def is_gradient(kind: str) -> bool:
+    """Whether a record of this kind is a gradient.
+
+    Example:
+        >>> is_gradient("output.grad"), is_gradient("input.grad.unedited"), is_gradient("output")
+        (True, True, False)
+    """
+    return kind.removesuffix(UNEDITED).endswith(".grad")
+
+
 def resolve_kinds(what: str | Iterable[str], known: Mapping[str, str]) -> set[str]:
     """Return the kinds of records that ``--what`` selects.
 

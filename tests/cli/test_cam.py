@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookscope.views.images.cam_sheet import ALPHA, BAR, GAP, LINE, MIDDLE
+from hookscope.specs.choices import OVERLAY_ALPHA
+from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE
 from hookscope.views.images.colors import SEQUENTIAL
 from hookscope.views.text.text_table import TextOptions
 from tests.conftest import REPO, Run
@@ -60,9 +61,9 @@ def test_the_picture_holds_the_image_the_map_and_its_scale(run: Run, tmp_path: P
     right = pixels[np.ix_(middles, GAP + 400 + GAP + 25 + 50 * np.arange(8))]
     grey = MIDDLE + (image.mean(2, keepdims=True) - MIDDLE) / 2
     colors = SEQUENTIAL[(heat / heat.max() * 255).round().astype(int)]
-    assert abs(right - (ALPHA * colors + (1 - ALPHA) * grey)).max() <= 1
+    assert abs(right - (OVERLAY_ALPHA * colors + (1 - OVERLAY_ALPHA) * grey)).max() <= 1
     bar = pixels[TOP : TOP + 400, GAP + 800 + 2 * GAP + BAR // 2]
-    ends = ALPHA * SEQUENTIAL[[255, 0]].astype(float) + (1 - ALPHA) * MIDDLE
+    ends = OVERLAY_ALPHA * SEQUENTIAL[[255, 0]].astype(float) + (1 - OVERLAY_ALPHA) * MIDDLE
     assert abs(bar[[0, -1]] - ends).max() <= 1
 
 
@@ -130,6 +131,8 @@ def test_json_is_one_document_with_all_that_is_told(run: Run) -> None:
         (["-o", "a.gif"], "does not have the suffix of a picture. Use .png, .jpg, .jpeg, .svg or"),
         (["--colormap", "virids"], "Did you mean viridis"),
         (["--alpha", "1.5"], "1.5 is not in the range 0<=x<=1"),
+        (["--alpha", "nan"], "alpha is nan, and an opacity is from 0 to 1"),
+        (["--alpha", "nan", "--no-output"], "alpha is nan, and an opacity is from 0 to 1"),
         (["-o", "foreign.png"], "was not written by hookscope"),
         (["-o", "five.png", "--force"], "five.png is an input of this run"),
         (["--by", "grandcam"], "'grandcam' is not one of"),

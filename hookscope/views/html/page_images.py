@@ -18,10 +18,10 @@ from hookscope.results.dimensions import layout
 from hookscope.results.numpy_stats import magnitude
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
-from hookscope.specs.record_kinds import INPUT
+from hookscope.specs.record_kinds import INPUT, is_gradient
 from hookscope.specs.tensor_key import Index
 from hookscope.views.html.page import PageFigure
-from hookscope.views.images.colors import ColorScale, paint_maps
+from hookscope.views.images.colors import PERCENTILE, ColorScale, paint_maps
 from hookscope.views.images.feature_maps import (
     channels_last_note,
     fixed_index,
@@ -144,9 +144,13 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
     height, width = part.drawn(side)
     smaller = (height, width) != part.map_shape
     values = resize_maps(maps.values, height, width) if smaller else maps.values
-    colors, scales = paint_maps(values)
+    colors, scales = paint_maps(values, record.kind)
     drawn = f"{'x'.join(map(str, part.map_shape))} averaged to {height}x{width}"
-    parts = (part.description, drawn if smaller else "", *color_notes(values, scales[0]))
+    parts = (
+        part.description,
+        drawn if smaller else "",
+        *color_notes(values, scales[0], record.kind),
+    )
     pixels = tile_maps(np.repeat(colors, part.row_repeats(side), axis=1), part.columns)
     return PageFigure(
         visible(f"Feature maps of {record.key}" if len(values) > 1 else f"{record.key} as a map"),
@@ -159,12 +163,14 @@ def map_figure(capture: CaptureFile, record: Record, count: int, side: int) -> P
     )
 
 
-def color_notes(values: NDArray[Any], scale: ColorScale) -> Iterator[str]:
-    """Yield what the colours of maps mean."""
+def color_notes(values: NDArray[Any], scale: ColorScale, kind: str) -> Iterator[str]:
+    """Yield what the colours of maps mean; ``kind`` is that of their record."""
     if np.isfinite(values).any():
         low, high = number_text(scale.low), number_text(scale.high)
         diverging = f"blue {low}, white 0, orange {high}"
         yield diverging if scale.diverging else f"dark {low} to light {high}"
+        if is_gradient(kind):
+            yield f"colours end at the {PERCENTILE}th percentile"
     if np.isnan(values).any():
         yield "magenta NaN"
     if np.isinf(values).any():

@@ -12,18 +12,28 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hookscope.errors import RequestError
 from hookscope.files.strict_json import parse_number
+from hookscope.results.capture_file import CaptureFile
 from hookscope.specs.cam_methods import AT_INPUT, METHODS
+from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI, OVERLAY_ALPHA
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.record_kinds import CAM, INPUT
 from hookscope.views.images import require_matplotlib
-from hookscope.views.images.colors import RGB, SEQUENTIAL, percentile_bound
+from hookscope.views.images.colors import (
+    INFINITE,
+    NAN,
+    RGB,
+    SEQUENTIAL,
+    nonfinite_text,
+    percentile_bound,
+)
 from hookscope.views.images.figure_labels import recording_caption
 from hookscope.views.text.formats import number_text, plural, shape_text
 
-BASE_DPI = 150  # of the lengths below, which are in pixels
+BASE_DPI = 150  # of the lengths below, which are in pixels; whatever the default is
 SIDE = 400  # that the longer side of an image has at least
 GAP, BAR, SCALE, LINE = 16, 16, 64, 20  # between parts, the colour bar, its numbers, a line of text
 FONT = 14
 MOST = 16  # images of a batch that are drawn
-ALPHA = 0.65  # opacity of the map over the grey image
 MIDDLE = 127.5  # between black and white
 INK, PAPER = "black", "white"
 _ANCHORS = {"line": "la", "top": "lt", "bottom": "lb"}  # those of pillow
@@ -41,9 +51,9 @@ class OverlayStyle:
         dpi: pixels per inch.
     """
 
-    alpha: float = ALPHA
+    alpha: float = OVERLAY_ALPHA
     table: RGB = field(default_factory=lambda: SEQUENTIAL)
-    dpi: int = BASE_DPI
+    dpi: int = DPI
 
     def pixels(self, length: float) -> int:
         """Return a length in pixels; ``length`` is that at 150 dots per inch."""
@@ -56,16 +66,21 @@ def overlay_style(alpha: float, colormap: str | None, dpi: int) -> OverlayStyle:
     Args:
         alpha: opacity of the map, 0 to 1.
         colormap: name of a colour map of matplotlib; None for hookscope's own.
-        dpi: pixels per inch.
+        dpi: pixels per inch, 20 to 1200.
 
     Raises:
-        RequestError: ``alpha`` is outside 0 to 1, or there is no such colour map.
+        RequestError: ``alpha`` or ``dpi`` is out of its range, or there is no such colour map.
         EnvironmentFault: a colour map is named, and matplotlib is not installed.
     """
     if not 0 <= alpha <= 1:
         raise RequestError(
             f"alpha is {alpha:g}, and an opacity is from 0 to 1.",
             "Use 0 for the image alone, 1 for the map alone.",
+        )
+    if not MIN_DPI <= dpi <= MAX_DPI:
+        raise RequestError(
+            f"dpi is {dpi:g}, and a picture has {MIN_DPI} to {MAX_DPI} pixels per inch.",
+            f"The default is {DPI}.",
         )
     if colormap is None:
         return OverlayStyle(alpha, dpi=dpi)
@@ -117,6 +132,22 @@ class CamSheet:
     dpi: int
 
 
+def sheet_of(capture: CaptureFile, style: OverlayStyle) -> CamSheet:
+    """Return the sheet of a result of ``cam``.
+
+    Raises:
+        RequestError: the capture is not a result of ``cam``.
+    """
+    keys = {record.kind: record.key for record in capture.records if record.module == ROOT}
+    if "cam" not in capture.metadata or not {INPUT, CAM} <= keys.keys():
+        raise RequestError(
+            "This capture is not a result of cam: it has no map with its images.",
+            "Draw what hookscope.cam returned. hookscope.plot draws other captures.",
+        )
+    images = np.moveaxis(capture.tensor(keys[INPUT]), 1, -1)
+    return lay_out(images, capture.tensor(keys[CAM]), capture.metadata, style)
+
+
 def lay_out(
     images: Pixels, maps: NDArray[Any], metadata: dict[str, Any], style: OverlayStyle
 ) -> CamSheet:
@@ -125,7 +156,8 @@ def lay_out(
     Each of the first 16 images has a row: the model's input, the map in colours over the image in
     grey, and a scale from 0 to the map's largest value or, for gradients at the image, to its 99th
     percentile. The contrast of the grey is halved, so that brightness shows the map and not the
-    image. An image is enlarged by an integer factor without interpolation.
+    image. An image is enlarged by an integer factor without interpolation. NaN and infinities have
+    their own colours, which cover the image; a line of the heading counts those that are drawn.
 
     Args:
         images: uint8 (N, H, W, 3).
@@ -142,6 +174,7 @@ def lay_out(
     cam = metadata["cam"]
     # The inputs are named above their images.
     lines = [heading(cam), recording_caption({**metadata, "inputs": ()})]
+    lines += filter(None, [nonfinite_text(maps[:count])])
     lines += [f"and {plural(len(images) - count, 'more image')} in the file"] * (
         len(images) > count
     )
@@ -190,7 +223,9 @@ def caption(entry: dict[str, Any]) -> str:
     )
     text = f"{entry['word']}: {name}, score {number_text(parse_number(entry['score']))}"
     share = parse_number(entry["probability"])
-    return text if share is None else f"{text}, probability {share:.1%}"
+    if share is None:
+        return text
+    return f"{text}, probability {number_text(share) if share != share else f'{share:.1%}'}"
 
 
 def _over(image: Pixels, values: NDArray[np.float64], top: float, style: OverlayStyle) -> Pixels:
@@ -198,7 +233,10 @@ def _over(image: Pixels, values: NDArray[np.float64], top: float, style: Overlay
     shares = np.nan_to_num(values / top if top else values).clip(0, 1)
     colors = style.table[(shares * 255).round().astype(np.uint8)]
     grey = np.asarray(Image.fromarray(image).convert("L"), dtype=np.float64)[..., None]
-    return _mixed(colors, MIDDLE + (grey - MIDDLE) / 2, style)
+    pixels = _mixed(colors, MIDDLE + (grey - MIDDLE) / 2, style)
+    pixels[np.isinf(values)] = INFINITE
+    pixels[np.isnan(values)] = NAN
+    return pixels
 
 
 def _mixed(colors: Pixels, grey: NDArray[np.float64] | float, style: OverlayStyle) -> Pixels:

@@ -11,6 +11,7 @@ perceptual color space for image processing", 2020). Each is sampled at equal di
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookscope.results.numpy_stats import magnitude
+from hookscope.specs.record_kinds import is_gradient
 
 RGB = NDArray[np.uint8]
 Reals = NDArray[np.float64]
@@ -166,17 +168,37 @@ def gradient_scale(values: NDArray[Any]) -> ColorScale:
     return ColorScale(low, high, scale.diverging) if low < high else scale
 
 
-def paint_maps(maps: NDArray[Any], each: bool = False) -> tuple[RGB, tuple[ColorScale, ...]]:
+def scale_for(kind: str) -> Callable[[NDArray[Any]], ColorScale]:
+    """Return the function that gives the scale for values of a record of this kind.
+
+    Example:
+        >>> scale_for("output.grad") is gradient_scale, scale_for("output") is color_scale
+        (True, True)
+    """
+    return gradient_scale if is_gradient(kind) else color_scale
+
+
+def paint_maps(
+    maps: NDArray[Any], kind: str, each: bool = False
+) -> tuple[RGB, tuple[ColorScale, ...]]:
     """Return the colours of several maps, and the scale of each.
 
     Args:
         maps: ``(maps, height, width)``, real or complex.
+        kind: the kind of their record, which decides the scale.
         each: one scale for each map, instead of one for all.
 
     Returns:
         uint8 ``(maps, height, width, 3)``, and one scale for each map.
     """
-    common = None if each else color_scale(maps)
-    scales = tuple(common or color_scale(values) for values in maps)
+    scale_of = scale_for(kind)
+    common = None if each else scale_of(maps)
+    scales = tuple(common or scale_of(values) for values in maps)
     painted = [scale.paint(values) for scale, values in zip(scales, maps, strict=True)]
     return np.array(painted, np.uint8).reshape(*maps.shape, 3), scales
+
+
+def nonfinite_text(values: NDArray[Any]) -> str:
+    """Return how many entries are NaN or infinite, and their colour; empty if none are."""
+    counts = {"NaN (magenta)": np.isnan(values).sum(), "infinite (cyan)": np.isinf(values).sum()}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookscope.results.metadata import has_random_weights
-from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED
+from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED, is_gradient
 
 
 def quantity_name(kind: str) -> str:
@@ -17,10 +17,10 @@ def quantity_name(kind: str) -> str:
         >>> quantity_name("output"), quantity_name("param.grad")
         ('value', 'gradient')
     """
-    kind = kind.removesuffix(UNEDITED)
-    if kind.endswith(".grad"):
+    if is_gradient(kind):
         return "gradient"
-    return {ATTENTION: "attention weight", PARAM_UPDATE: "update"}.get(kind, "value")
+    names = {ATTENTION: "attention weight", PARAM_UPDATE: "update"}
+    return names.get(kind.removesuffix(UNEDITED), "value")
 
 
 def shape_label(shape: Sequence[int]) -> str:

@@ -86,8 +86,10 @@ def _layer_text(cam: dict[str, Any]) -> str:
 def _rollout_text(cam: dict[str, Any]) -> str:
     if "layers" not in cam:
         return ""
-    tokens = cam["tokens"]
+    tokens, *others = cam["tokens"]
     read = f"token {tokens[0]}" if len(tokens) == 1 else f"{len(tokens)} tokens, by their mean"
+    if any(other != tokens for other in others):
+        read = "tokens that differ by image, by their mean"
     return f"Attention of {plural(len(cam['layers']), 'layer')}, read at {read}."
 
 

@@ -139,16 +139,6 @@ def test_a_segmentation_by_hand() -> None:
     assert told(shot)["target"] == "argmax at each position"
 
 
-def test_each_image_of_a_batch_is_as_on_its_own() -> None:
-    model, x = seeded(Functions()), images(3, 3, 6, 8)
-    for method in WITHOUT_ATTENTION:
-        both = hookscope.cam(model, input=x, target=[3, 0, 1], by=method)
-        for n, target in enumerate([3, 0, 1]):
-            one = hookscope.cam(model, input=x[n : n + 1], target=target, by=method)
-            torch.testing.assert_close(both["./cam"][n : n + 1], one["./cam"])
-            assert told(both)["images"][n]["peak"] == told(one)["images"][0]["peak"]
-
-
 def test_integrated_gradients_add_up_to_the_change_of_the_score() -> None:
     model, x = seeded(Functions()), images(2, 3, 6, 8)
     shot = hookscope.cam(model, input=x, target=2, by="integrated", steps=200)
@@ -330,6 +320,18 @@ def test_a_head_of_zeros_is_told() -> None:
     with pytest.raises(RequestError, match="no gradient at any"):
         hookscope.cam(model, input=X)
     assert float(hookscope.cam(model, input=X, by="eigencam")["./cam"].max()) > 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["eigencam", "scorecam"])
+def test_values_that_are_not_finite_are_refused_with_the_layer(method: str, value: float) -> None:
+    model = seeded(Overwritten())
+    with torch.no_grad():
+        model.conv.bias[2] = value
+    message = r"Layer conv \(Conv2d\) returned 16 of 96 values that are NaN or infinite"
+    with pytest.raises(RequestError, match=message) as caught:
+        hookscope.cam(model, input=X, by=method, layer="conv", target=1)
+    assert "hookscope check" in caught.value.hint
 
 
 def test_a_sequence_of_scores_is_no_class() -> None:

@@ -19,6 +19,7 @@ from hookscope.cli.main import cli
 from hookscope.errors import RequestError
 from hookscope.specs.output_path import check_output, picture_ending
 from hookscope.views.images.cam_sheet import BAR, GAP, LINE, MIDDLE, SCALE
+from hookscope.views.images.colors import INFINITE, NAN
 from tests.analysis.cams.models import Overwritten, images, seeded
 from tests.conftest import REPO
 
@@ -77,12 +78,24 @@ def test_the_capture_is_not_changed(shot) -> None:
         ({"colormap": "qqqq"}, "no colour map called 'qqqq'", "viridis, magma"),
         ({"alpha": 1.2}, "alpha is 1.2", "1 for the map alone"),
         ({"alpha": float("nan")}, "alpha is nan", "0 for the image"),
+        ({"dpi": 0}, "dpi is 0, and a picture has 20 to 1200", "default is 150"),
+        ({"dpi": -150}, "dpi is -150", "default is 150"),
+        ({"dpi": 1201}, "dpi is 1201", "default is 150"),
     ],
 )
 def test_a_wrong_look_is_refused(shot, choices, message, hint) -> None:
     with pytest.raises(RequestError, match=message) as caught:
         draw_overlay(shot, **choices)
     assert hint in caught.value.hint
+
+
+def test_a_capture_without_a_map_is_refused(tmp_path: Path) -> None:
+    other = hookscope.capture(DIGITS, input=FIVE)
+    with pytest.raises(RequestError, match="is not a result of cam"):
+        draw_overlay(other)
+    with pytest.raises(RequestError, match="is not a result of cam"):
+        save_overlay(other, tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("dpi", [75, 150, 300])
@@ -192,7 +205,32 @@ def test_a_map_of_zeros_and_one_that_is_not_finite_are_drawn() -> None:
     shot = hookscope.cam(seeded(Overwritten()), input=images(1, 3, 8, 8), target=1, by="saliency")
     for value in (0.0, float("nan"), float("inf")):
         shot["./cam"].fill_(value)
-        assert draw_overlay(shot).size == (944, 512)
+        assert draw_overlay(shot).size == (944, 512 + LINE * (value != 0))
+
+
+@pytest.mark.parametrize("method", ["gradcam", "saliency"])
+@pytest.mark.parametrize("alpha", [0, 0.65])
+def test_nan_and_infinity_have_their_own_colours_and_are_counted(
+    tmp_path: Path, method: str, alpha: float
+) -> None:
+    model, x = seeded(Overwritten()), images(1, 3, 8, 8)
+    shot = hookscope.cam(model, input=x, target=1, by=method)
+    plain = over(draw_overlay(shot, alpha=alpha))
+    peak = shot["./cam"][0].argmax().item()
+    free = [n for n in range(64) if n != peak]
+    shot["./cam"].flatten()[free[:2]] = float("nan")
+    shot["./cam"].flatten()[free[2:5]] = float("inf")
+    shot.metadata["cam"]["images"][0]["probability"] = float("nan")
+    pixels = np.asarray(draw_overlay(shot, alpha=alpha)).astype(float)
+    drawn = pixels[np.ix_(TOP + LINE + MIDDLES, 2 * GAP + 400 + MIDDLES)].reshape(64, 3)
+    assert drawn[free[:5]].tolist() == [list(NAN)] * 2 + [list(INFINITE)] * 3
+    if method == "gradcam":  # its scale ends at the largest value, which is as it was
+        assert (drawn[free[5:]] == plain.reshape(64, 3)[free[5:]]).all()
+    save_overlay(shot, tmp_path / "a.svg")
+    lines = {node.text for node in Tree.parse(tmp_path / "a.svg").getroot().iter()}
+    assert "2 NaN (magenta), 3 infinite (cyan)" in lines
+    [about] = [line for line in lines if line and "probability" in line]
+    assert about.endswith("probability NaN")
 
 
 def test_the_options_of_the_command_are_the_keywords_of_python() -> None:
@@ -202,3 +240,14 @@ def test_the_options_of_the_command_are_the_keywords_of_python() -> None:
         assert isinstance(options[name], click.Option)
         assert options[name].default == own[name].default
         assert inspect.signature(draw_overlay).parameters[name].default == own[name].default
+
+
+def test_plot_draws_the_result_of_cam_as_the_picture_of_cam(shot, tmp_path: Path) -> None:
+    save_overlay(shot, tmp_path / "wanted.svg")
+    for source in (shot, _saved(shot, tmp_path)):
+        drawing = hookscope.plot(source)
+        assert (drawing.kind, drawing.shows) == ("cam", ("gradcam at pool, grid 4x4",))
+        drawing.save(tmp_path / "found.svg")
+        assert (tmp_path / "found.svg").read_bytes() == (tmp_path / "wanted.svg").read_bytes()
+    assert hookscope.plot(shot, kind="flow").kind == "flow"
+    assert hookscope.plot(shot, "pool/cam").kind != "cam"

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 import hookscope
 from hookscope.errors import RequestError
+from hookscope.views.text.cam import cam_lines
+from hookscope.views.text.text_table import TextOptions
 from tests.analysis.cams.models import images, resnet, seeded, swin, vit
 from tests.hooks.test_values import hooks_left
 from tests.sources.torchscript.examples import quietly
@@ -90,7 +92,7 @@ def test_rollout_of_torchvision_by_hand() -> None:
     shot = hookscope.cam(model, by="rollout", input=x, target=1)
     same(map_of(shot), rolled_out(weights)[:, 0, 1:].reshape(2, 4, 4))
     names = [f"encoder.layers.encoder_layer_{i}.self_attention" for i in range(2)]
-    assert (told(shot)["layers"], told(shot)["tokens"]) == (names, [0])
+    assert (told(shot)["layers"], told(shot)["tokens"]) == (names, [[0], [0]])
     assert (told(shot)["grid"], told(shot)["prefix"]) == ([4, 4], 1)
 
 
@@ -114,7 +116,7 @@ def test_rollout_of_timm_by_hand(options: dict[str, Any], prefix: int, tokens: l
     shot = hookscope.cam(model, by="rollout", input=x, target=1)
     wanted = rolled_out(weights)[:, tokens].mean(1)[:, prefix:]
     same(map_of(shot), wanted.reshape(2, 4, 4))
-    assert (told(shot)["prefix"], told(shot)["tokens"]) == (prefix, tokens)
+    assert (told(shot)["prefix"], told(shot)["tokens"]) == (prefix, [tokens] * 2)
 
 
 @torch.no_grad()
@@ -131,7 +133,7 @@ def test_rollout_of_transformers_is_that_of_the_attention_it_returns(
     shot = hookscope.cam(model, by="rollout", input={"pixel_values": x}, target=1)
     wanted = rolled_out([one.mean(1) for one in weights])[:, tokens].mean(1)[:, 1:]
     torch.testing.assert_close(map_of(shot).double(), wanted.reshape(2, 4, 4), rtol=1e-4, atol=1e-6)
-    assert told(shot)["tokens"] == tokens
+    assert told(shot)["tokens"] == [tokens] * 2
 
 
 @pytest.mark.parametrize("file", ["scripted.pt", "exported.pt2"])
@@ -154,13 +156,64 @@ def test_behind_a_last_layer_of_zeros_the_class_token_is_read() -> None:
     model = vit()
     nn.init.zeros_(model.heads[0].weight)
     shot = hookscope.cam(model, by="rollout", input=images(1, 3, 32, 32), target=1)
-    assert told(shot)["tokens"] == [0]
+    assert told(shot)["tokens"] == [[0]]
 
 
-def test_the_target_changes_nothing() -> None:
-    model, x = vit(), images(1, 3, 32, 32)
-    first, second = (hookscope.cam(model, by="rollout", input=x, target=t) for t in (1, 2))
+def test_the_target_changes_the_rollout_only_through_the_tokens_that_are_read() -> None:
+    x = images(1, 3, 32, 32)
+    first, second = (hookscope.cam(vit(), by="rollout", input=x, target=t) for t in (1, 2))
     assert torch.equal(map_of(first), map_of(second))
+    model = FirstHalfOrRest()
+    first, second = (hookscope.cam(model, by="rollout", input=x, target=t) for t in (0, 1))
+    tokens = [told(first)["tokens"], told(second)["tokens"]]
+    assert tokens == [[list(range(8))], [list(range(8, 16))]]
+    assert not torch.allclose(map_of(first), map_of(second))
+
+
+class FirstHalfOrRest(nn.Module):
+    """Class 0 is read from the first 8 tokens, class 1 from the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = of_timm(class_token=False, global_pool="avg")
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.body.forward_features(x)
+        return torch.stack([tokens[:, :8].square().sum((1, 2)), tokens[:, 8:].sum((1, 2))], 1)
+
+
+def test_each_image_reads_its_own_tokens() -> None:
+    model, x = of_timm(class_token=False, global_pool="max"), images(3, 3, 32, 32)
+    kept: list[Tensor] = []
+    handle = model.blocks[1].attn.register_forward_hook(lambda m, i, o: kept.append(o))
+    scores = model(x)
+    handle.remove()
+    [gradient] = torch.autograd.grad(scores[:, 1].sum(), kept)
+    wanted = [sorted(set(rows.nonzero()[:, 0].tolist())) for rows in gradient]
+    shot = hookscope.cam(model, by="rollout", input=x, target=1)
+    assert told(shot)["tokens"] == wanted and wanted[0] != wanted[1]
+    lines = [line.plain for line in cam_lines(shot, TextOptions(200))]
+    assert "Attention of 2 layers, read at tokens that differ by image, by their mean." in lines
+
+
+class ClassTokenLast(nn.Module):
+    """A vision transformer whose class token follows the patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = of_timm(global_pool="token")
+
+    def forward(self, x: Tensor) -> Tensor:
+        body = self.body
+        tokens = body._pos_embed(body.patch_embed(x)).roll(-1, 1)
+        return body.head(body.norm(body.blocks(tokens))[:, -1])
+
+
+def test_a_class_token_behind_the_patches_is_refused() -> None:
+    message = r"depends only on 1 token \(16 of 17, from 0\), .* if the 1 extra token came first"
+    with pytest.raises(RequestError, match=message) as caught:
+        hookscope.cam(ClassTokenLast(), by="rollout", input=images(2, 3, 32, 32), target=1)
+    assert "must come before those of the image" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from hookscope.views.html.page import Page, PageFigure
 from hookscope.views.html.page_builder import build_page
 from hookscope.views.html.page_images import input_figure
 from hookscope.views.html.page_limits import PageLimits
+from hookscope.views.images.colors import ColorScale
 
 SMALL = PageLimits(4, 16)
 SVG_HEIGHT = 60
@@ -227,3 +228,20 @@ def test_colours_of_what_is_not_finite_are_told_and_no_scale_is_where_nothing_is
         ["cyan infinite"],
         ["dark 0 to light 1.000", "magenta NaN", "cyan infinite"],
     ]
+
+
+def test_colours_of_a_gradient_end_where_those_of_plot_do(tmp_path) -> None:
+    gradient = torch.randn(1, 1, 20, 20, generator=torch.Generator().manual_seed(0)) ** 5
+    capture = hookscope.Capture()
+    for what in ("output.grad", "output"):
+        capture.put(gradient, module="a", type="X", call=1, what=what, kind=what)
+    capture.save(tmp_path / "a.safetensors")
+    page = page_of(tmp_path / "a.safetensors")
+    ends = {"output.grad": np.percentile(gradient.abs(), 99), "output": gradient.abs().max()}
+    for what, end in ends.items():
+        figure = figures(page, f"a/{what}")[-1]
+        wanted = ColorScale(-float(end), float(end), diverging=True).paint(gradient[0, 0].numpy())
+        assert (pixels(figure)[..., :3] == wanted).all()
+        assert ("colours end at the 99th percentile" in figure.caption) == (what == "output.grad")
+    drawn = hookscope.plot(capture, "a/output.grad", kind="maps").figure.axes[0].images[0]
+    assert drawn.get_clim()[1] == pytest.approx(ends["output.grad"])

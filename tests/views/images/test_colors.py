@@ -154,11 +154,11 @@ def test_bools_integers_and_complex_numbers_are_painted() -> None:
 
 def test_maps_share_a_scale_or_have_one_each() -> None:
     maps = np.array([[[0.0, 1.0]], [[0.0, 2.0]]])
-    shared, scales = paint_maps(maps)
+    shared, scales = paint_maps(maps, "output")
     assert shared.shape == (2, 1, 2, 3) and shared.dtype == np.uint8
     assert scales == (ColorScale(0.0, 2.0),) * 2
     assert shared[1, 0, 1].tolist() == SEQUENTIAL[255].tolist()
     assert shared[0, 0, 1].tolist() == SEQUENTIAL[128].tolist()
-    own, scales = paint_maps(maps, each=True)
+    own, scales = paint_maps(maps, "output", each=True)
     assert scales == (ColorScale(0.0, 1.0), ColorScale(0.0, 2.0))
     assert own[0].tolist() == own[1].tolist()

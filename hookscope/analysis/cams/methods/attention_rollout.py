@@ -19,6 +19,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.results.records import Record
 from hookscope.specs.record_kinds import ATTENTION
+from hookscope.views.text.formats import plural
 
 log = logging.getLogger("hookscope")
 
@@ -26,13 +27,17 @@ _OTHER_METHODS = "Use --by gradcam or --by eigencam, which need no attention wei
 
 
 class AttentionRollout(LayerMethod):
-    """Attention rollout. It does not depend on the target.
+    """Attention rollout.
 
     The rollout is R = B_n ... B_2 B_1, where B_i = (W_i + I) / 2 and W_i is the mean over the heads
     of the attention weights of layer i. The identity I stands for the residual connection; the rows
-    of B_i add up to 1, as those of W_i do. The map is the row of R of the class token, at the
-    columns of the patches. If the score depends on other tokens after the last layer, as behind
-    global average pooling, it is the mean of the rows of all tokens that it depends on.
+    of B_i add up to 1, as those of W_i do. The map of an image is the mean of the rows of R of the
+    tokens that are read, at the columns of the patches. A token is read if the target's score of
+    this image has a gradient at it after the last layer: the class token, or all tokens behind
+    global average pooling. R does not depend on the target; the tokens that are read may.
+
+    The layers are taken as one chain, each with a residual connection around it. Layers in parallel
+    branches would be multiplied too, which has no meaning.
 
     The weights are those that ``capture --attention`` records. Those inside a fused kernel are
     recomputed, and used only if they reproduce its output.
@@ -43,6 +48,7 @@ class AttentionRollout(LayerMethod):
     Attributes:
         weights: of each layer with attention, (N, L, L), in execution order.
         layers: the names of these layers.
+        read: which tokens of each image are read, (N, L).
 
     Example:
         >>> AttentionRollout.roll_out([torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])] * 2)
@@ -55,6 +61,7 @@ class AttentionRollout(LayerMethod):
     def __init__(self) -> None:
         self.weights: list[Tensor] = []
         self.layers: list[str] = []
+        self.read = torch.zeros(0, 0, dtype=torch.bool)
         self._dtype = torch.float32
 
     def choose_layer(self, inputs: CamInput) -> Layer | None:
@@ -85,7 +92,11 @@ class AttentionRollout(LayerMethod):
         return last
 
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps: the part of each patch in the tokens that the score depends on."""
+        """Return the maps: the part of each patch in the tokens that the score depends on.
+
+        Raises:
+            RequestError: the tokens of the image are not known.
+        """
         grid, rollout = candidate.grid, self.roll_out(self.weights)
         assert grid is not None
         count, length = grid.height * grid.width, rollout.shape[1]
@@ -95,13 +106,35 @@ class AttentionRollout(LayerMethod):
                 f" grid of {grid.height}x{grid.width}: the tokens of the image are not known.",
                 _OTHER_METHODS,
             )
-        shares = rollout[:, self._rows(candidate, length)].mean(1)
+        self.read = read_tokens(candidate.gradient, grid.prefix, rollout.shape[:2])
+        self._check_position_of_extra_tokens(candidate, grid.prefix)
+        unread = ~self.read.unsqueeze(2)
+        shares = rollout.masked_fill(unread, 0).sum(1) / self.read.sum(1, keepdim=True)
         return shares[:, grid.prefix :].reshape(-1, grid.height, grid.width).to(self._dtype)
 
     def metadata_of(self, candidate: LayerCandidate) -> dict[str, Any]:
-        """Return the names of the layers, and the tokens whose rows are the map."""
-        rows = self._rows(candidate, self.weights[0].shape[1])
-        return {"layers": self.layers, "tokens": rows.tolist()}
+        """Return the names of the layers, and for each image the tokens whose rows are the map."""
+        return {"layers": self.layers, "tokens": [_indices(row) for row in self.read]}
+
+    def _check_position_of_extra_tokens(self, candidate: LayerCandidate, prefix: int) -> None:
+        """Refuse images that read at most ``prefix`` tokens, all of them in the assumed grid.
+
+        A class token behind the patches is read so, and the grid would then begin at a patch too
+        far. Pooling reads the whole grid.
+        """
+        before, grid = self.read[:, :prefix], self.read[:, prefix:]
+        misplaced = ~before.any(1) & (grid.sum(1) <= prefix) & ~grid.all(1)
+        if not misplaced.any():
+            return
+        tokens = _indices(self.read[misplaced][0])
+        raise RequestError(
+            f"After layer {candidate.layer.name} the score depends only on"
+            f" {plural(len(tokens), 'token')} ({', '.join(map(str, tokens))} of"
+            f" {self.read.shape[1]}, from 0), which would be a part of the image if the"
+            f" {plural(prefix, 'extra token')} came first.",
+            "Extra tokens, such as a class token, must come before those of the image."
+            f" {_OTHER_METHODS}",
+        )
 
     @staticmethod
     def roll_out(weights: Sequence[Tensor]) -> Tensor:
@@ -112,17 +145,33 @@ class AttentionRollout(LayerMethod):
             rollout = (layer.double() + identity) / 2 @ rollout
         return rollout
 
-    def _rows(self, candidate: LayerCandidate, length: int) -> Tensor:
-        """The tokens at which the score has a gradient after the last attention.
 
-        Where it has none, as behind a last layer of zeros, it is the first token if tokens precede
-        those of the image, else all.
-        """
-        assert candidate.grid is not None
-        gradient = candidate.gradient
-        if gradient is not None and gradient.ndim == 3 and gradient.count_nonzero():
-            return gradient.ne(0).any(2).any(0).nonzero().flatten().cpu()
-        return torch.arange(1 if candidate.grid.prefix else length)
+def read_tokens(gradient: Tensor | None, prefix: int, size: Sequence[int]) -> Tensor:
+    """Return which tokens the score of each image depends on, bool (N, L).
+
+    They are the tokens that it has a gradient at. An image without any, as behind a last layer of
+    zeros, reads the first token if tokens precede those of the image, else all.
+
+    Args:
+        gradient: the score's gradient after the last layer, (N, L, C); None if there is none.
+        prefix: number of tokens before those of the image.
+        size: N and L.
+
+    Example:
+        >>> read_tokens(torch.tensor([[[0.0], [2.0]], [[0.0], [0.0]]]), 1, (2, 2))
+        tensor([[False,  True],
+                [ True, False]])
+    """
+    read = torch.zeros(*size, dtype=torch.bool)
+    if gradient is not None and gradient.ndim == 3:
+        read = gradient.ne(0).any(2).cpu()
+    default = torch.arange(size[1]) < (1 if prefix else size[1])
+    return torch.where(read.any(1, keepdim=True), read, default)
+
+
+def _indices(row: Tensor) -> list[int]:
+    indices: list[int] = row.nonzero().flatten().tolist()
+    return indices
 
 
 def _attention_records(capture: Capture, inputs: CamInput) -> list[Record]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hookscope.analysis.cams.cam_input import CamInput
 from hookscope.analysis.cams.layer_scan import LayerCandidate
-from hookscope.analysis.cams.methods.layer_method import LayerMethod, on_grid
+from hookscope.analysis.cams.methods.layer_method import LayerMethod, finite_on_grid
 
 
 class EigenCam(LayerMethod):
@@ -26,8 +26,12 @@ class EigenCam(LayerMethod):
     """
 
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps of the layer's output."""
-        return self.heat_map(on_grid(candidate, candidate.value))
+        """Return the maps of the layer's output.
+
+        Raises:
+            RequestError: a value is NaN or infinite.
+        """
+        return self.heat_map(finite_on_grid(candidate, "a singular vector"))
 
     @staticmethod
     def heat_map(activations: Tensor) -> Tensor:

@@ -98,6 +98,28 @@ def on_grid(candidate: LayerCandidate, tensor: Tensor | None) -> Tensor:
     return candidate.grid.maps(widen(tensor))
 
 
+def finite_on_grid(candidate: LayerCandidate, why: str) -> Tensor:
+    """Return a layer's value as ``on_grid`` does, for a method that needs finite values.
+
+    Args:
+        candidate: the layer's output.
+        why: what needs finite values, such as ``a softmax``.
+
+    Raises:
+        RequestError: a value is NaN or infinite.
+    """
+    values = on_grid(candidate, candidate.value)
+    count = int((~values.isfinite()).sum())
+    if count:
+        raise RequestError(
+            f"Layer {candidate.layer.title} ({candidate.layer.type}) returned"
+            f" {count} of {values.numel()} values that are NaN or infinite, and {why} needs finite"
+            " ones.",
+            "Find where they come from with 'hookscope check', or name an earlier --layer.",
+        )
+    return values
+
+
 def weighted_sum(activations: Tensor, weights: Tensor) -> Tensor:
     """Return relu(sum_k w_k A_k), (N, H, W), for one weight a channel, of shape (N, K)."""
     return (weights[:, :, None, None] * activations).sum(1).relu()

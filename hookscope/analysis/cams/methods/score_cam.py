@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hookscope.analysis.cams.cam_input import CamInput
 from hookscope.analysis.cams.layer_scan import LayerCandidate
-from hookscope.analysis.cams.methods.layer_method import LayerMethod, on_grid, weighted_sum
+from hookscope.analysis.cams.methods.layer_method import LayerMethod, finite_on_grid, weighted_sum
 
 
 class ScoreCam(LayerMethod):
@@ -24,8 +24,12 @@ class ScoreCam(LayerMethod):
     """
 
     def maps_of(self, inputs: CamInput, candidate: LayerCandidate) -> Tensor:
-        """Return the maps of the layer's output. Each run has the batch size of the images."""
-        activations = on_grid(candidate, candidate.value)
+        """Return the maps of the layer's output. Each run has the batch size of the images.
+
+        Raises:
+            RequestError: a value is NaN or infinite.
+        """
+        activations = finite_on_grid(candidate, "the range of a mask")
         scores, count = [], activations.shape[1]
         for channel in range(count):
             mask = channel_mask(activations[:, channel], inputs.size).to(inputs.image)

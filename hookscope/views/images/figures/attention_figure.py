@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from hookscope.views.images.colors import nonfinite_text
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
     check_panel_count,
@@ -14,7 +15,6 @@ from hookscope.views.images.figures.canvas import (
     finish_figure,
     label_inches,
     new_figure,
-    nonfinite_text,
 )
 from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_grid
 from hookscope.views.images.matrices import AttentionHeads

@@ -180,9 +180,3 @@ def draw_image(
         # If the image shrinks, matplotlib averages, which would spread infinite entries.
         interpolation="auto" if np.isfinite(image).all() else "nearest",
     )
-
-
-def nonfinite_text(values: NDArray[Any]) -> str:
-    """Return how many entries are NaN or infinite, and their colour; empty if none are."""
-    counts = {"NaN (magenta)": np.isnan(values).sum(), "infinite (cyan)": np.isinf(values).sum()}
-    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)

@@ -12,7 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hookscope.files.atomic_files import replacement_file
-from hookscope.specs.output_path import MARK, picture_ending
+from hookscope.specs.choices import DPI
+from hookscope.specs.output_path import JPEG_OPTIONS, MARK, picture_ending
 from hookscope.views.images.figures.canvas import paper_style
 
 # The program that made the file; the date that matplotlib would add is left out.
@@ -21,9 +22,6 @@ _METADATA: dict[str, dict[str, str | None]] = {
     ".svg": {"Creator": MARK, "Date": None},
     ".pdf": {"Creator": MARK, "Producer": MARK, "CreationDate": None},
 }
-
-# A JPEG has its mark in a comment, and no colours at half the resolution.
-_JPEG = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
 
 NOTEBOOK_DPI = 100  # of a drawing in a notebook
 
@@ -57,7 +55,7 @@ class Drawing:
     shows: tuple[str, ...]
     dark: bool = False
 
-    def save(self, path: str | os.PathLike[str], dpi: int = 150) -> int:
+    def save(self, path: str | os.PathLike[str], dpi: int = DPI) -> int:
         """Write the drawing to a file, completely or not at all; return the file's size in bytes.
 
         The same drawing gives the same bytes.
@@ -90,6 +88,6 @@ class Drawing:
     def _write(self, file: Path | BytesIO, ending: str, dpi: int) -> None:
         how: dict[str, Any] = {"metadata": _METADATA.get(ending)}
         if ending in (".jpg", ".jpeg"):
-            how = {"pil_kwargs": dict(_JPEG)}
+            how = {"pil_kwargs": dict(JPEG_OPTIONS)}
         with paper_style(self.dark):
             self.figure.savefig(file, format=ending[1:], dpi=dpi, **how)

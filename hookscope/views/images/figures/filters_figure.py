@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from hookscope.errors import RequestError
-from hookscope.views.images.colors import color_scale
+from hookscope.views.images.colors import color_scale, nonfinite_text
 from hookscope.views.images.figure_labels import ranges_text, shape_label
 from hookscope.views.images.figures.canvas import (
     MIN_WIDTH,
@@ -18,7 +18,6 @@ from hookscope.views.images.figures.canvas import (
     draw_image,
     finish_figure,
     new_figure,
-    nonfinite_text,
     paper_style,
 )
 from hookscope.views.images.figures.drawing import Drawing, FigureOptions

@@ -8,14 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from hookscope.views.images.colors import color_scale
+from hookscope.views.images.colors import color_scale, nonfinite_text
 from hookscope.views.images.figures.canvas import (
     check_panel_count,
     draw_image,
     escape_text,
     finish_figure,
     new_figure,
-    nonfinite_text,
 )
 from hookscope.views.images.matrices import TokenMatrix
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from hookscope.specs.record_kinds import is_gradient
 from hookscope.views.images.colors import (
     PERCENTILE,
-    color_scale,
-    gradient_scale,
+    nonfinite_text,
     percentile_bound,
+    scale_for,
 )
 from hookscope.views.images.feature_maps import FeatureMaps
 from hookscope.views.images.figure_labels import quantity_name, shape_label
@@ -21,7 +22,6 @@ from hookscope.views.images.figures.canvas import (
     escape_text,
     finish_figure,
     new_figure,
-    nonfinite_text,
 )
 from hookscope.views.images.figures.grid import LINE, Grid, columns_for, draw_grid
 
@@ -68,14 +68,10 @@ def draw_maps(blocks: Sequence[FeatureMaps], title: str, about: str, each: bool 
             quantity_name(block.record.kind),
             left,
             top - head,
-            gradient_scale if _is_gradient(block) else color_scale,
+            scale_for(block.record.kind),
         )
         left += width + _BETWEEN
     return finish_figure(figure)
-
-
-def _is_gradient(block: FeatureMaps) -> bool:
-    return quantity_name(block.record.kind) == "gradient"
 
 
 def _grid(block: FeatureMaps, each: bool) -> Grid:
@@ -91,7 +87,7 @@ def _head(block: FeatureMaps, each: bool) -> list[str]:
     # Without channels the note says what the map is.
     parts = (some, *block.single) if block.channels else (some, *block.single, block.note)
     lines = [", ".join(filter(None, parts)), block.note if block.channels else ""]
-    lines += [_percentile_text(block, each)] if _is_gradient(block) else []
+    lines += [_percentile_text(block, each)] if is_gradient(block.record.kind) else []
     lines.append(nonfinite_text(block.values))
     return [f"{block.record.what}{block.part}, {shape}", *filter(None, lines)]
 
