@@ -96,7 +96,7 @@ def test_a_wrong_name_is_told_without_torch() -> None:
     [
         ("resnet18", "missing.bin", "no weights file 'missing.bin'", "Check the name"),
         ("resnet18", "w.pht.pth", "no weights file", "Did you mean w.pth"),
-        ("resnet18", "note.pth", "no weights file", "Check the name"),  # note.txt has no weights
+        ("resnet18", "note.bin", "no weights file", "Check the name"),  # note.txt has no weights
         ("resnet18", "folder", "contains no weights", "Give a weights file"),
         ("resnet18", "IMAGENET1K_V9", "no weights called 'IMAGENET1K_V9'", "IMAGENET1K_V1"),
         ("net.py", "default", "has no weights called 'default'", "--weights FILE"),

@@ -89,7 +89,7 @@ def test_the_loss_is_shown_where_a_check_uses_it() -> None:
         for only in ("dead", "vanishing", "nan")
     }
     assert shown["dead"] == ["1 check: 0 errors, 0 warnings, 0 notes."]
-    assert shown["vanishing"][0] == shown["nan"][0] == "Loss projection = 1.00000; formula r x."
+    assert shown["vanishing"][0] == shown["nan"][0] == "Loss projection = 1.00000; formula r x"
 
 
 def test_the_repr_counts_as_a_sentence_does() -> None:
