@@ -251,7 +251,8 @@ def explain_unknown_option(error: click.NoSuchOption, ctx: click.Context) -> cli
     owners = [name for name, other in group.commands.items() if word in _flags(other).values()]
     message = f"No such option {word!r}."
     if owners:
-        message += f" {word} belongs to {_either([f'hookscope {name}' for name in owners])}."
+        message += f" {word} is an option of {_either(owners)}"
+        message += f", not of {ctx.command.name}." if ctx.parent else ": put it after the command."
     elif here:
         message += f" Did you mean {_either([f'--{name}' for name in here])}?"
     return click.UsageError(message, ctx)

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 def models(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Offer the models of the bundled list, or files if none matches."""
+    """Offer the models of the bundled list, those of a source before a colon, or else files."""
     from click.shell_completion import CompletionItem
 
     from hookscope.specs.catalog import bundled_models
 
-    matches = [m.name for m in bundled_models() if m.name.startswith(incomplete)]
+    source, colon, _ = incomplete.rpartition(":")
+    names = _models_of(source) if colon else (model.name for model in bundled_models())
+    matches = [name for name in names if name.startswith(incomplete)]
     return [CompletionItem(name) for name in matches] or [CompletionItem(incomplete, type="file")]
 
 
@@ -111,6 +113,60 @@ def remember_layers(model: str, layers: Iterable[tuple[str, str]], complete: boo
         unfinished.replace(path)
     except (OSError, UnicodeError):
         return  # a full disk or a read-only home must not fail a command
+
+
+def _models_of(source: str) -> list[str]:
+    """Return the specs that begin with a source and a colon. No code of the user runs."""
+    if source == "timm":
+        names = _names_in_timm()
+    elif source == "hf":
+        names = _downloaded_models()
+    else:
+        names = _names_in_file(source) if source.endswith(".py") else []
+    return [f"{source}:{name}" for name in names]
+
+
+def _names_in_file(path: str) -> list[str]:
+    """Return the classes and functions that a Python file defines for others."""
+    import ast
+    from pathlib import Path
+
+    try:
+        nodes = ast.parse(Path(path).read_bytes()).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return []
+    definitions = (node for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef)))
+    return [node.name for node in definitions if not node.name.startswith("_")]
+
+
+def _names_in_timm() -> list[str]:
+    """Return the models that the source of timm registers; importing it would take seconds."""
+    import re
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    spec = find_spec("timm")
+    if spec is None or not spec.origin:
+        return []
+    try:
+        sources = [path.read_bytes() for path in Path(spec.origin).parent.glob("models/*.py")]
+    except OSError:
+        return []
+    names = (re.findall(rb"^@register_model\s+def (\w+)", text, re.MULTILINE) for text in sources)
+    return sorted(name.decode() for file in names for name in file)
+
+
+def _downloaded_models() -> list[str]:
+    """Return the models in the cache of huggingface_hub."""
+    from pathlib import Path
+
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    folder = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+    try:
+        found = sorted(path.name for path in Path(folder).glob("models--*"))
+    except OSError:
+        return []
+    return [name.removeprefix("models--").replace("--", "/") for name in found]
 
 
 def _recall(model: str) -> list[tuple[str, str]]:

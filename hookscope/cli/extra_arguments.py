@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import quote_word
 
 # Options with patterns: a file after such a value is not a model of the user's.
 _PATTERNS = ("--layer", "-l", "--type")
@@ -36,6 +37,7 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
         )
     if not extra:
         return
+    _check_input_files(ctx.command, extra)
     if any(map(os.path.isfile, extra)):
         raise RequestError(
             f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
@@ -44,6 +46,23 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
             " names of files.",
         )
     ctx.fail(f"Got unexpected extra argument{'s' * (len(extra) > 1)} ({' '.join(extra)})")
+
+
+def _check_input_files(command: click.Command, extra: Sequence[str]) -> None:
+    """Raise RequestError if all arguments that are left are files which ``--input`` takes."""
+    from hookscope.files.file_types import ARRAY, AUDIO, IMAGE, VIDEO, describe_file
+
+    if not any("--input" in param.opts for param in command.params):
+        return
+    if all(
+        os.path.isfile(f) and describe_file(f)[0] in (ARRAY, AUDIO, IMAGE, VIDEO) for f in extra
+    ):
+        kind = describe_file(extra[0])[0]
+        raise RequestError(
+            f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
+            f"{extra[0]} is {kind}. Give an input with --input {quote_word(extra[0])}"
+            + (" and repeat --input for each." if len(extra) > 1 else ""),
+        )
 
 
 def _option_with_files(command: click.Command, typed: Sequence[str]) -> tuple[str, list[str]]:

@@ -226,7 +226,7 @@ def extract(ctx: click.Context, **values: Any) -> None:
                     f"Interrupted; finished rows are in {folder}. Run the same command with"
                     " --resume to continue."
                 )
-                advance(state.rows, state.total, _pace(state))
+                advance(state.done, state.total, _pace(state))
 
             done = api_extract(**values, progress=progress)
         console.interrupt_message = f"Interrupted; {folder} was written."
@@ -246,7 +246,9 @@ def _say(console: Console, folder: str, done: Any) -> None:
 
     written = sum(shard["bytes"] for shard in done.manifest["shards"])
     shards = plural(len(done.manifest["shards"]), "shard")
-    if done.resumed:
+    if done.resumed and not done.rows_now:
+        console.note(f"nothing to do: all {plural(done.rows, 'row')} exist")
+    elif done.resumed:
         console.note(f"resumed: {plural(done.resumed, 'row')} existed already")
     if done.state.skipped:
         console.warning(

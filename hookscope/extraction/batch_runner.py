@@ -70,14 +70,26 @@ class WaitTimes:
 
 @dataclass
 class RunProgress:
-    """Rows done out of ``total``, bytes written, inputs skipped, and where the time went."""
+    """Rows done, bytes written, inputs skipped, and where the time went.
+
+    Attributes:
+        total: rows of the whole run, those of earlier runs included.
+        earlier: rows that earlier runs did.
+        rows: rows that this run did.
+    """
 
     total: int
+    earlier: int = 0
     rows: int = 0
     bytes: int = 0
     skipped: int = 0
     times: WaitTimes = field(default_factory=WaitTimes)
     begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def done(self) -> int:
+        """Rows that are done, those of earlier runs included."""
+        return self.earlier + self.rows
 
     @property
     def seconds(self) -> float:
@@ -234,8 +246,11 @@ def run_batches(
     batches: Iterable[RowBatch],
     sink: BatchSink,
     progress: Callable[[RunProgress], None],
+    earlier: int = 0,
 ) -> RunProgress:
     """Run the model on ``batches``, those of ``shards`` in order, and store the results.
+
+    ``earlier`` is the number of rows that earlier runs did: progress is counted from there.
 
     Raises:
         InputError: an input cannot be used, and ``skip_bad`` is not set.
@@ -243,7 +258,7 @@ def run_batches(
         CheckFailed: its tensors differ from those of the shape probe.
         StoreError: a shard cannot be written.
     """
-    state = RunProgress(sum(shard.rows for shard in shards))
+    state = RunProgress(earlier + sum(shard.rows for shard in shards), earlier)
     remaining = iter(shards)
     shard = next(remaining, None)
     with runner.forward_passes() as forward, BackgroundWriter(location, sink.begin) as writer:
@@ -258,7 +273,7 @@ def run_batches(
             state.bytes = writer.bytes
             progress(state)
             if batch.rows.stop == shard.last:
-                log.debug("%d of %d rows are done.", state.rows, state.total)
+                log.debug("%d of %d rows are done.", state.done, state.total)
                 shard = next(remaining, None)
     state.bytes = writer.bytes
     return state

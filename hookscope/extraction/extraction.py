@@ -121,12 +121,13 @@ def _extract(
         plan.sink.load_fitted(location)
     assigned = assign_shards(plan.shards, done, group.rank, group.world)
     batches = plan.read([batch for shard in assigned for batch in shard.batches(plan.batch)])
-    state = run_batches(plan.runner, location, assigned, batches, plan.sink, progress)
+    resumed = sum(shard.rows for shard in plan.shards if shard.name in done)
+    earlier = resumed if group.world == 1 else 0  # several processes count their own rows
+    state = run_batches(plan.runner, location, assigned, batches, plan.sink, progress, earlier)
     state.skipped = group.sum(state.skipped)
     plan.sink.warn()
     group.barrier()
     result = finish_run(location, plan.settings, plan.coverage, plan.sink.gather) if first else {}
-    resumed = sum(shard.rows for shard in plan.shards if shard.name in done)
     return Extraction(location, group.broadcast(result), state, resumed, group)
 
 

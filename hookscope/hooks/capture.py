@@ -18,6 +18,7 @@ from hookscope.results.stats import Stats
 from hookscope.specs.output_path import SUFFIX, recording_ending
 from hookscope.tensors import save as store
 from hookscope.tensors.tensor_stats import summarize
+from hookscope.views.text.formats import bytes_text, plural
 
 
 class Capture(Recording, Mapping[str, Tensor]):
@@ -73,7 +74,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     def __repr__(self) -> str:
         model = self.metadata.get("model", {}).get("word")
         of_model = f" of {model}" if model else ""
-        return f"<Capture of {len(self)} tensors{of_model}, {self.nbytes} bytes>"
+        return f"<Capture of {plural(len(self), 'tensor')}{of_model}, {bytes_text(self.nbytes)}>"
 
     @property
     def nbytes(self) -> int:

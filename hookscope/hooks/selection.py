@@ -71,7 +71,9 @@ def _matched(every: Sequence[Layer], pattern: str, word: str) -> set[Layer]:
     test: Callable[[str], bool] = patterns.compile_pattern(pattern)
     matches = {layer for layer in every if any(map(test, (layer.name, *layer.aliases)))}
     if not matches:
-        near = did_you_mean(pattern, [n for layer in every for n in (layer.name, *layer.aliases)])
+        names = [name for layer in every for name in (layer.name, *layer.aliases)]
+        globs = patterns.near_patterns(pattern, names)
+        near = did_you_mean(pattern, globs or names)
         raise LayerError(
             f"No layer of {word} matches {pattern!r}.",
             f"{near} 'hookscope tree {word}' lists them all.".strip(),

@@ -57,8 +57,11 @@ class Health(NotebookResult):
     def __repr__(self) -> str:
         model = self.metadata.get("model", {}).get("word", "a model")
         counts = [sum(finding.level == level for finding in self.findings) for level in LEVELS]
-        levels = ", ".join(f"{n} {level}s" for n, level in zip(counts, LEVELS, strict=True))
-        return f"<Health of {model}: {levels}; {len(self.checks)} checks>"
+        levels = ", ".join(
+            f"{n} {level}{'s' * (n != 1)}" for n, level in zip(counts, LEVELS, strict=True)
+        )
+        checks = len(self.checks)
+        return f"<Health of {model}: {levels}; {checks} check{'s' * (checks != 1)}>"
 
     @property
     def ok(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import quote_word
 from hookscope.specs.model_spec import CommandLineText
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -45,6 +47,20 @@ def convert_arguments(target: Callable[..., Any], values: Mapping[str, Any]) -> 
 def format_arguments(values: Mapping[str, Any]) -> str:
     """Return arguments as in a call: ``width=8, act='relu'``."""
     return ", ".join(f"{key}={value!r}" for key, value in values.items()) or "no arguments"
+
+
+def advise_on_commas(values: Mapping[str, Any]) -> str:
+    """Return the advice to repeat the option if a text contains further pairs, else nothing.
+
+    >>> advise_on_commas({"width": "16,classes=5"})
+    'Repeat --model-arg for each argument: --model-arg width=16 --model-arg classes=5'
+    """
+    for key, value in values.items():
+        if isinstance(value, str) and re.fullmatch(r"[^,=]*(,\s*[^\W\d]\w*=[^,=]*)+", value):
+            pairs = [pair.strip() for pair in f"{key}={value}".split(",")]
+            options = " ".join(f"--model-arg {quote_word(pair)}" for pair in pairs)
+            return f"Repeat --model-arg for each argument: {options}"
+    return ""
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
@@ -112,4 +128,6 @@ def _literal(text: str) -> Any:
 
 
 def _conversion_error(key: str, text: str, expected: str) -> RequestError:
-    return RequestError(f"{key}={text} is not valid: {key} must be {expected}.")
+    return RequestError(
+        f"{key}={text} is not valid: {key} must be {expected}.", advise_on_commas({key: text})
+    )

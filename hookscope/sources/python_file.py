@@ -137,7 +137,8 @@ def _build(spec: ModelSpec, name: str, value: Any, model_args: dict[str, Any]) -
     except ModelError as error:
         if keywords:
             called = f"{name} was called with {arguments.format_arguments(keywords)}."
-            raise ModelError(error.message, f"{called} Check --model-arg. {error.hint}") from error
+            advice = arguments.advise_on_commas(keywords) or "Check --model-arg."
+            raise ModelError(error.message, f"{called} {advice} {error.hint}".strip()) from error
         raise
     if not isinstance(model, nn.Module):
         kind = type(model).__name__

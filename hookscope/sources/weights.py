@@ -170,7 +170,7 @@ def _load(
             absent_text = f"; missing: {join_first(absent)}" if absent else ""
             count = len(own) - len(misfits) - len(absent)
             raise WeightsFileError(
-                f"{count} of the model's {_count_text(len(own))} are in {path!r} with the same"
+                f"{_share_text(count, len(own))} in {path!r} with the same"
                 f" shape; with another shape: {join_first(misfits.values())}{absent_text}.",
                 "Check the arguments that the model is built with (--model-arg), or load only the"
                 " tensors that match with --partial.",
@@ -199,7 +199,7 @@ def incomplete_error(
     path: str, count: int, missing: Sequence[str], unexpected: Sequence[str], repair: str
 ) -> WeightsFileError:
     """Return the error for a checkpoint that lacks some of a model's ``count`` tensors."""
-    message = f"{count - len(missing)} of the model's {_count_text(count)} are in {path!r}"
+    message = f"{_share_text(count - len(missing), count)} in {path!r}"
     message += f"; missing: {join_first(missing)}"
     hint = "Give the weights of this model"
     if unexpected:
@@ -249,6 +249,10 @@ def warn_mismatches(path: str, absent: Sequence[str], unexpected: Sequence[str])
 
 def _shape_text(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "one number"
+
+
+def _share_text(part: int, count: int) -> str:
+    return f"{part} of the model's {_count_text(count)} {'is' if part == 1 else 'are'}"
 
 
 def _count_text(count: int) -> str:

@@ -30,6 +30,7 @@ from hookscope.specs.patterns import compile_pattern
 from hookscope.specs.suggestions import did_you_mean
 
 FILE = Path(__file__).with_name("catalog.json")
+ALL_NAMES = "hookscope models lists all names."
 
 
 @dataclass(frozen=True)
@@ -193,12 +194,11 @@ def no_such_weights(name: str, weights: str, known: Iterable[str]) -> RequestErr
     return RequestError(f"There are no weights called {weights!r}.", f"{near} {choices}".strip())
 
 
-def check_model_name(
-    name: str, known: list[str], listing: str = "hookscope models lists all names."
-) -> None:
+def check_model_name(name: str, known: list[str], listing: str = ALL_NAMES) -> None:
     """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
     if name not in known:
         reject_path(name)
-        raise ModelError(
-            f"There is no model called {name!r}.", f"{did_you_mean(name, known)} {listing}".strip()
-        )
+        near = did_you_mean(name, known)
+        if listing == ALL_NAMES and ("-" in name or not near):  # torchvision's have no hyphen
+            listing += f" A model of transformers is written hf:{name}, one of timm timm:{name}."
+        raise ModelError(f"There is no model called {name!r}.", f"{near} {listing}".strip())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import HookscopeError, RequestError
+from hookscope.files.file_types import CHECKPOINT, SAFETENSORS, describe_file
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
@@ -165,6 +166,14 @@ def are_captures(a: Any, b: Any) -> bool:
     Raises:
         RequestError: one is a capture and the other a model, or one is a features folder.
     """
+    paths = [os.fspath(side) for side in (a, b) if isinstance(side, str | os.PathLike)]
+    if len(paths) == 2 and all(map(_is_checkpoint, paths)):
+        weights = " ".join(f"--weights {quote_word(path)}" for path in paths)
+        raise RequestError(
+            f"{' and '.join(paths)} are files of weights, and diff compares captures or models.",
+            f"Use them as the weights of a model: hookscope diff MODEL MODEL {weights}"
+            " --input FILE",
+        )
     for side in (a, b):
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
@@ -183,6 +192,12 @@ def are_captures(a: Any, b: Any) -> bool:
             f"Capture the model first, on the same input: hookscope capture {spec}",
         )
     return a_is_capture
+
+
+def _is_checkpoint(path: str) -> bool:
+    if not os.path.isfile(path) or is_hookscope_file(Path(path)):
+        return False
+    return describe_file(path)[0] in (CHECKPOINT, SAFETENSORS)
 
 
 def _is_capture(side: Any) -> bool:

@@ -29,7 +29,8 @@ class Check(NamedTuple):
     Attributes:
         name: the value of ``--only`` and ``--skip``.
         finds: what it finds.
-        measure: the measure of its findings.
+        measure: the measure of its findings, with {} for the number; ``|`` separates the form for
+            one from that for several.
         thresholds: the options that set its thresholds.
         backward: whether it needs a backward pass.
     """
@@ -44,46 +45,68 @@ class Check(NamedTuple):
 CHECKS: dict[str, Check] = {
     check.name: check
     for check in (
-        Check(NAN, "NaN in activations, gradients, parameters or the input", "NaN entries"),
-        Check(INF, "infinities there", "infinite entries"),
+        Check(
+            NAN,
+            "NaN in activations, gradients, parameters or the input",
+            "{} NaN entry|{} NaN entries",
+        ),
+        Check(INF, "infinities there", "{} infinite entry|{} infinite entries"),
         Check(
             DEAD,
             "ReLU-like layers with units that are zero everywhere",
-            "share of units zero at every position of every sample",
+            "{} of units are always zero",
             ("dead",),
         ),
         Check(
             SATURATED,
             "sigmoid, tanh, softmax and similar at their bounds",
-            "share of entries at a bound",
+            "{} of entries are at a bound",
             ("saturated", "margin"),
         ),
         Check(
             VANISHING,
             "gradients that become too small in the backward pass",
-            "norm over the norm nearest to the loss",
+            "{}",
             ("vanishing", "floor"),
             True,
         ),
         Check(
             EXPLODING,
             "gradients that become too large in the backward pass",
-            "norm over the norm nearest to the loss",
+            "{}",
             ("exploding", "ceiling"),
             True,
         ),
-        Check(UNUSED, "parameters outside the loss", "parameters without a gradient", (), True),
-        Check(FROZEN, "parameters with requires_grad=False", "frozen parameters"),
-        Check(UNCALLED, "modules that never run", "calls"),
+        Check(
+            UNUSED,
+            "parameters outside the loss",
+            "{} parameter without a gradient|{} parameters without a gradient",
+            (),
+            True,
+        ),
+        Check(
+            FROZEN,
+            "parameters with requires_grad=False",
+            "{} frozen parameter|{} frozen parameters",
+        ),
+        Check(UNCALLED, "modules that never run", "{} calls"),
         Check(
             BATCHNORM,
             "running statistics that were never updated",
-            "layers with mean 0 and variance 1 throughout",
+            "{} layer with mean 0 and variance 1|{} layers with mean 0 and variance 1",
         ),
-        Check(DUPLICATED, "parameters that are copies of others", "parameters of equal values"),
-        Check(TIED, "parameters that are one tensor under several names", "further names"),
-        Check(DTYPES, "floating-point types that are mixed", "floating-point types"),
-        Check(DEVICES, "parameters on several devices", "devices"),
+        Check(
+            DUPLICATED,
+            "parameters that are copies of others",
+            "{} parameter of equal values|{} parameters of equal values",
+        ),
+        Check(
+            TIED,
+            "parameters that are one tensor under several names",
+            "{} further name|{} further names",
+        ),
+        Check(DTYPES, "floating-point types that are mixed", "{} floating-point types"),
+        Check(DEVICES, "parameters on several devices", "{} devices"),
     )
 }
 

@@ -37,6 +37,7 @@ _NO_HUB_NAME = re.compile(r"[./~]|.*\\|.*\.json$|.*/.*/", re.DOTALL)  # organisa
 _WEIGHTS_FILE = re.compile(
     r".+\.(safetensors|pth|pt|bin|ckpt|index\.json)", re.DOTALL | re.IGNORECASE
 )
+_ANY_NAME = re.compile(r".+", re.DOTALL)
 _SOURCES = {SCRIPT_ARCHIVE: TORCHSCRIPT, EXPORT_ARCHIVE: EXPORTED}  # by type of file
 
 
@@ -269,7 +270,7 @@ def check_weights_file(path: str) -> WeightFiles:
         WeightsFileError: it is the index of a set that is damaged or incomplete.
     """
     if not Path(path).exists():
-        near = _near_file(path, "Check the name and the folder.")
+        near = _near_file(path, "Check the name and the folder.", _WEIGHTS_FILE)
         raise RequestError(f"There is no weights file {path!r}.", near)
     return find_weight_files(path)
 
@@ -341,9 +342,10 @@ def parse_prefixes(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _near_file(path: str, otherwise: str = MODEL_FORMS) -> str:
+def _near_file(path: str, otherwise: str = MODEL_FORMS, wanted: re.Pattern[str] = _ANY_NAME) -> str:
     folder = Path(path).parent
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    found = (entry.name for entry in folder.iterdir()) if folder.is_dir() else ()
+    names = [name for name in found if wanted.fullmatch(name)]
     return did_you_mean(Path(path).name, names) or otherwise
 
 

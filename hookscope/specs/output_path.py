@@ -253,10 +253,13 @@ def check_output(
             f"The output {path} is not a regular file.", f"Name a file with {option}."
         )
     if not force and not is_hookscope_file(path, suffix):
+        if suffix in _MARKLESS:
+            raise RequestError(
+                f"{path} exists, and {suffix} files do not say who wrote them.",
+                f"Add --force to replace it, or name another file with {option}.",
+            )
         other = any(is_hookscope_file(path, kind) for kind in (SUFFIX, ".json"))
         what = "contains results of another kind" if other else "was not written by hookscope"
-        if suffix in _MARKLESS:
-            what = f"hookscope cannot tell whether it wrote this {suffix} file"
         raise RequestError(
             f"The file {path} exists and {what}.",
             f"Add --force to replace it, or name another file with {option}.",

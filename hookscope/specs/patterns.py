@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import translate
 
 from hookscope.errors import LayerError
+from hookscope.specs.suggestions import near
 
 MAX_ALTERNATIVES = 4096
 ROOT = "."  # the name of the model itself
@@ -110,6 +111,30 @@ def expand_braces(pattern: str) -> list[str]:
                 "Use * in place of some of the braces.",
             )
     return done
+
+
+def near_patterns(pattern: str, names: Iterable[str]) -> list[str]:
+    """Return globs like ``pattern`` that match some of ``names``, the nearest first.
+
+    A part between dots without ``*``, ``?``, ``[`` or ``{`` is replaced by a similar part of names.
+
+    >>> near_patterns("layer5.*", ["layer3", "layer3.0", "layer4", "layer4.0", "fc"])
+    ['layer4.*', 'layer3.*']
+    >>> near_patterns("*.cnv1", ["layer4.0.conv1"])
+    ['*.conv1']
+    """
+    if not set("*?[{") & set(pattern):
+        return []
+    names = list(names)
+    parts = pattern.split(".")
+    known = dict.fromkeys(part for name in names for part in name.split("."))
+    found = []
+    for at, part in enumerate(parts):
+        if not part or set("*?[{}]") & set(part):
+            continue
+        for similar in reversed(near(part, reversed(known), count=4)):
+            found.append(".".join((*parts[:at], similar, *parts[at + 1 :])))
+    return [glob for glob in reversed(found) if any(map(compile_pattern(glob), names))][:3]
 
 
 def _choices(text: str, opening: int, pattern: str) -> tuple[list[str], int]:

@@ -35,7 +35,10 @@ for line in json.load(sys.stdin):
 """
 TEXTS = {
     "log_of_negative": (1, "2: NaN first appears here, in log(): "),
-    "dead_relu": (1, "2.1: all 16 units are dead (always zero). [warning dead, "),
+    "dead_relu": (
+        1,
+        "2.1: all 16 units are dead (always zero). [warning dead: 100% of units are always zero",
+    ),
     "frozen": (1, "2: all its parameters (2) are frozen"),
     "tied": (0, "2.0: its parameter is shared with 2.2"),
     "sound": (0, "Loss projection = "),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -53,7 +55,9 @@ def test_the_shell_itself_accepts_the_script(run, tmp_path: Path, shell) -> None
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
-def test_bash_completes_through_the_script(run, tmp_path: Path, clean_environment) -> None:
+@pytest.fixture
+def bash(tmp_path: Path, clean_environment):
+    """Ask the script in a real bash, with the words as bash splits them at ':'."""
     import sys
 
     if not shutil.which("bash"):
@@ -62,21 +66,55 @@ def test_bash_completes_through_the_script(run, tmp_path: Path, clean_environmen
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hookscope "$@"\n')
     command.chmod(0o755)
-    asking = """
-        eval "$(hookscope completion bash)"
-        COMP_WORDS=(hookscope tree resnet1) COMP_CWORD=2
-        _hookscope_completion hookscope
-        echo "${COMPREPLY[@]}"
-    """
     path = f"{command.parent}:{clean_environment['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", asking],
-        env=clean_environment | {"PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert set(done.stdout.split()) == {"resnet101", "resnet152", "resnet18"}
+
+    def ask(line: str, **more: str) -> list[str]:
+        words = re.findall(r":+|[^\s:]+", line) + [""] * line.endswith(" ")
+        asking = f"""
+            eval "$(hookscope completion bash)"
+            COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)}
+            COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}
+            _hookscope_completion hookscope
+            printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        done = subprocess.run(
+            ["bash", "-c", asking],
+            env=clean_environment | {"PATH": path} | more,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return sorted(done.stdout.split())
+
+    return ask
+
+
+def test_bash_completes_through_the_script(bash) -> None:
+    assert bash("hookscope tree resnet1") == ["resnet101", "resnet152", "resnet18"]
+
+
+def test_bash_completes_words_with_a_colon(bash, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "net.py").write_text("class Net: ...\ndef narrow(): ...\ndef _own(): ...\n")
+    (tmp_path / "hub" / "models--openai--gpt2").mkdir(parents=True)
+    cache = {name: str(tmp_path / "cache") for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME")}
+    for name, value in cache.items():
+        monkeypatch.setenv(name, value)
+    spec = f"{tmp_path / 'net.py'}:Net"
+    completion_values.remember_layers(spec, [("conv1", "Conv2d"), ("fc", "Linear")], complete=True)
+    # Bash replaces only what follows the colon.
+    assert bash("hookscope tree net.py:N") == ["Net"]
+    assert bash("hookscope tree net.py:") == ["Net", "narrow"]
+    assert bash("hookscope capture net.py:Net --layer conv", **cache) == ["conv1"]
+    assert bash("hookscope capture -m net.py:Net --layer ", **cache) == ["conv1", "fc"]
+    assert bash("hookscope tree hf:open", HF_HUB_CACHE=str(tmp_path / "hub")) == ["openai/gpt2"]
+
+
+def test_bash_completes_the_models_of_timm(bash) -> None:
+    pytest.importorskip("timm")
+    found = bash("hookscope tree timm:resnet10")
+    assert {"resnet101", "resnet101d", "resnet10t"} <= set(found)
+    assert all(name.startswith("resnet10") for name in found)
 
 
 def test_commands_and_options_are_completed(complete) -> None:

@@ -51,10 +51,12 @@ def test_a_folder_gets_one_row_for_each_input(run, photos) -> None:
     assert done.stderr.splitlines()[-1] == "next: hookscope show features/"
     again = run(*EXTRACT, "-o", "features/", "--shard-size", "1", cwd=photos.parent)
     assert (again.rc, again.stdout) == (2, "")
-    assert "Add --resume" in again.stderr
+    assert "is complete: it contains the results of a finished run." in again.stderr
+    assert "add --force to start over" in again.stderr
     resumed = run(
         *EXTRACT, "-o", "features/", "--shard-size", "1", "--resume", "--json", cwd=photos.parent
     )
+    assert "nothing to do: all 6 rows exist" in resumed.stderr
     document = json.loads(resumed.stdout)
     assert (document["rows"], document["rows_now"], document["command"]) == (6, 0, "extract")
 

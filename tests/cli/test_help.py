@@ -132,14 +132,17 @@ def test_an_option_of_another_command_is_reported_as_such(run) -> None:
     done = run("capture", "--loss", "kl")
     assert done.rc == 2
     assert done.stderr.splitlines() == [
-        "Error: No such option '--loss'. --loss belongs to hookscope trace, hookscope grads,"
-        " hookscope step, hookscope check or hookscope ablate.",
+        "Error: No such option '--loss'. --loss is an option of trace, grads, step, check or"
+        " ablate, not of capture.",
         "See: hookscope capture --help",
     ]
-    assert "--task belongs to hookscope models." in run("--task", "video", "models").stderr
+    assert (
+        "--task is an option of models: put it after the command."
+        in run("--task", "video", "models").stderr
+    )
     verbs = ("tree", "trace", "capture", "grads", "step", "extract", "ablate", "cam", "diff")
-    owners = ", ".join(f"hookscope {verb}" for verb in verbs)
-    assert f"-l belongs to {owners} or hookscope export." in run("models", "-l", "fc").stderr
+    message = f"-l is an option of {', '.join(verbs)} or export, not of models."
+    assert message in run("models", "-l", "fc").stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)

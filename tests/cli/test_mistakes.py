@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import quote_word
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -71,6 +72,36 @@ def test_other_extra_arguments_that_are_files_get_the_hint_too(run, files) -> No
     assert run("tree", "vgg11", "extra").stderr.startswith(
         "Error: Got unexpected extra argument (extra)."
     )
+
+
+def test_an_image_without_its_option_gets_the_option(run, files) -> None:
+    done = run("capture", "vgg11", "a.png")
+    assert done.rc == 2
+    assert done.stderr.splitlines()[:2] == [
+        "Error: Got unexpected extra argument: a.png.",
+        "a.png is an image. Give an input with --input a.png",
+    ]
+    hint = "Give an input with --input a.png and repeat --input for each."
+    assert hint in run("cam", "vgg11", "a.png", "b.png").stderr
+
+
+def test_two_files_of_weights_are_no_models_to_compare(run, files) -> None:
+    for name in ("a.pth", "b c.pth"):
+        (files / name).write_bytes(b"\x80\x02}q\x00.")
+    done = run("diff", "a.pth", "b c.pth")
+    assert (done.rc, done.stdout) == (2, "")
+    line = f"hookscope diff MODEL MODEL --weights a.pth --weights {quote_word('b c.pth')}"
+    assert f"Use them as the weights of a model: {line} --input FILE" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("annotation", ["", ": int "], ids=["text", "annotated"])
+def test_several_arguments_of_a_model_in_one_option_are_parted(run, files, annotation) -> None:
+    (files / "net.py").write_text(MODEL.replace("num_classes=", f"num_classes{annotation}="))
+    done = run("tree", "net.py:Net", "--model-arg", "num_classes=5,width=8")
+    advice = "Repeat --model-arg for each argument: --model-arg num_classes=5 --model-arg width=8"
+    assert done.rc == 2
+    assert advice in done.stderr and "Check --model-arg" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,8 @@ def test_capture_writes_the_arrays_of_numpy(run, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["file"] == "a.npy"
     assert "next:" not in done.stderr  # which would not open it
     again = run(*words, "conv1", "-o", "a.npy")
-    assert again.rc == 2 and "--force" in again.stderr  # nothing in it says whose it is
+    assert again.rc == 2 and "--force" in again.stderr
+    assert "a.npy exists, and .npy files do not say who wrote them." in again.stderr
 
     for note in ("wrote a.npz", "replacing an earlier file"):
         done = run(*words, "conv*", "-o", "a.npz", "--dtype", "bfloat16")

@@ -168,7 +168,7 @@ def test_a_skipped_image_keeps_its_row_as_nan_and_is_marked(photos, tmp_path) ->
 def test_a_run_with_another_model_or_input_cannot_resume(photos, tmp_path) -> None:
     out = tmp_path / "out"
     extract(photos, out)
-    with pytest.raises(RequestError, match="Add --resume"):
+    with pytest.raises(RequestError, match="results of a finished run"):
         extract(photos, out)
     with pytest.raises(RequestError, match="seed was 0, and is 1 now"):
         extract(photos, out, resume=True, seed=1)
@@ -188,8 +188,12 @@ def test_resuming_mends_a_damaged_and_a_missing_shard_and_no_other(photos, tmp_p
     damaged.write_bytes(data)
     (out / "rows-00000008.safetensors").unlink()
     kept = (out / "rows-00000000.safetensors").stat().st_mtime_ns
-    done = extract(photos, out, resume=True)
+    counts = []
+    done = extract(
+        photos, out, resume=True, progress=lambda state: counts.append((state.done, state.total))
+    )
     assert (done.resumed, done.state.rows) == (4, 8)
+    assert counts == [(8, 12), (12, 12)]  # rows that existed are counted
     assert contents(out) == before
     assert (out / "rows-00000000.safetensors").stat().st_mtime_ns == kept
 

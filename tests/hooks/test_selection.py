@@ -120,6 +120,16 @@ def test_a_pattern_without_a_match_names_near_layers(pattern: str) -> None:
     assert caught.value.hint == "'hookscope tree MODEL' lists them all."
 
 
+def test_a_glob_without_a_match_gets_near_globs() -> None:
+    model = nn.ModuleDict({"layer3": nn.Sequential(nn.ReLU()), "layer4": nn.Sequential(nn.ReLU())})
+    with pytest.raises(LayerError) as caught:
+        select(model, ["layer5.*"])
+    assert "Did you mean layer4.* or layer3.*?" in caught.value.hint
+    with pytest.raises(LayerError) as caught:
+        select(model, ["layer4.1*"])  # no glob that is near matches
+    assert "*" not in caught.value.hint.partition("?")[0]
+
+
 def test_near_names_are_aliases_too() -> None:
     model = nn.ModuleDict({"first": SHARED, "encoder": SHARED})
     with pytest.raises(LayerError) as caught:

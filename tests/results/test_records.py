@@ -68,7 +68,7 @@ def test_a_record_describes_its_tensor() -> None:
     assert record.ratio == 2.0
     assert capture["a.b:2/output"] is x and capture.records == (record,)
     assert capture.nbytes == 24 and len(capture) == 1
-    assert repr(capture) == "<Capture of 1 tensors, 24 bytes>"
+    assert repr(capture) == "<Capture of 1 tensor, 24 bytes>"
 
 
 def test_what_is_not_held_keeps_the_statistics_of_that_moment() -> None:

@@ -70,6 +70,15 @@ def test_a_name_that_is_a_file_is_told_for_what_it_is(
         catalog.check_model_spec("weights")
 
 
+def test_a_name_of_the_hugging_face_hub_is_told_its_prefix() -> None:
+    with pytest.raises(ModelError) as caught:
+        catalog.check_model_spec("bert-base-uncased")
+    assert "A model of transformers is written hf:bert-base-uncased" in caught.value.hint
+    with pytest.raises(ModelError) as caught:
+        catalog.check_model_spec("resnet17")
+    assert "hf:" not in caught.value.hint
+
+
 def test_a_wrong_name_is_told_without_torch() -> None:
     code = (
         "import sys\n"
@@ -87,6 +96,7 @@ def test_a_wrong_name_is_told_without_torch() -> None:
     [
         ("resnet18", "missing.bin", "no weights file 'missing.bin'", "Check the name"),
         ("resnet18", "w.pht.pth", "no weights file", "Did you mean w.pth"),
+        ("resnet18", "note.bin", "no weights file", "Check the name"),  # note.txt has no weights
         ("resnet18", "folder", "contains no weights", "Give a weights file"),
         ("resnet18", "IMAGENET1K_V9", "no weights called 'IMAGENET1K_V9'", "IMAGENET1K_V1"),
         ("net.py", "default", "has no weights called 'default'", "--weights FILE"),
@@ -103,7 +113,7 @@ def test_weights_that_cannot_be_right_are_refused_at_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
-    for file in ("w.pth", "net.py"):
+    for file in ("w.pth", "net.py", "note.txt"):
         Path(file).touch()
     spec = catalog.check_model_spec(model)
     with pytest.raises(RequestError, match=message) as caught:

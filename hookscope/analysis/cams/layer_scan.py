@@ -289,10 +289,13 @@ def choose_candidate(
     if on_grid and not needed:
         return on_grid[-1]
     if on_grid:
+        classes = {type(candidate.layer.module).__name__ for candidate in candidates}
+        attends = any(map(_ATTENTION_CLASS.search, classes))
+        methods = "rollout, --by eigencam" if attends else "eigencam"
         raise RequestError(
             f"The score has no gradient at any of the {len(on_grid)} spatial layer outputs.",
-            "Choose another --target, or trained weights with --weights (a last layer of zeros"
-            " passes no gradient back), or --by eigencam.",
+            "An untrained last layer of zeros passes no gradient back: load trained weights with"
+            f" --weights, or choose --by {methods} or another --target.",
         )
     raise RequestError(
         "No layer of this model has a spatial output: maps (N, C, H, W) or (N, H, W, C), or tokens"

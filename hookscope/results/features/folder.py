@@ -170,9 +170,13 @@ def check_folder(location: Location, *, resume: bool, force: bool) -> None:
             "Give an empty folder or a new one.",
         )
     if names and not (resume or force):
-        state = "a finished" if MANIFEST in names else "an interrupted"
+        if MANIFEST in names:
+            raise RequestError(
+                f"The folder {location} is complete: it contains the results of a finished run.",
+                "Name another folder, or add --force to start over. (--resume only repairs it.)",
+            )
         raise RequestError(
-            f"The folder {location} contains the results of {state} run.",
+            f"The folder {location} contains the results of an interrupted run.",
             "Add --resume to continue the same command, or --force to start over.",
         )
 

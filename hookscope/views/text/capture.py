@@ -177,13 +177,16 @@ def edit_note(record: Record, metadata: dict[str, Any]) -> str:
 def effect_lines(capture: Recording, options: TextOptions) -> list[Text]:
     """Return how much edits changed the model's output: one sentence for each of its tensors."""
     lines: list[Text] = []
+    hooks = bool(capture.metadata.get("hooks"))
+    edits = any(map(capture.metadata.get, ("edits", "grad_edits"))) or not hooks
+    without = f"without {' and '.join(['edits'] * edits + ['hooks'] * hooks)}"
     for entry in capture.metadata.get("effect", {}).get("output", []):
         largest, relative = parse_number(entry["largest"]), parse_number(entry["relative"])
         if largest is None:
-            change = "has a different shape without the edits."
+            change = f"has a different shape {without}."
         elif largest:
             change = f"changed by at most {number_text(largest)} (relative"
-            change += f" {number_text(relative)}) compared with the run without edits."
+            change += f" {number_text(relative)}) compared with the run {without}."
         else:
             change = "did not change."
         lines += sentence(f"The model's {entry['name']} {change}", options, NOTICE_STYLE)

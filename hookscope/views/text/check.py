@@ -11,7 +11,17 @@ from rich.text import Text
 
 from hookscope.files import strict_json
 from hookscope.results.health import Finding, Health
-from hookscope.specs.health_checks import CHECKS, ERROR, LEVELS, NOTE, RUN, WARNING
+from hookscope.specs.health_checks import (
+    CHECKS,
+    ERROR,
+    INF,
+    LEVELS,
+    NAN,
+    NOTE,
+    RUN,
+    SHARES,
+    WARNING,
+)
 from hookscope.specs.output_path import REPORT_MARKS
 from hookscope.views.text.formats import layer_text, number_text, plural, visible
 from hookscope.views.text.grads import loss_lines
@@ -31,13 +41,15 @@ def check_lines(health: Health, options: TextOptions) -> list[Text]:
         options: where the lines are printed; in a pipe a finding is one line.
     """
     findings = [_finding_lines(finding, options) for finding in health.findings]
-    verdict = loss_lines(health.metadata, options) + verdict_lines(health, options)
-    return join_blocks(*findings, verdict, options=options)
+    uses_loss = any(CHECKS[name].backward or name in (NAN, INF) for name in health.checks)
+    loss = loss_lines(health.metadata, options) if uses_loss else []
+    return join_blocks(*findings, loss + verdict_lines(health, options), options=options)
 
 
 def _finding_lines(finding: Finding, options: TextOptions) -> list[Text]:
     text = finding_text(finding, options)
-    details = f"{finding.level} {finding.check}{measurement_text(finding)}"
+    measurement = measurement_text(finding)
+    details = f"{finding.level} {finding.check}{measurement and f': {measurement}'}"
     style = STYLES[finding.level]
     if options.width is None:
         hint = f" {finding.hint}" if finding.hint else ""
@@ -55,11 +67,26 @@ def finding_text(finding: Finding, options: TextOptions = PIPE) -> str:
 
 
 def measurement_text(finding: Finding) -> str:
-    """Return what was measured and its threshold, as the end of a phrase."""
+    """Return what was measured and its threshold: ``3 NaN entries (none allowed)``.
+
+    >>> measurement_text(Finding("dead", WARNING, "relu", "all units are dead", 1.0, 0.5))
+    '100% of units are always zero (threshold 50%)'
+    """
     if finding.check not in CHECKS:
         return ""
-    text = f", {CHECKS[finding.check].measure}: {number_text(finding.measured)}"
-    return text if finding.threshold is None else f"{text}, threshold {finding.threshold:g}"
+    one, _, several = CHECKS[finding.check].measure.partition("|")
+    if finding.check in SHARES:
+        number, limit = (
+            f"{100 * (share or 0):.4g}%" for share in (finding.measured, finding.threshold)
+        )
+    else:
+        count = isinstance(finding.measured, int)
+        number = f"{finding.measured:,}" if count else number_text(finding.measured)
+        limit = f"{finding.threshold or 0:g}"
+    text = (one if finding.measured == 1 or not several else several).format(number)
+    if finding.threshold is None:
+        return text
+    return f"{text} ({f'threshold {limit}' if finding.threshold else 'none allowed'})"
 
 
 def verdict_lines(health: Health, options: TextOptions) -> list[Text]:
@@ -154,8 +181,9 @@ def junit_report(health: Health) -> str:
 
 
 def _junit_line(finding: Finding) -> str:
-    text = f"{finding.level}: {finding_text(finding)}{measurement_text(finding)} {finding.hint}"
-    return visible(text.strip())
+    measurement = measurement_text(finding)
+    parts = (finding_text(finding), measurement and f"{measurement}.", finding.hint)
+    return visible(f"{finding.level}: {' '.join(filter(None, parts))}")
 
 
 def _check_purpose(name: str) -> str:

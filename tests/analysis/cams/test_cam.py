@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from PIL import Image
 from torch import Tensor, nn
 
@@ -317,8 +318,9 @@ def test_a_model_without_grids_is_told_what_to_do() -> None:
 def test_a_head_of_zeros_is_told() -> None:
     model = seeded(Overwritten())
     nn.init.zeros_(model.fc.weight)
-    with pytest.raises(RequestError, match="no gradient at any"):
+    with pytest.raises(RequestError, match="no gradient at any") as caught:
         hookscope.cam(model, input=X)
+    assert "rollout" not in caught.value.hint
     assert float(hookscope.cam(model, input=X, by="eigencam")["./cam"].max()) > 0
 
 
@@ -332,6 +334,16 @@ def test_values_that_are_not_finite_are_refused_with_the_layer(method: str, valu
     with pytest.raises(RequestError, match=message) as caught:
         hookscope.cam(model, input=X, by=method, layer="conv", target=1)
     assert "hookscope check" in caught.value.hint
+
+
+def test_a_head_of_zeros_behind_attention_is_offered_rollout() -> None:
+    vit = torchvision.models.VisionTransformer(32, 16, 1, 2, 32, 64, num_classes=5)
+    image = torch.ones(1, 3, 32, 32)
+    with pytest.raises(RequestError, match="no gradient at any") as caught:
+        hookscope.cam(vit, input=image)
+    assert "layer of zeros passes no gradient" in caught.value.hint
+    assert "--by rollout" in caught.value.hint
+    assert float(hookscope.cam(vit, input=image, by="rollout")["./cam"].max()) > 0
 
 
 def test_a_sequence_of_scores_is_no_class() -> None:

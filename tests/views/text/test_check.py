@@ -8,7 +8,12 @@ from xml.etree import ElementTree
 import pytest
 
 from hookscope.results.health import Finding, Health
-from hookscope.views.text.check import check_lines, junit_report, sarif_report
+from hookscope.views.text.check import (
+    check_lines,
+    junit_report,
+    measurement_text,
+    sarif_report,
+)
 from hookscope.views.text.text_table import PIPE, TextOptions
 
 LAYER = "stage1.block2.attention.projection"
@@ -49,13 +54,46 @@ def test_a_pipe_has_one_finding_a_line_and_all_names() -> None:
     lines = [line.plain for line in check_lines(HEALTH, PIPE)]
     assert lines[0] == (
         f"{LAYER}: NaN first appears here, in log(): 1 of 4 entries is NaN."
-        " [error nan, NaN entries: 1, threshold 0] Fix."
+        " [error nan: 1 NaN entry (none allowed)] Fix."
     )
     assert r"the same holds for b, c, d, e\x1b[1m." in lines[1]
     assert lines[3:] == [
         "3 checks: 1 error, 1 warning, 1 note.",
         "Not checked: unused (no backward pass: --forward-only).",
     ]
+
+
+@pytest.mark.parametrize(
+    ("check", "measured", "threshold", "text"),
+    [
+        ("nan", 67_800, 0, "67,800 NaN entries (none allowed)"),
+        ("dead", 1.0, 0.5, "100% of units are always zero (threshold 50%)"),
+        ("saturated", 0.9995, 0.9, "99.95% of entries are at a bound (threshold 90%)"),
+        ("vanishing", 1.5e-7, 1e-4, "1.500e-07 (threshold 0.0001)"),
+        ("unused", 2, 0, "2 parameters without a gradient (none allowed)"),
+        ("frozen", 1, None, "1 frozen parameter"),
+        ("devices", 2, 1, "2 devices (threshold 1)"),
+    ],
+)
+def test_the_measurement_is_a_phrase(check: str, measured: float, threshold: float, text) -> None:
+    finding = Finding(check, "error", "a", "odd", measured, threshold)
+    assert measurement_text(finding) == text
+
+
+def test_the_loss_is_shown_where_a_check_uses_it() -> None:
+    loss = {"name": "projection", "value": 1.0, "formula": "r x"}
+    shown = {
+        only: [
+            line.plain for line in check_lines(Health((), (only,), {}, {}, {"loss": loss}), PIPE)
+        ]
+        for only in ("dead", "vanishing", "nan")
+    }
+    assert shown["dead"] == ["1 check: 0 errors, 0 warnings, 0 notes."]
+    assert shown["vanishing"][0] == shown["nan"][0] == "Loss projection = 1.00000; formula r x"
+
+
+def test_the_repr_counts_as_a_sentence_does() -> None:
+    assert repr(HEALTH) == "<Health of a b.py:Net: 1 error, 1 warning, 1 note; 3 checks>"
 
 
 def test_ascii_is_ascii() -> None:

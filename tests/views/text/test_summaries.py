@@ -10,7 +10,7 @@ import torch
 from hookscope.hooks.capture import Capture
 from hookscope.results.gradient_flow import gradient_marks
 from hookscope.results.records import Absent, Coverage, ExecutedModule, UnexecutedModule
-from hookscope.views.text.capture import capture_lines, capture_table, top_lines
+from hookscope.views.text.capture import capture_lines, capture_table, effect_lines, top_lines
 from hookscope.views.text.grads import grads_lines, loss_lines
 from hookscope.views.text.shared_parts import coverage_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
@@ -27,6 +27,21 @@ def joined(lines: list[object]) -> str:
 def test_nan_and_inf_are_named_with_their_counts_at_every_width(width: int | None) -> None:
     text = " ".join(joined(capture_lines(samples.outputs(), TextOptions(width))).split())
     assert "NaN! 2 of 256, Inf! 1 of 256" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"edits": [{}]}, "run without edits."),
+        ({"hooks": [{}]}, "run without hooks."),
+        ({"grad_edits": [{}], "hooks": [{}]}, "run without edits and hooks."),
+    ],
+)
+def test_the_effect_names_what_changed_the_run(changes: dict[str, object], text: str) -> None:
+    capture = samples.outputs()
+    capture.metadata |= changes
+    capture.metadata["effect"] = {"output": [{"name": "output", "largest": 1, "relative": 0.5}]}
+    assert joined(effect_lines(capture, PIPE)).endswith(text)
 
 
 def test_every_kind_of_tensor_has_a_row() -> None:
