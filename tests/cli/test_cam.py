@@ -19,7 +19,7 @@ from tests.conftest import REPO, Run
 pytestmark = pytest.mark.slow
 DIGITS = f"{REPO}/sample_models/digits.py:trained"
 FIVE = f"{REPO}/sample_models/five.png"
-TOP = GAP + 4 * LINE  # of the first image: below the heading, an empty line and its caption
+TOP = GAP + 4 * LINE  # of the first image: below two lines, an empty one and its caption
 
 
 def test_the_real_command_on_a_trained_model(run: Run, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_colours_of_a_gradient_end_where_those_of_plot_do(tmp_path) -> None:
     gradient = torch.randn(1, 1, 20, 20, generator=torch.Generator().manual_seed(0)) ** 5
     capture = hookscope.Capture()
     for what in ("output.grad", "output"):
-        capture.put(gradient, module="a", type="X", call=1, what=what, kind=what)
+        capture.put(gradient.clone(), module="a", type="X", call=1, what=what, kind=what)
     capture.save(tmp_path / "a.safetensors")
     page = page_of(tmp_path / "a.safetensors")
     ends = {"output.grad": np.percentile(gradient.abs(), 99), "output": gradient.abs().max()}
