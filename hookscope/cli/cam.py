@@ -192,10 +192,10 @@ def cam(
     from hookscope.cli.request_builder import build_request
 
     request = build_request("cam", values)
+    files = _resolve_files(output, force, request.model) if writes_file(ctx) else None
     from hookscope.views.images.cam_sheet import overlay_style
 
     style = overlay_style(alpha, colormap, dpi)  # checked although no file may be written
-    files = _resolve_files(output, force, request.model, style) if writes_file(ctx) else None
     for path in files.existing() if files else ():
         from hookscope.specs.input_spec import input_paths
 
@@ -208,7 +208,7 @@ def cam(
 
         with console.bar("running") as advance:
             capture = api_cam(**values, progress=advance)
-        written = files.write(capture, console) if files else ""
+        written = files.write(capture, console, style) if files else ""
     if console.json:
         from hookscope.views.text.documents import capture_document
 
@@ -224,33 +224,30 @@ def cam(
 
 
 class _Files(NamedTuple):
-    """The picture, the file of the maps, whether one of them replaces a file, and the style."""
+    """The picture, the file of the maps, and whether one of them replaces a file."""
 
     picture: Path
     maps: Path
     replaces: bool
-    style: OverlayStyle
 
     def existing(self) -> list[Path]:
         """Return those of the two files that exist."""
         return [path for path in (self.picture, self.maps) if path.exists()]
 
-    def write(self, capture: Capture, console: Console) -> str:
+    def write(self, capture: Capture, console: Console, style: OverlayStyle) -> str:
         """Write both files and return a note on them."""
         from hookscope.analysis.cams.overlay import write_overlay
         from hookscope.views.text.formats import bytes_text
 
         console.step(f"Writing {self.picture} ...")
         maps_size = bytes_text(capture.save(self.maps))
-        size = bytes_text(write_overlay(capture, self.picture, self.style))
+        size = bytes_text(write_overlay(capture, self.picture, style))
         console.interrupt_message = f"Interrupted; {self.picture} and {self.maps} were written."
         replaced = ", replacing earlier files" if self.replaces else ""
         return f"wrote {self.picture} ({size}), the maps to {self.maps} ({maps_size}){replaced}"
 
 
-def _resolve_files(
-    output: str | None, force: bool, model: ModelRequest, style: OverlayStyle
-) -> _Files:
+def _resolve_files(output: str | None, force: bool, model: ModelRequest) -> _Files:
     """Return the files to write, after checking them and that matplotlib is there if needed."""
     from hookscope.specs import output_path as outputs
 
@@ -261,4 +258,4 @@ def _resolve_files(
         with require_matplotlib():
             from hookscope.views.images.figures import cam_figure  # noqa: F401 - needed later
     maps = picture.with_suffix(outputs.SUFFIX)
-    return _Files(picture, maps, outputs.check_output(maps, force) or replaces, style)
+    return _Files(picture, maps, outputs.check_output(maps, force) or replaces)

@@ -60,7 +60,7 @@ def test_a_file_after_an_option_that_cannot_be_repeated_is_an_extra_argument(
     assert (done.rc, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Error: Got unexpected extra argument: {extra}.\n")
     assert "takes one value" not in done.stderr
-    assert done.stderr.splitlines()[1].startswith("Write --input before a file of input. ")
+    assert "--input" in done.stderr.splitlines()[1]
 
 
 def test_other_extra_arguments_that_are_files_get_the_hint_too(run, files) -> None:
