@@ -29,7 +29,8 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     if recipe is None:
         raise InputError(
             f"{context.loaded.word} has no tokenizer for a text.",
-            "Define tokenize(texts) in the model's file, or give token ids: --input tokens.npy.",
+            "Give token ids, such as --input ints:1x5:0-100 or tokens.npy, or define"
+            " tokenize(texts) in the model's own Python file.",
         )
     texts, digests = [], []
     for spec in specs:

@@ -294,8 +294,8 @@ def choose_candidate(
         methods = "rollout, --by eigencam" if attends else "eigencam"
         raise RequestError(
             f"The score has no gradient at any of the {len(on_grid)} spatial layer outputs.",
-            "An untrained last layer of zeros passes no gradient back: load trained weights with"
-            f" --weights, or choose --by {methods} or another --target.",
+            "An untrained last layer of zeros passes no gradient back for any target: load trained"
+            f" weights with --weights, or choose --by {methods}.",
         )
     raise RequestError(
         "No layer of this model has a spatial output: maps (N, C, H, W) or (N, H, W, C), or tokens"

@@ -106,6 +106,8 @@ def _kind_for(
     """The kind of plot that fits the tensors, and the reason."""
     if not patterns:
         return "flow", "no KEY is given, so the whole file is plotted"
+    # The name of a layer also selects the gradients of its parameters: the others decide.
+    parts = [part for part in parts if part.record.kind not in _OF_PARAMETERS] or parts
     what = parts[0].name if len(parts) == 1 else f"each of {len(parts)} tensors"
     if all(_fits("attention", part) for part in parts):
         return "attention", f"{what} contains attention weights"

@@ -190,6 +190,18 @@ def test_bars_are_numpys_histogram(saved: Save) -> None:
     assert f"mean {array.mean():.3g}, std {array.std():.3g}" in axes.get_title()
 
 
+def test_the_gradient_at_a_layer_is_drawn_without_those_of_its_parameters(
+    tmp_path: Path,
+) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
+    path = tmp_path / "grads.safetensors"
+    hookscope.grads(net, input=torch.randn(1, 1, 9, 9), loss="sum").save(path)
+    drawing = hookscope.plot(path, "0")
+    alone = hookscope.plot(path, "0/output.grad")
+    assert drawing.kind == alone.kind == "maps"
+    assert len(drawing.figure.axes) == len(alone.figure.axes)
+
+
 def test_several_tensors_have_a_panel_each_and_nothing_finite_is_told(holding: Save) -> None:
     file = holding(a=torch.randn(9), b=torch.ones(4), c=torch.full((3,), torch.nan))
     drawing = hookscope.plot(file, "*")
