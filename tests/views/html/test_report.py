@@ -85,10 +85,12 @@ def test_maps_are_the_part_of_the_tensor_that_is_described(tmp_path, record, ind
         drawn = np.moveaxis(drawn, -1, 0)
     drawn = drawn if drawn.ndim == 3 else drawn[None]
     assert len(figure.labels) == (maps if maps > 1 else 0)
-    from hookscope.views.images.colors import color_scale
+    from hookscope.views.images.colors import scale_for
 
     columns = min(len(drawn), 4)
-    assert figure.image == png_data_uri(tile_maps(color_scale(drawn).paint(drawn), columns))
+    assert figure.image == png_data_uri(
+        tile_maps(scale_for(record.kind)(drawn).paint(drawn), columns)
+    )
 
 
 def test_one_map_fills_its_image_and_is_named_in_the_singular(tmp_path) -> None:
