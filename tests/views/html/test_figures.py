@@ -186,7 +186,7 @@ def test_the_input_looks_as_the_file_did_where_its_preprocessing_is_known(repo, 
 
 def pixels(figure: PageFigure) -> np.ndarray:
     data = base64.b64decode(figure.image.partition(",")[2])
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"))[..., :3]
 
 
 def test_an_input_of_unknown_making_is_said_to_be_scaled(tmp_path) -> None:
