@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -277,6 +278,9 @@ def shortened(label: Label, width_of: Callable[[str], float]) -> str:
         'a hea...'
     """
     text = label.text
-    while width_of(text) > label.width and len(text) > 4:
-        text = f"{text[:-4]}..."
-    return text
+    if width_of(text) <= label.width:
+        return text
+    # Measuring a text takes long, so not every length is tried.
+    lengths = range(1, len(text))
+    fitting = bisect_right(lengths, float(label.width), key=lambda n: width_of(f"{text[:n]}..."))
+    return f"{text[: max(fitting, 1)]}..."
