@@ -12,7 +12,7 @@ from torch import nn
 
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import grad_mode, preserve_model_state
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.objective import differentiate, resolve_loss
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import describe_run
@@ -29,6 +29,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.signal_safety import signal_safe
 
 

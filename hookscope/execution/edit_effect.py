@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hookscope.execution.forward import run_without_hooks
-from hookscope.execution.isolation import grad_mode
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.provenance import top_classes
 from hookscope.execution.recorded_run import RecordedRun
@@ -22,6 +21,7 @@ from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import BoundInterventions
 from hookscope.results.stats import ScaledSum
 from hookscope.specs.choices import VALUE_HOOKS
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import walk
 from hookscope.tensors.tensor_stats import sum_of_squares
 

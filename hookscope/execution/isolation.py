@@ -13,8 +13,6 @@ from hookscope.sources.wrappers import dispatch_device, release_offloaded_weight
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.seeding import seeded_throughout
 from hookscope.tensors.signal_safety import (
-    SignalSafeContext,
-    signal_safe,
     signal_safe_contextmanager,
 )
 from hookscope.tensors.threads import exclusive_run
@@ -107,11 +105,6 @@ def disable_mha_fast_path() -> Iterator[None]:
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(before)
-
-
-def grad_mode(enabled: bool) -> SignalSafeContext[None]:
-    """Enable or disable autograd within the block."""
-    return signal_safe(torch.enable_grad() if enabled else torch.no_grad())
 
 
 @signal_safe_contextmanager

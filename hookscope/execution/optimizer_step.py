@@ -24,7 +24,8 @@ from hookscope.specs.choices import OPTIMIZERS, STEP_HOOKS
 from hookscope.specs.model_spec import end_sentence
 from hookscope.specs.record_kinds import PARAM_GRAD, PARAM_UPDATE
 from hookscope.specs.suggestions import did_you_mean
-from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
+from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _restored(values: Mapping[Tensor, Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        with signal_safe(torch.no_grad()):
+        with grad_mode(False):
             for parameter, value in values.items():
                 parameter.copy_(value)
 

@@ -26,9 +26,9 @@ from torch.autograd.graph import Node
 
 from hookscope.hooks.registry import HookSet
 from hookscope.hooks.torch_state import backward_pass_id
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.input_clones import InputClone, clone_preserving_strides
 from hookscope.tensors.nested import distinct_tensors, is_functorch_tensor, map_tensors
-from hookscope.tensors.signal_safety import signal_safe
 
 Edge = tuple[Node, int]
 Report = Callable[[Tensor], None]
@@ -138,7 +138,7 @@ class GradientShares:
         node = tensor.grad_fn
         if node is None:  # a leaf: only a node that uses it leads to the one that accumulates
             before = next_node_number()
-            with signal_safe(torch.enable_grad()):
+            with grad_mode(True):
                 node = _any_use(tensor).next_functions[0][0]
             self._here.own += next_node_number() - before
         assert node is not None

@@ -1,4 +1,4 @@
-"""Functions that run without gradients, and leave the mode of PyTorch as it was."""
+"""Blocks and functions that run with or without gradients, and leave PyTorch's mode as it was."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.signal_safety import SignalSafeContext, signal_safe
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def grad_mode(enabled: bool) -> SignalSafeContext[None]:
+    """Enable or disable autograd within the block."""
+    return signal_safe(torch.enable_grad() if enabled else torch.no_grad())
+
+
 def without_grad(function: Callable[P, T]) -> Callable[P, T]:
     """Like ``torch.no_grad`` as a decorator, but an interrupt never leaves gradients disabled.
+
+    It is not for generator functions, whose code runs after the call.
 
     Example:
         >>> @without_grad
@@ -27,7 +34,7 @@ def without_grad(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        with signal_safe(torch.no_grad()):
+        with grad_mode(False):
             return function(*args, **kwargs)
 
     return run

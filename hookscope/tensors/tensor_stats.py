@@ -102,7 +102,6 @@ def scale_by_power_of_two(values: Tensor, exponent: int | Tensor) -> Tensor:
     return values * first * second
 
 
-@without_grad
 def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """Yield the entries of ``tensor`` in row-major order as numpy's arrays of one dimension.
 

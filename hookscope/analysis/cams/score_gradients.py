@@ -28,6 +28,7 @@ from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
 
@@ -47,7 +48,7 @@ def _differentiable(prepared: Prepared) -> Iterator[None]:
         guard,
         disable_mha_fast_path(),
         signal_safe(torch.inference_mode(False)),
-        signal_safe(torch.enable_grad()),
+        grad_mode(True),
         leaves,
     ):
         yield

@@ -15,7 +15,7 @@ from hookscope.analysis.health.tensor_observation import ObservationSink, Tensor
 from hookscope.errors import ForwardError, LossError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import detach_clone, forward
-from hookscope.execution.isolation import grad_mode, preserve_model_state, seeded
+from hookscope.execution.isolation import preserve_model_state, seeded
 from hookscope.execution.objective import Objective, differentiate
 from hookscope.execution.prepare import Prepared
 from hookscope.execution.verification import verify_output_unchanged
@@ -26,6 +26,7 @@ from hookscope.hooks.registry import HookSet
 from hookscope.results.records import Absent, Coverage, Record
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe
 

@@ -29,12 +29,13 @@ from hookscope.execution.failures.trials import (
     single_tensor,
     with_shape,
 )
-from hookscope.execution.isolation import grad_mode, preserve_model_state
+from hookscope.execution.isolation import preserve_model_state
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.interventions import forward_interventions
 from hookscope.hooks.layers import submodule
 from hookscope.results.failure import ForwardFailure, LayerCall, TensorInfo
 from hookscope.specs.model_spec import FILE, LIVE
+from hookscope.tensors.grad_mode import grad_mode
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import FUNCTORCH_REASON, is_functorch_tensor, walk
 from hookscope.tensors.signal_safety import signal_safe
 
@@ -237,7 +238,7 @@ class AttentionTracker:
             factor = factor[0] if isinstance(factor, list | tuple) and factor else factor
             yield from self._from_product(factor)
         elif name in KERNELS:
-            with signal_safe(torch.no_grad()):
+            with grad_mode(False):
                 try:
                     yield KERNELS[name](name, function, args, kwargs, result)
                 except Exception as error:  # an error of the recomputation, not of the model
