@@ -37,32 +37,29 @@ def check_arguments(ctx: click.Context, typed: Sequence[str], extra: Sequence[st
         )
     if not extra:
         return
-    _check_input_files(ctx.command, extra)
     if any(map(os.path.isfile, extra)):
         raise RequestError(
             f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
-            f"{'Write --input before a file of input. ' * _takes_input(ctx.command)}"
-            "If a pattern was meant, put it in quotes, so that the shell does not expand it to"
-            " names of files.",
+            _hint_for_files(extra, takes_input=_takes_input(ctx.command)),
         )
     ctx.fail(f"Got unexpected extra argument{'s' * (len(extra) > 1)} ({' '.join(extra)})")
 
 
-def _check_input_files(command: click.Command, extra: Sequence[str]) -> None:
-    """Raise RequestError if all arguments that are left are files which ``--input`` takes."""
+def _hint_for_files(extra: Sequence[str], *, takes_input: bool) -> str:
+    """Return what to do about arguments that are left, of which some are files."""
     from hookscope.files.file_types import ARRAY, AUDIO, IMAGE, VIDEO, describe_file
 
-    if not any("--input" in param.opts for param in command.params):
-        return
-    if all(
-        os.path.isfile(f) and describe_file(f)[0] in (ARRAY, AUDIO, IMAGE, VIDEO) for f in extra
-    ):
-        kind = describe_file(extra[0])[0]
-        raise RequestError(
-            f"Got unexpected extra argument{'s' * (len(extra) > 1)}: {_listed(extra)}.",
-            f"{extra[0]} is {kind}. Give an input with --input {quote_word(extra[0])}"
-            + (" and repeat --input for each." if len(extra) > 1 else ""),
+    kinds = [describe_file(file)[0] if os.path.isfile(file) else None for file in extra]
+    if takes_input and all(kind in (ARRAY, AUDIO, IMAGE, VIDEO) for kind in kinds):
+        several = " and repeat --input for each." if len(extra) > 1 else ""
+        return (
+            f"{extra[0]} is {kinds[0]}. Give an input with --input {quote_word(extra[0])}{several}"
         )
+    return (
+        f"{'Write --input before a file of input. ' * takes_input}"
+        "If a pattern was meant, put it in quotes, so that the shell does not expand it to names of"
+        " files."
+    )
 
 
 def _option_with_files(command: click.Command, typed: Sequence[str]) -> tuple[str, list[str]]:
