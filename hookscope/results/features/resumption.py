@@ -141,7 +141,7 @@ def _copy_of_manifest(location: Location) -> dict[str, Any] | None:
 
 
 def _checked(location: Location, manifest: Any) -> dict[str, Any] | None:
-    """A manifest, checked that its shards contain each row once; None if there is no manifest."""
+    """Return a manifest whose shards have each row once; None if there is no manifest."""
     if manifest is None:
         return None
     check_manifest(location, manifest)

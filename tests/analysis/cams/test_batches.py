@@ -38,11 +38,11 @@ def test_the_map_of_an_image_does_not_depend_on_the_batch(method: str, kind: Any
         nn.init.ones_(model.encoder.ln.bias)  # or the map of scorecam is zero everywhere
     x[1] = x[1] * 4 - 2
     batch = hookscope.cam(model, input=x, target=targets, by=method)
-    maps, told = batch["./cam"], batch.metadata["cam"]
+    maps, metadata = batch["./cam"], batch.metadata["cam"]
     assert not torch.allclose(maps[0], maps[1])
     for n, target in enumerate(targets):
         alone = hookscope.cam(model, input=x[n : n + 1], target=target, by=method)
         torch.testing.assert_close(maps[n : n + 1], alone["./cam"], rtol=1e-9, atol=1e-12)
         entry = alone.metadata["cam"]
-        assert told["images"][n]["peak"] == entry["images"][0]["peak"]
-        assert told.get("tokens", [None] * 3)[n] == entry.get("tokens", [None])[0]
+        assert metadata["images"][n]["peak"] == entry["images"][0]["peak"]
+        assert metadata.get("tokens", [None] * 3)[n] == entry.get("tokens", [None])[0]

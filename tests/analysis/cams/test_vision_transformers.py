@@ -49,12 +49,12 @@ def of_transformers(kind: str = "ViT", attention: str = "sdpa", **options: Any) 
     return seeded(maker._from_config(config, attn_implementation=attention))
 
 
-def told(shot: hookscope.Capture) -> dict[str, Any]:
+def cam_metadata(shot: hookscope.Capture) -> dict[str, Any]:
     return shot.metadata["cam"]
 
 
 def map_of(shot: hookscope.Capture) -> Tensor:
-    return shot[f"{told(shot)['layer']}/cam"]
+    return shot[f"{cam_metadata(shot)['layer']}/cam"]
 
 
 def softmax_of(projected: Tensor, heads: int) -> Tensor:
@@ -92,8 +92,8 @@ def test_rollout_of_torchvision_by_hand() -> None:
     shot = hookscope.cam(model, by="rollout", input=x, target=1)
     same(map_of(shot), rolled_out(weights)[:, 0, 1:].reshape(2, 4, 4))
     names = [f"encoder.layers.encoder_layer_{i}.self_attention" for i in range(2)]
-    assert (told(shot)["layers"], told(shot)["tokens"]) == (names, [[0], [0]])
-    assert (told(shot)["grid"], told(shot)["prefix"]) == ([4, 4], 1)
+    assert (cam_metadata(shot)["layers"], cam_metadata(shot)["tokens"]) == (names, [[0], [0]])
+    assert (cam_metadata(shot)["grid"], cam_metadata(shot)["prefix"]) == ([4, 4], 1)
 
 
 TOKENS = [
@@ -116,7 +116,7 @@ def test_rollout_of_timm_by_hand(options: dict[str, Any], prefix: int, tokens: l
     shot = hookscope.cam(model, by="rollout", input=x, target=1)
     wanted = rolled_out(weights)[:, tokens].mean(1)[:, prefix:]
     same(map_of(shot), wanted.reshape(2, 4, 4))
-    assert (told(shot)["prefix"], told(shot)["tokens"]) == (prefix, [tokens] * 2)
+    assert (cam_metadata(shot)["prefix"], cam_metadata(shot)["tokens"]) == (prefix, [tokens] * 2)
 
 
 @torch.no_grad()
@@ -133,7 +133,7 @@ def test_rollout_of_transformers_is_that_of_the_attention_it_returns(
     shot = hookscope.cam(model, by="rollout", input={"pixel_values": x}, target=1)
     wanted = rolled_out([one.mean(1) for one in weights])[:, tokens].mean(1)[:, 1:]
     torch.testing.assert_close(map_of(shot).double(), wanted.reshape(2, 4, 4), rtol=1e-4, atol=1e-6)
-    assert told(shot)["tokens"] == [tokens] * 2
+    assert cam_metadata(shot)["tokens"] == [tokens] * 2
 
 
 @pytest.mark.parametrize("file", ["scripted.pt", "exported.pt2"])
@@ -156,7 +156,7 @@ def test_behind_a_last_layer_of_zeros_the_class_token_is_read() -> None:
     model = vit()
     nn.init.zeros_(model.heads[0].weight)
     shot = hookscope.cam(model, by="rollout", input=images(1, 3, 32, 32), target=1)
-    assert told(shot)["tokens"] == [[0]]
+    assert cam_metadata(shot)["tokens"] == [[0]]
 
 
 def test_the_target_changes_the_rollout_only_through_the_tokens_that_are_read() -> None:
@@ -165,7 +165,7 @@ def test_the_target_changes_the_rollout_only_through_the_tokens_that_are_read() 
     assert torch.equal(map_of(first), map_of(second))
     model = FirstHalfOrRest()
     first, second = (hookscope.cam(model, by="rollout", input=x, target=t) for t in (0, 1))
-    tokens = [told(first)["tokens"], told(second)["tokens"]]
+    tokens = [cam_metadata(first)["tokens"], cam_metadata(second)["tokens"]]
     assert tokens == [[list(range(8))], [list(range(8, 16))]]
     assert not torch.allclose(map_of(first), map_of(second))
 
@@ -191,7 +191,7 @@ def test_each_image_reads_its_own_tokens() -> None:
     [gradient] = torch.autograd.grad(scores[:, 1].sum(), kept)
     wanted = [sorted(set(rows.nonzero()[:, 0].tolist())) for rows in gradient]
     shot = hookscope.cam(model, by="rollout", input=x, target=1)
-    assert told(shot)["tokens"] == wanted and wanted[0] != wanted[1]
+    assert cam_metadata(shot)["tokens"] == wanted and wanted[0] != wanted[1]
     lines = [line.plain for line in cam_lines(shot, TextOptions(200))]
     assert "Attention of 2 layers, read at tokens that differ by image, by their mean." in lines
 
@@ -285,9 +285,9 @@ def test_the_layer_is_what_comes_into_the_last_attention(
         gradient = torch.autograd.grad(scores[0, target], kept[0], retain_graph=True)[0]
         for by, factor in (("hirescam", gradient), ("layercam", gradient.relu())):
             shot = hookscope.cam(model, by=by, input=x, target=target)
-            assert told(shot)["layer"] == layer
+            assert cam_metadata(shot)["layer"] == layer
             found.append(map_of(shot))
-            products = (factor * kept[0])[:, told(shot)["prefix"] :].sum(2)
+            products = (factor * kept[0])[:, cam_metadata(shot)["prefix"] :].sum(2)
             wanted.append(products.relu().detach().reshape(1, 4, 4))
     same(torch.cat(found), torch.cat(wanted))
 
@@ -314,4 +314,4 @@ def test_a_model_that_is_all_attention_has_a_layer_too() -> None:
 
     model = nn.Sequential(SelfAttention(), nn.Linear(8, 4))
     shot = hookscope.cam(seeded(model), input=images(1, 3, 32, 32), target=1)
-    assert told(shot)["layer"] == "0.mix"
+    assert cam_metadata(shot)["layer"] == "0.mix"
