@@ -46,6 +46,7 @@ docs: ready-dev
 	$(PY) -m tools.cli_reference
 	$(PY) -m tools.catalog
 	$(PY) -m tools.report_picture
+	$(PY) -m tools.run_picture
 	$(PY) -m tools.pictures
 	$(PY) -m tools.terminal_picture
 

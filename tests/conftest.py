@@ -72,6 +72,30 @@ def warm_process(bare_environment: dict[str, str]) -> Iterator[WarmProcess]:
 
 
 @pytest.fixture
+def run_script(
+    clean_environment: dict[str, str], warm_process: WarmProcess
+) -> Callable[[Path], Finished]:
+    """Run ``python SCRIPT`` in the folder of the script, and wait for it."""
+
+    def start(script: Path) -> Finished:
+        if warm_process.can_run(clean_environment):
+            return warm_process.run([], script.parent, clean_environment, "", 300, script)
+        done = subprocess.run(
+            [sys.executable, script.name],
+            cwd=script.parent,
+            env=clean_environment,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=300,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return start
+
+
+@pytest.fixture
 def run(tmp_path: Path, clean_environment: dict[str, str], warm_process: WarmProcess) -> Run:
     """Run ``hookscope ARGS...`` as a process and wait for it.
 

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,9 @@ class WarmProcess:
         environment: Mapping[str, str],
         stdin: str,
         timeout: float,
+        script: Path | None = None,
     ) -> Finished:
-        """Run ``hookscope ARGUMENTS`` in a fork.
+        """Run ``hookscope ARGUMENTS`` in a fork, or ``python SCRIPT ARGUMENTS``.
 
         Raises:
             subprocess.TimeoutExpired: it ran for longer than ``timeout`` seconds, and was killed.
@@ -74,7 +76,12 @@ class WarmProcess:
         channel = self._start()
         pipes = [os.pipe() for _ in range(3)]  # stdin, stdout, stderr as (read, write)
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-        request = {"arguments": list(arguments), "cwd": str(cwd), "environment": {**environment}}
+        request = {
+            "arguments": list(arguments),
+            "cwd": str(cwd),
+            "environment": {**environment},
+            "script": script and str(script),
+        }
         socket.send_fds(channel, [json.dumps(request).encode()], theirs)
         for end in theirs:
             os.close(end)
@@ -147,10 +154,17 @@ def _newlines(text: str) -> str:
 
 def _serve(channel: socket.socket) -> None:
     """Fork for each request, until the other end is closed."""
+    import blake3  # noqa: F401
+    import click  # noqa: F401
+    import rich.markdown
+    import rich.progress  # noqa: F401
+    import safetensors.torch  # noqa: F401
     import torchvision  # noqa: F401
 
     gc.collect()
     gc.freeze()  # a collection in a fork need not touch, and thereby copy, all that is imported
+    # What PyTorch would take down at the end of a process takes longer than most commands.
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
     while True:
         data, streams, _, _ = socket.recv_fds(channel, _LONGEST, 3)
         if not data:
@@ -158,8 +172,11 @@ def _serve(channel: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             channel.close()
-            _become(json.loads(data), streams)
-            os._exit(_run())  # freeing what is imported would take longer than most commands
+            request = json.loads(data)
+            _become(request, streams)
+            os._exit(
+                _run(request["script"])
+            )  # freeing what is imported would take longer than most commands
         for stream in streams:
             os.close(stream)
         channel.send(json.dumps({"pid": pid}).encode())
@@ -167,11 +184,15 @@ def _serve(channel: socket.socket) -> None:
         channel.send(json.dumps({"rc": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _run() -> int:
-    """Run the command and all that a process does at its end; return its exit status."""
+def _run(script: str | None) -> int:
+    """Run the command, or a script, and its end as in a process; return the exit status."""
     status = 1
     try:
-        runpy.run_module("hookscope", run_name="__main__", alter_sys=True)
+        if script is None:
+            runpy.run_module("hookscope", run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(script)
+            runpy.run_path(script, run_name="__main__")
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
