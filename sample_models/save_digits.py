@@ -3,6 +3,7 @@
     hookscope tree digits_scripted.pt -v
     hookscope capture digits_traced.pt --layer "conv*"
     hookscope grads digits_exported.pt2 --loss kl --target 5
+    hookscope tree digits.onnx
 
 They were made by: python save_digits.py
 
@@ -28,7 +29,7 @@ KEPT = re.compile(r".*?(?:[\\/]site-packages[\\/]|(?=[\\/]sample_models[\\/]))[\
 
 
 def main() -> None:
-    """Write the three files beside this one."""
+    """Write the files beside this one."""
     model, images = trained(), example_input()
     warnings.simplefilter("ignore")  # torch calls TorchScript deprecated; its files will stay
     torch.jit.script(model).save(str(HERE / "digits_scripted.pt"))
@@ -36,6 +37,25 @@ def main() -> None:
     torch.export.save(torch.export.export(model, (images,)), HERE / "digits_exported.pt2")
     for file in ("digits_scripted.pt", "digits_traced.pt", "digits_exported.pt2"):
         forget_folders(HERE / file)
+    write_onnx(HERE / "digits.onnx")
+
+
+def write_onnx(path: Path) -> None:
+    """Write the trained model as one ONNX file for any number of images."""
+    program = torch.onnx.export(
+        trained(),
+        (example_input(),),
+        dynamic_shapes=({0: "batch"},),
+        input_names=["image"],
+        output_names=["scores"],
+        verbose=False,
+    )
+    assert program is not None
+    proto = program.model_proto
+    for owner in (proto, proto.graph, *proto.graph.node):
+        for entry in owner.metadata_props:
+            entry.value = shortened(entry.value)
+    path.write_bytes(proto.SerializeToString(deterministic=True))
 
 
 def forget_folders(path: Path) -> None:

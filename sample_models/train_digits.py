@@ -1,17 +1,20 @@
-"""Trains the model of digits.py and writes its weights and the image of a five beside this file.
+"""Trains the model of digits.py; with a FOLDER, writes its weights and the image of a five there.
 
 Needs scikit-learn, which brings the data: 1797 digits of 8x8 pixels, the test part
 of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998, UCI repository).
 Runs for some seconds on a CPU and does the same every time:
 
-    python sample_models/train_digits.py
+    python sample_models/train_digits.py [FOLDER]
 """
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import torch
-from digits import HERE, DigitsCNN
+from digits import DigitsCNN
 from PIL import Image
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
@@ -73,14 +76,15 @@ def surest_five(model: DigitsCNN, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """Train, report the accuracy, write digits.safetensors and five.png."""
+    """Train and report the accuracy; write digits.safetensors and five.png if a folder is named."""
     torch.set_num_threads(1)  # sums then run in one order, whatever the machine
     images, labels, unseen, unseen_labels = split()
     model = train(images, labels)
     right = correct(model, unseen, unseen_labels)
     print(f"{int(right.sum())} of {len(right)} held-out digits right: {right.float().mean():.1%}")
-    save_file(model.state_dict(), HERE / "digits.safetensors")
-    draw(surest_five(model, unseen, unseen_labels)).save(HERE / "five.png", optimize=True)
+    for folder in map(Path, sys.argv[1:2]):
+        save_file(model.state_dict(), folder / "digits.safetensors")
+        draw(surest_five(model, unseen, unseen_labels)).save(folder / "five.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import hookscope
 from hookscope.execution.verification import first_difference
 from hookscope.hooks.layers import layers_of
 from hookscope.hooks.recorder import Recorder
+from hookscope.hooks.tensor_sink import CaptureSink, RecordKey, put
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.catalog import ModelInfo
@@ -198,10 +199,37 @@ def run(module: nn.Module, value: Any) -> Any:
 def record(module: nn.Module, value: Any) -> dict[str, tuple[torch.Size, str]]:
     """Shape and hash of the outputs and gradients of every module; the loss sums the output."""
     module.zero_grad()
-    with Recorder(module, layers_of(module), KINDS, model_input=True) as capture:
+    sink = DigestSink()
+    with Recorder(module, layers_of(module), KINDS, model_input=True, sink=sink):
         run_backward(module, value)
     module.zero_grad()
-    return {key: (tensor.shape, digest(tensor)) for key, tensor in capture.items()}
+    return sink.digests
+
+
+class DigestSink(CaptureSink):
+    """Keeps the shape and the hash of each tensor: the tensors of a large model take 10 GB.
+
+    Attributes:
+        digests: by the key of the tensor.
+    """
+
+    adds_gradients = False  # there is one backward pass, so each gradient arrives once
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.digests: dict[str, tuple[torch.Size, str]] = {}
+
+    def _store_clone(
+        self,
+        key: RecordKey,
+        tensor: Tensor,
+        aliases: tuple[str, ...] | None = None,
+        weight_norm: float | None = None,
+    ) -> Tensor:
+        without_data = torch.empty_like(tensor, device="meta")
+        record = put(self.capture, key, without_data, aliases, weight_norm)
+        self.digests[record.key] = tensor.shape, digest(tensor)
+        return without_data
 
 
 def parameter_gradients(module: nn.Module, value: Any) -> dict[str, str]:
@@ -232,7 +260,7 @@ def run_backward(module: nn.Module, value: Any) -> None:
 
 
 def digest(tensor: Tensor) -> str:
-    """The hash of a tensor's bits, as two recordings of a large model do not fit into memory."""
+    """The hash of a tensor's bits."""
     return sha256(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data).hexdigest()
 
 

@@ -26,7 +26,7 @@ def x(sample: Sample) -> Tensor:
 
 
 def calls(model: nn.Module, x: Tensor) -> Counter[str]:
-    """How often each module fired in one forward pass."""
+    """How often each module was called in one forward pass."""
     executed: Counter[str] = Counter()
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: executed.update([name]))
