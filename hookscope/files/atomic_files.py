@@ -36,7 +36,7 @@ def replacement_file(path: str | os.PathLike[str], repair: str) -> Iterator[Path
             raise OSError(errno.ELOOP, "the symbolic link points back to itself")
         scratch = _scratch_beside(target)
         yield scratch
-        os.chmod(scratch, 0o666 & ~_umask())  # safetensors leaves 0600 whatever the umask
+        os.chmod(scratch, 0o666 & ~umask())  # safetensors leaves 0600 whatever the umask
         os.replace(scratch, target)
     except (OSError, SafetensorError, ValueError) as error:
         raise StoreError(
@@ -79,7 +79,8 @@ def _scratch_beside(target: Path) -> Path:
     return scratch
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Return the mask that the process applies to the modes of new files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

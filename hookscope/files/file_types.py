@@ -11,46 +11,46 @@ import io
 import json
 import os
 import re
-import zipfile
 from fnmatch import fnmatchcase
 from typing import BinaryIO
 
 from hookscope.errors import InputError
-from hookscope.files.pickle_scan import (
-    DAMAGED_ZIP,
-    MOST_INSTRUCTIONS,
-    DamagedPickle,
-    LongPickle,
-    foreign_globals,
-    list_globals,
-)
 
+# zipfile and pickletools take 20 ms to import, so they are imported for the files that need them.
+
+MOST_INSTRUCTIONS = 4_000_000  # in a pickle that is read; a tensor takes about 25
 EMPTY, IMAGE, TEXT = "an empty file", "an image", "a text file"
 UNKNOWN = "a file of unknown type"
 TRUNCATED_ZIP = "a damaged or cut-off zip archive"
 LARGE_ARCHIVE = "an archive that unpacks to more than 1 GB beyond its own size"
 CROWDED_ARCHIVE = "an archive whose list of records is longer than 32 MiB"
 LONG_PICKLE = f"a pickle of more than {MOST_INSTRUCTIONS:,} instructions"
-TOO_LARGE = (LARGE_ARCHIVE, CROWDED_ARCHIVE, LONG_PICKLE)
+LARGE_PICKLE = "a pickle of more than 64 MiB, or with a value that is said to be so long"
+TOO_LARGE = (LARGE_ARCHIVE, CROWDED_ARCHIVE, LONG_PICKLE, LARGE_PICKLE)
+DAMAGED_RECORD = "a zip archive with a damaged pickle in it"
 TRUNCATED_PICKLE = "a damaged or cut-off pickle"
 TRUNCATED_SAFETENSORS = "a safetensors file with a damaged or cut-off header"
 SCRIPT_ARCHIVE = "a TorchScript archive"
 EXPORT_ARCHIVE = "a program saved by torch.export (.pt2)"
 COMPILED = "a package compiled by AOTInductor"
-ONNX, CHECKPOINT = "an ONNX graph", "a pickled checkpoint"
+ONNX, CHECKPOINT = "an ONNX file", "a pickled checkpoint"
 SAFETENSORS = "a safetensors file of weights"
 ARRAY, ARRAYS = "an array saved by numpy (.npy)", "arrays saved by numpy (.npz)"
+GGUF = "a GGUF file of weights"
 AUDIO, VIDEO = "an audio file", "a video file"
 
 MODEL_FORMS = (
     "A model is a torchvision name (hookscope models lists them), FILE.py:NAME, package.module:"
-    "NAME, timm:NAME, hf:FOLDER, or a scripted (.pt) or exported (.pt2) file."
+    "NAME, timm:NAME, hf:FOLDER, or a scripted (.pt), exported (.pt2) or ONNX (.onnx) file."
+)
+WEIGHT_FORMS = (
+    "Weights are read from .safetensors, .pth, .pt, .bin, .ckpt, .npz, .npy and .gguf files."
 )
 WRITE_AGAIN = "Write or download it again."
 _USE_WEIGHTS = "Use it as the weights of a model: hookscope capture MODEL --weights {0}"
+_USE_TREE = "List its tensors: hookscope tree {0}"
 _USE_PATH = "Use its path as the model: {0}"
 _USE_INPUT = "Use it as the input: hookscope capture MODEL --input {0}"
-_USE_SOURCE = "hookscope cannot open such files. Give the Python source: FILE.py:NAME."
 _USE_UNCOMPILED = (
     "It contains machine code and no layers. Give the model that it was compiled from."
 )
@@ -61,9 +61,12 @@ _WOULD_RUN_CODE = (
 STORE_UNCOMPRESSED = (
     "Save it without compression, as torch.save and numpy.savez do, or in several files."
 )
+SAVE_WEIGHTS = "Save only the weights: torch.save(model.state_dict(), FILE)."
 _SAVE_TENSORS = "Save tensors instead of single numbers, and fewer of them."
 _READS_IMAGES = "Supported formats: PNG, JPEG, WebP, GIF, BMP, TIFF and others that pillow reads."
 
+GGUF_MAGIC = b"GGUF"
+_PICKLED_OBJECT = "a pickled Python object"
 _HEAD = 256
 _UNPACKED = 1 << 30  # bytes that an archive may unpack to beyond its own size
 _LONGEST_DIRECTORY = 32 << 20  # bytes; about 300,000 records, which take seconds
@@ -97,6 +100,20 @@ def describe_file(path: str) -> tuple[str, str]:
             return _describe(path, file)
     except OSError as exc:
         return f"a file that cannot be read ({exc.strerror})", "Check its permissions."
+
+
+def begins_as_safetensors(path: str) -> bool:
+    """Whether a file begins with the length of a header of safetensors, and a brace."""
+    try:
+        with open(path, "rb") as file:
+            return _is_safetensors(file.read(9))
+    except OSError:
+        return False
+
+
+def is_pickled_object(kind: str) -> bool:
+    """Whether a type of file that ``describe_file`` returned is a pickle with Python objects."""
+    return kind.startswith(_PICKLED_OBJECT)
 
 
 def describe_bytes(data: bytes) -> str:
@@ -141,34 +158,33 @@ def _describe(path: str, file: BinaryIO) -> tuple[str, str]:
     for kind, beginning in _OTHERS.items():
         if beginning.match(head):
             return kind, _USE_INPUT.format(path)
-    if head[8:9] == b"{" and head[4:8] == bytes(4):  # a header of less than 4 GB
+    if head.startswith(GGUF_MAGIC):
+        return GGUF, _USE_TREE.format(path)
+    if _is_safetensors(head):
         return _describe_safetensors(path, file)
     if head[:1] == b"\x80" and head[1:2] <= b"\x05":
         return _describe_pickle(path, file)
     if _is_onnx(head):
-        return ONNX, _USE_SOURCE
+        return ONNX, _USE_PATH.format(_typed(path))
     return TEXT if _is_text(head) else UNKNOWN, MODEL_FORMS
+
+
+def _typed(path: str) -> str:
+    """A path as it is typed as a model: with its folder, or it could be the name of a model."""
+    return path if os.path.dirname(path) else os.path.join(".", path)
 
 
 def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
     """The type of a zip archive by its names. TorchScript, which has a data.pkl too, goes first."""
-    if _directory_length(file) > _LONGEST_DIRECTORY:
-        return CROWDED_ARCHIVE, _SAVE_TENSORS
-    try:
-        with zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
-            unpacked = sum(record.file_size for record in archive.infolist())
-    except DAMAGED_ZIP:
-        return TRUNCATED_ZIP, WRITE_AGAIN
-
-    if unpacked > file.seek(0, os.SEEK_END) + _UNPACKED:
-        return LARGE_ARCHIVE, STORE_UNCOMPRESSED
+    names, kind, hint = _zip_names(file)
+    if kind:
+        return kind, hint
 
     def has(pattern: str) -> bool:
         patterns = (pattern, f"*/{pattern}")
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
-    typed_path = path if os.path.dirname(path) else os.path.join(".", path)
+    typed_path = _typed(path)
     if has("code/*") and has("data.pkl"):
         return SCRIPT_ARCHIVE, _USE_PATH.format(typed_path)
     old_export = has("serialized_exported_program.json")
@@ -178,10 +194,40 @@ def _describe_zip(path: str, file: BinaryIO) -> tuple[str, str]:
         return COMPILED, _USE_UNCOMPILED
     if has("data.pkl"):
         file.seek(0)
-        return _describe_pickle(path, file, TRUNCATED_ZIP)
+        return _describe_pickle(path, file, DAMAGED_RECORD)
     if names and has("*.npy"):
         return ARRAYS, _USE_INPUT.format(path)
     return "a zip archive with no weights in it", MODEL_FORMS
+
+
+def check_zip(path: str) -> tuple[str, str]:
+    """Return what makes the zip archive ``path`` unreadable, with a hint; empty if nothing does.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        _, kind, hint = _zip_names(file)
+    return kind, hint
+
+
+def _zip_names(file: BinaryIO) -> tuple[list[str], str, str]:
+    """The names of an archive's records, and what makes it unreadable, with a hint."""
+    import zipfile
+
+    from hookscope.files.pickle_scan import DAMAGED_ZIP
+
+    if _directory_length(file) > _LONGEST_DIRECTORY:
+        return [], CROWDED_ARCHIVE, _SAVE_TENSORS
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            unpacked = sum(record.file_size for record in archive.infolist())
+    except DAMAGED_ZIP:
+        return [], TRUNCATED_ZIP, WRITE_AGAIN
+    if unpacked > file.seek(0, os.SEEK_END) + _UNPACKED:
+        return [], LARGE_ARCHIVE, STORE_UNCOMPRESSED
+    return names, "", ""
 
 
 def _directory_length(file: BinaryIO) -> int:
@@ -200,15 +246,29 @@ def _describe_pickle(
     path: str, file: BinaryIO, otherwise: str = TRUNCATED_PICKLE
 ) -> tuple[str, str]:
     """A checkpoint is built of tensors and plain containers; anything else is some object."""
+    from hookscope.files.pickle_scan import (
+        DamagedPickle,
+        LargePickle,
+        LongPickle,
+        foreign_globals,
+        list_globals,
+    )
+
     try:
         objects = foreign_globals(list_globals(file))
+    except LargePickle:
+        return LARGE_PICKLE, _SAVE_TENSORS
     except LongPickle:
         return LONG_PICKLE, _SAVE_TENSORS
     except DamagedPickle:
         return otherwise, WRITE_AGAIN
     if objects:
-        return f"a pickled Python object ({objects[0]})", _WOULD_RUN_CODE
+        return f"{_PICKLED_OBJECT} ({objects[0]})", _WOULD_RUN_CODE
     return CHECKPOINT, _USE_WEIGHTS.format(path)
+
+
+def _is_safetensors(head: bytes) -> bool:
+    return head[8:9] == b"{" and head[4:8] == bytes(4)  # a header of less than 4 GB
 
 
 def _describe_safetensors(path: str, file: BinaryIO) -> tuple[str, str]:

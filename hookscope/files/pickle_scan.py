@@ -8,13 +8,15 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO
 
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle in a file of an old torch.save
+from hookscope.files.file_types import MOST_INSTRUCTIONS
+
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle in a file of an old torch.save
 _LEGACY_PREAMBLE = 3  # pickles before the object: magic number, protocol, sizes of the machine
-_LONGEST_PICKLE = 1 << 26  # bytes of the pickle in an archive, which may be compressed
-MOST_INSTRUCTIONS = 4_000_000  # in a pickle; a tensor takes about 25
+LONGEST_PICKLE = 1 << 26  # bytes of the pickle in an archive, which may be compressed
+_LONGEST_VALUE = 1 << 26  # bytes of one instruction, such as an array of numpy
 
 # The errors of zipfile for a damaged archive: an unknown version, names that are not text, a
 # password, compressed data that cannot be decompressed.
@@ -34,12 +36,44 @@ _HARMLESS = re.compile(
 )
 
 
+# Modules, and functions of ``builtins``, that run any command or code, or change files.
+_DANGEROUS = re.compile(
+    r"(os|posix|nt|subprocess|sys|shutil|pty|commands|importlib|runpy|ctypes|code|codeop|webbrowser"
+    r"|socket|_posixsubprocess)(\..*)?"
+    r"|(builtins|__builtin__)\.(eval|exec|execfile|compile|open|__import__|getattr|setattr|delattr)"
+)
+
+
 class DamagedPickle(ValueError):
     """The bytes are not a complete pickle."""
 
 
 class LongPickle(DamagedPickle):
-    """A pickle has too many instructions; reading it would take minutes."""
+    """A pickle has too many instructions, or values that are too long, to be read."""
+
+
+class LargePickle(LongPickle):
+    """A pickle, or a value in it, has more bytes than are read."""
+
+
+class BoundedFile:
+    """A file whose single reads are limited, since a pickle gives the lengths of its values."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; fewer at the end of the file."""
+        if size > _LONGEST_VALUE:
+            raise LargePickle(f"it has a value of more than {_LONGEST_VALUE:,} bytes")
+        return self._file.read(size)
+
+    def readline(self) -> bytes:
+        """Return the bytes up to the next newline."""
+        line = self._file.readline(_LONGEST_VALUE)
+        if len(line) == _LONGEST_VALUE:
+            raise LargePickle(f"it has a value of more than {_LONGEST_VALUE:,} bytes")
+        return line
 
 
 def list_globals(file: IO[bytes]) -> list[str]:
@@ -52,7 +86,7 @@ def list_globals(file: IO[bytes]) -> list[str]:
             read).
 
     Raises:
-        LongPickle: it has more than ``MOST_INSTRUCTIONS``.
+        LongPickle: it has more than ``MOST_INSTRUCTIONS``, or a value is too long.
         DamagedPickle: it ends early, or is not a pickle.
 
     Example:
@@ -66,7 +100,7 @@ def list_globals(file: IO[bytes]) -> list[str]:
         if start == b"PK":
             file = io.BytesIO(_data_pickle(file))
         names = list(_names(file))
-        if names == [str(_LEGACY_MAGIC)]:
+        if names == [str(LEGACY_MAGIC)]:
             for _ in range(_LEGACY_PREAMBLE):
                 names = list(_names(file))
         return [name for name in dict.fromkeys(names) if not name.isdecimal()]
@@ -85,13 +119,22 @@ def foreign_globals(names: list[str]) -> list[str]:
     return [name for name in names if not _HARMLESS.fullmatch(name)]
 
 
+def dangerous_globals(names: Iterable[str]) -> list[str]:
+    """Return the names that a file of weights has no honest use for.
+
+    >>> dangerous_globals(["posix.system", "mynet.Net", "builtins.eval", "oslo.Net"])
+    ['posix.system', 'builtins.eval']
+    """
+    return [name for name in names if _DANGEROUS.fullmatch(name)]
+
+
 def _data_pickle(file: IO[bytes]) -> bytes:
     with zipfile.ZipFile(file) as archive:
         name = next(n for n in archive.namelist() if n.rpartition("/")[2] == "data.pkl")
         with archive.open(name) as record:
-            data = record.read(_LONGEST_PICKLE + 1)
-    if len(data) > _LONGEST_PICKLE:
-        raise LongPickle(f"it is longer than {_LONGEST_PICKLE:,} bytes")
+            data = record.read(LONGEST_PICKLE + 1)
+    if len(data) > LONGEST_PICKLE:
+        raise LargePickle(f"it is longer than {LONGEST_PICKLE:,} bytes")
     return data
 
 
@@ -99,7 +142,7 @@ def _names(file: IO[bytes]) -> Iterator[str]:
     """Yield the globals of one pickle; the magic number of an old ``torch.save`` as its digits."""
     before = last = "?"  # the last two strings on the stack, which STACK_GLOBAL uses
     memo: dict[int, str] = {}
-    for count, (opcode, arg, _) in enumerate(pickletools.genops(file)):
+    for count, (opcode, arg, _) in enumerate(pickletools.genops(BoundedFile(file))):  # type: ignore[arg-type]
         if count == MOST_INSTRUCTIONS:
             raise LongPickle(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
         effect = _EFFECTS.get(opcode.name, "push")
@@ -117,7 +160,7 @@ def _names(file: IO[bytes]) -> Iterator[str]:
             yield f"{before}.{last}"
         elif effect == "extension":
             yield "?"
-        elif effect == "number" and arg == _LEGACY_MAGIC:
+        elif effect == "number" and arg == LEGACY_MAGIC:
             yield str(arg)
 
 

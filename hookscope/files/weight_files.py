@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from blake3 import blake3
-
 from hookscope.errors import RequestError, WeightsFileError
 from hookscope.files.escapes import encodable
 from hookscope.files.file_types import WRITE_AGAIN
+from hookscope.files.shell_words import quote_word
 
 # The names to look for in a folder, in this order: an index before the files it lists.
 _FOLDER_PATTERNS = (
@@ -46,6 +44,8 @@ class WeightFiles:
         For several files it is the BLAKE3 of the output of ``b3sum INDEX FILE ...`` in their folder
         with the files in order of name: a line for each with its BLAKE3, two spaces and its name.
         """
+        from blake3 import blake3
+
         if self.index is None:
             (path,) = self.holders
             return blake3_of(path)
@@ -59,6 +59,8 @@ class WeightFiles:
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file's bytes in hexadecimal."""
+    import hashlib  # its library takes 10 ms to load
+
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(1 << 20):
@@ -72,6 +74,8 @@ def blake3_of(path: str | os.PathLike[str]) -> str:
     Weights have many gigabytes. BLAKE3 uses all cores, and each core is about three times as fast
     as SHA-256 with hardware instructions, and many times as fast as without.
     """
+    from blake3 import blake3
+
     digest = blake3(max_threads=HASH_THREADS)
     with open(path, "rb") as file:  # not mapped, which would count as memory of this process
         while chunk := file.read(1 << 24):
@@ -100,13 +104,18 @@ def _find_in_folder(folder: str) -> str:
             f"The folder {folder!r} cannot be read: {error.strerror}.", "Check its permissions."
         ) from error
     for patterns in _FOLDER_PATTERNS:
-        matches = [name for name in names if any(fnmatchcase(name, p) for p in patterns)]
+        matches = [
+            name
+            for name in names
+            if any(fnmatchcase(name, p) for p in patterns)
+            and os.path.isfile(os.path.join(folder, name))  # reading a pipe would wait for ever
+        ]
         if len(matches) > 1:
             raise RequestError(
                 f"The folder {folder!r} contains {len(matches)} weights files and no index:"
                 f" {', '.join(matches[:3])}"
                 f"{' ...' if len(matches) > 3 else ''}.",
-                f"Name one of them: --weights {os.path.join(folder, matches[0])}",
+                f"Name one of them: {quote_word(os.path.join(folder, matches[0]))}",
             )
         if matches:
             return os.path.join(folder, matches[0])

@@ -149,7 +149,7 @@ def test_a_picture_of_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) ->
         (("records", 0, "shape"), [2, 3], "another shape"),
         (("records", 0, "call"), "1", "call is '1'"),
         (("records", 0, "stats", "max"), 1e308 * 10, "statistics"),
-        (("inputs", 0), {"word": 5}, "metadata.inputs.0.word is 5"),
+        (("inputs", 0), {"spec": 5}, "metadata.inputs.0.spec is 5"),
         (("top",), [[{"index": None}]], "metadata.top.0.0 has no label"),
     ],
 )

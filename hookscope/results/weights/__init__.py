@@ -1,0 +1,1 @@
+"""Files of weights: safetensors, ``torch.save``, numpy and GGUF, read without torch."""

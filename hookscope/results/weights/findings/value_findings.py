@@ -1,0 +1,106 @@
+"""Findings on single entries: NaN, infinities, and what float16 cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hookscope.files.shell_words import join_words
+from hookscope.results.health import Finding
+from hookscope.results.weights.tensor_measures import TensorMeasures
+from hookscope.specs.health_checks import ERROR, INF, NAN, NOTE, WARNING
+from hookscope.specs.weight_checks import (
+    DEFAULT_WEIGHT_THRESHOLDS,
+    OVERFLOW,
+    UNDERFLOW,
+    UNREAD,
+)
+
+LIMITS = DEFAULT_WEIGHT_THRESHOLDS
+
+
+def nan_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield each tensor with NaN."""
+    for one in measures:
+        if one.stats is not None and one.stats.nan:
+            yield _count_finding(NAN, one, one.stats.nan, one.stats.numel, "NaN")
+
+
+def inf_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield each tensor with infinite entries."""
+    for one in measures:
+        if one.stats is not None and one.stats.inf:
+            yield _count_finding(INF, one, one.stats.inf, one.stats.numel, "infinite")
+
+
+def _count_finding(check: str, one: TensorMeasures, count: int, numel: int, what: str) -> Finding:
+    text = f"{count:,} of its {numel:,} entries are {what}"
+    show = join_words(["hookscope", "show", one.source, one.name])
+    hint = f"To print the index of the first one: {show}"
+    return Finding(check, ERROR, one.name, text, count, 0, hint)
+
+
+def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield the tensors with an entry that would be infinite in float16, the largest first."""
+    sizes = {
+        one.name: float(one.stats.absmax)
+        for one in measures
+        if one.floats and one.stats is not None and one.stats.absmax is not None
+    }
+    beyond = sorted(
+        (name for name, size in sizes.items() if size > LIMITS.float16_max),
+        key=sizes.__getitem__,
+        reverse=True,
+    )
+    if beyond:
+        yield Finding(
+            OVERFLOW,
+            WARNING,
+            beyond[0],
+            f"its largest magnitude is {sizes[beyond[0]]:.4g}, which is infinite in float16",
+            sizes[beyond[0]],
+            LIMITS.float16_max,
+            "Keep it in its dtype, or convert to bfloat16, which has the range of float32.",
+            others=tuple(beyond[1:]),
+        )
+
+
+def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield the tensors of which float16 would lose a share of the entries, the largest first."""
+    shares = {}
+    for one in measures:
+        if one.stats is not None and one.small:
+            shares[one.name] = one.small / (one.stats.numel - one.stats.zeros)
+    below = sorted(
+        (name for name, share in shares.items() if share > LIMITS.underflow),
+        key=shares.__getitem__,
+        reverse=True,
+    )
+    if below:
+        yield Finding(
+            UNDERFLOW,
+            NOTE,
+            below[0],
+            f"{shares[below[0]]:.2%} of its non-zero entries are below 2^-24, the least number of"
+            " float16",
+            shares[below[0]],
+            LIMITS.underflow,
+            "In float16 they become zero, or 2^-24.",
+            others=tuple(below[1:]),
+        )
+
+
+def unread_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
+    """Yield the tensors whose values cannot be read, for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in measures:
+        if one.unread:
+            reasons.setdefault(one.unread, []).append(one.name)
+    for reason, names in reasons.items():
+        yield Finding(
+            UNREAD,
+            NOTE,
+            names[0],
+            f"it was not checked: {reason.rstrip('.')}",
+            len(names),
+            others=tuple(names[1:]),
+        )

@@ -1,0 +1,70 @@
+"""Dtypes in files of weights: torch's names, sizes, and what numpy reads them with. Without numpy.
+
+The names of safetensors and those of GGUF are translated to torch's. ``results/dtypes.py`` widens
+what numpy does not have.
+"""
+
+from __future__ import annotations
+
+# torch's name of each dtype of safetensors
+FROM_SAFETENSORS = {
+    "BOOL": "bool",
+    **{f"I{8 * n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
+    **{f"U{8 * n}": f"uint{8 * n}" for n in (1, 2, 4, 8)},
+    **{f"F{8 * n}": f"float{8 * n}" for n in (2, 4, 8)},
+    "BF16": "bfloat16",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F6_E2M3": "float6_e2m3",
+    "F6_E3M2": "float6_e3m2",
+    "F4": "float4_e2m1fn_x2",
+}
+# The name under which ``results.dtypes.widen`` knows a dtype that numpy does not have.
+WIDENED = {
+    torch_name: tag
+    for tag, torch_name in FROM_SAFETENSORS.items()
+    if tag == "BF16" or tag.startswith("F8")
+}
+# What numpy reads the stored bytes of a dtype with.
+NUMPY_CODES = {
+    "bool": "?",
+    **{f"int{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
+    **{f"uint{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
+    **{f"float{8 * n}": f"<f{n}" for n in (2, 4, 8)},
+    "bfloat16": "<u2",
+    "complex64": "<c8",
+    "complex128": "<c16",
+    **{name: "u1" for name in WIDENED if name.startswith("float8")},
+}
+_BITS = {
+    "bool": 8,
+    "bfloat16": 16,
+    "complex32": 32,
+    "complex64": 64,
+    "complex128": 128,
+    "float4_e2m1fn_x2": 8,  # two values of four bits
+    **{f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": bits for bits in (16, 32, 64)},
+    **{name: 8 for name in WIDENED if name.startswith("float8")},
+    "float6_e2m3": 6,
+    "float6_e3m2": 6,
+}
+
+
+def bits_of(dtype: str) -> int:
+    """Return the size of an element in bits.
+
+    Example:
+        >>> bits_of("bfloat16"), bits_of("float6_e2m3")
+        (16, 6)
+    """
+    return _BITS[dtype]
+
+
+def is_known(dtype: str) -> bool:
+    """Whether this is torch's name of a dtype whose size is known."""
+    return dtype in _BITS

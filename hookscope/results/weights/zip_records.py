@@ -1,0 +1,117 @@
+"""Where the records of a zip archive lie in its file, so that they can be read without unpacking.
+
+``torch.save`` and ``numpy.savez`` store records as they are. An archive that was packed again has
+compressed ones, which are read as a stream.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+from dataclasses import dataclass
+
+from hookscope.errors import WeightsFileError
+from hookscope.files import file_types
+from hookscope.files.pickle_scan import LongPickle
+
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name and of the extra field
+_SIGNATURE = b"PK\x03\x04"
+_ENCRYPTED = 1
+
+
+class DamagedArchive(ValueError):
+    """A record is missing, damaged or packed in an unusual way."""
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """Bytes of a file, or of a compressed record of it.
+
+    Attributes:
+        offset: of the first byte; from the start of the record, if it is compressed.
+        size: in bytes.
+        record: the name of the compressed record; empty for bytes of the file.
+    """
+
+    offset: int
+    size: int
+    record: str = ""
+
+
+class ZipRecords:
+    """The records of a zip archive by name.
+
+    Raises:
+        WeightsFileError: the archive is damaged, or unpacks to too much.
+    """
+
+    def __init__(self, path: str) -> None:
+        kind, hint = file_types.check_zip(path)
+        if kind:
+            raise WeightsFileError(f"The file {path!r} is {kind}.", hint)
+        self._path = path
+        self._size = os.path.getsize(path)
+        with zipfile.ZipFile(path) as archive:
+            self._infos = {info.filename: info for info in archive.infolist()}
+
+    def names(self) -> list[str]:
+        """Return the names of all records in the order of the archive."""
+        return list(self._infos)
+
+    def folder_of(self, name: str) -> str:
+        """Return the folder in the archive that has a record of that name, with a slash.
+
+        Raises:
+            DamagedArchive: there is none.
+        """
+        for path in self._infos:
+            folder, _, last = path.rpartition("/")
+            if last == name:
+                return f"{folder}/" if folder else ""
+        raise DamagedArchive(f"it has no record {name!r}")
+
+    def content(self, name: str, limit: int) -> bytes:
+        """Return the bytes of a record of at most ``limit`` bytes."""
+        self._info(name)
+        with zipfile.ZipFile(self._path) as archive, archive.open(name) as record:
+            data = record.read(limit + 1)
+        if len(data) > limit:
+            raise LongPickle(f"its record {name!r} has more than {limit:,} bytes")
+        return data
+
+    def text(self, name: str, otherwise: str) -> str:
+        """Return the text of a short record, or ``otherwise`` if there is none."""
+        if name not in self._infos:
+            return otherwise
+        return self.content(name, 100).decode("ascii", "replace").strip()
+
+    def range(self, name: str) -> ByteRange:
+        """Return where the bytes of a record are.
+
+        Raises:
+            DamagedArchive: there is no such record, or it is beyond the end of the file.
+        """
+        info = self._info(name)
+        if info.compress_type == zipfile.ZIP_DEFLATED:
+            return ByteRange(0, info.file_size, name)
+        with open(self._path, "rb") as file:
+            file.seek(info.header_offset)
+            header = file.read(_LOCAL_HEADER.size)
+        if len(header) < _LOCAL_HEADER.size or not header.startswith(_SIGNATURE):
+            raise DamagedArchive(f"its record {name!r} has no header")
+        _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+        offset = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
+        if info.compress_size != info.file_size or offset + info.file_size > self._size:
+            raise DamagedArchive(f"its record {name!r} is beyond the end of the file")
+        return ByteRange(offset, info.file_size)
+
+    def _info(self, name: str) -> zipfile.ZipInfo:
+        info = self._infos.get(name)
+        if info is None:
+            raise DamagedArchive(f"it has no record {name!r}")
+        if info.flag_bits & _ENCRYPTED:
+            raise DamagedArchive(f"its record {name!r} is encrypted")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DamagedArchive(f"its record {name!r} is packed in a way that is not read")
+        return info

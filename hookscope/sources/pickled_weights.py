@@ -1,0 +1,79 @@
+"""Whole pickled models opened by PyTorch, which runs code that the file names.
+
+This is done for ``--trust`` alone. Without it, ``results/weights/torch_reader.py`` reads the
+tensors of such a file and runs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.errors import WeightsFileError
+from hookscope.files.file_types import SAVE_WEIGHTS, describe_file, is_pickled_object
+from hookscope.files.pickle_scan import foreign_globals, list_globals
+from hookscope.results.weights.checkpoint_parts import choose_part
+from hookscope.results.weights.open_weights import open_weights, split_part
+from hookscope.results.weights.weight_set import WeightSet
+from hookscope.sources.model_weights import tensor_set
+from hookscope.sources.user_code import run_user_code
+
+log = logging.getLogger("hookscope")
+
+_KIND = "torch.save, opened with --trust"
+_DEEPEST = 16
+_LISTED = 5
+
+
+def open_trusted_weights(text: str) -> WeightSet:
+    """Open weights; a file with Python objects is unpickled, which runs its code.
+
+    Modules in it become their state dicts. Files without such objects are opened as without trust.
+
+    Args:
+        text: the path; after ``#``, the part of a checkpoint.
+
+    Raises:
+        ModelError: the code of the file raised, such as for a class that cannot be imported.
+        RequestError: there is no such part, or there are several and none is named.
+        WeightsFileError: the file has no tensors.
+    """
+    path, part = split_part(text)
+    if not is_pickled_object(describe_file(path)[0]):
+        return open_weights(text)
+    with open(path, "rb") as file:
+        classes = foreign_globals(list_globals(file))
+    more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""
+    log.warning("%s runs code: it names %s%s", path, ", ".join(classes[:_LISTED]), more)
+    content = run_user_code(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
+    chosen = choose_part(_plain(content, 0), Tensor, part, path)
+    named = {name: value for name, value in chosen.tensors.items() if _is_plain(value)}
+    if not named:
+        raise WeightsFileError(f"The file {path!r} contains no tensors.", SAVE_WEIGHTS)
+    notes = [f"Code of the file was run: it names {', '.join(classes[:_LISTED])}{more}."]
+    if left := sorted(chosen.tensors.keys() - named.keys()):
+        notes.append(f"Not listed, since they are no plain tensors: {', '.join(left[:_LISTED])}.")
+    return tensor_set(named, path, _KIND, chosen.name, metadata=chosen.metadata, notes=tuple(notes))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def _plain(content: Any, depth: int) -> Any:
+    """The content with modules as their state dicts, and other objects as their attributes."""
+    if isinstance(content, nn.Module):
+        state = content.state_dict(keep_vars=True)
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    if isinstance(content, Tensor | str | int | float) or depth == _DEEPEST:
+        return content
+    if isinstance(content, Mapping):
+        return {str(key): _plain(value, depth + 1) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_plain(value, depth + 1) for value in content]
+    attributes = getattr(content, "__dict__", None)
+    return _plain(attributes, depth + 1) if isinstance(attributes, dict) else None

@@ -1,0 +1,43 @@
+"""Options that apply to models and not to weights, refused in one way by all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from hookscope.errors import RequestError
+
+# Of options that are given several times.
+_SPELLINGS = {"types": "type", "layers": "layer", "model_args": "model-arg"}
+
+
+def spell_option(name: str) -> str:
+    """Return an option as it is typed, by the name of its keyword.
+
+    Example:
+        >>> spell_option("model_args"), spell_option("types")
+        ('--model-arg', '--type')
+    """
+    return f"--{_SPELLINGS.get(name, name).replace('_', '-')}"
+
+
+def check_model_options(chosen: Iterable[str], accepted: Collection[str], label: object) -> None:
+    """Raise RequestError if an option is chosen that weights have no use for.
+
+    Args:
+        chosen: the keywords that were chosen.
+        accepted: those that apply to weights.
+        label: the weights as the user typed them.
+
+    Example:
+        >>> check_model_options(["depth"], ["depth"], "model.safetensors")
+        >>> check_model_options(["shapes"], ["depth"], "model.safetensors")
+        Traceback (most recent call last):
+        hookscope.errors.RequestError: --shapes is for models, and model.safetensors has only wei...
+    """
+    for name in chosen:
+        if name not in accepted:
+            options = ", ".join(map(spell_option, accepted))
+            raise RequestError(
+                f"{spell_option(name)} is for models, and {label} has only weights.",
+                f"Leave it out. Weights take {options}." if options else "Leave it out.",
+            )
