@@ -150,7 +150,7 @@ def test_what_is_known_of_a_file_is_told(
         warnings.simplefilter("error")
         loaded = opened(resnet[1])
     assert (loaded.name, loaded.source, loaded.shape) == ("resnet_18", "exported", (1, 3, 64, 64))
-    assert loaded.weights.word == "as saved"
+    assert loaded.weights.name == "as saved"
     assert loaded.weights.blake3 == blake3(resnet[1].read_bytes()).hexdigest()
     mine = [record.message for record in caplog.records]
     assert mine == [f"weights: as saved in {resnet[1]}"]

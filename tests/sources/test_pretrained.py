@@ -53,7 +53,7 @@ def test_cached_weights_are_loaded_and_hashed(cache: Path, word: str) -> None:
     path = put(cache, models.SqueezeNet1_1_Weights.IMAGENET1K_V1, state)
     loaded = load("squeezenet1_1", weights=word)
     assert all(torch.equal(value, state[key]) for key, value in loaded.module.state_dict().items())
-    assert loaded.weights.word == "IMAGENET1K_V1"
+    assert loaded.weights.name == "IMAGENET1K_V1"
     assert loaded.weights.blake3 == blake3(path.read_bytes()).hexdigest()
 
 
@@ -227,4 +227,4 @@ def test_default_is_taken_in_torchvisions_spelling(cache: Path) -> None:
         models.SqueezeNet1_1_Weights.IMAGENET1K_V1,
         models.squeezenet1_1(weights=None).state_dict(),
     )
-    assert load("squeezenet1_1", weights="DEFAULT").weights.word == "IMAGENET1K_V1"
+    assert load("squeezenet1_1", weights="DEFAULT").weights.name == "IMAGENET1K_V1"

@@ -17,7 +17,7 @@ from hookscope.tensors.nested import as_call
 from tests.conftest import Run
 from tests.sources.third_party_models import write_configuration
 
-PLUGIN = "from torch import nn\ndef load(word, *, weights, model_args, seed, meta):\n"
+PLUGIN = "from torch import nn\ndef load(name, *, weights, model_args, seed, meta):\n"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_registered_source_is_asked(register, tmp_path: Path) -> None:
-    register(PLUGIN + "    return nn.Linear(model_args['width'], len(word))\n")
+    register(PLUGIN + "    return nn.Linear(model_args['width'], len(name))\n")
     loaded = load("zoo:four", model_args={"width": 3})
     assert (loaded.source, loaded.name, loaded.module.out_features) == ("zoo", "four", 4)
     assert torch.equal(
@@ -109,6 +109,9 @@ def test_timm_answers_a_wrong_name_or_argument() -> None:
     with pytest.raises(ModelError, match="no model called 'resnt18'") as caught:
         load("timm:resnt18")
     assert "resnet18" in caught.value.hint
+    with pytest.raises(ModelError) as caught:
+        load("timm:no-such-model-of-timm")
+    assert "hf:" not in caught.value.hint  # only a name without a source may be of another source
     with pytest.raises(ModelError, match="cannot be built with wide=3"):
         load("timm:resnet10t", model_args={"wide": 3})
     with pytest.raises(RequestError, match="cannot be a model argument"):
@@ -134,7 +137,7 @@ def test_cached_weights_of_timm_are_loaded_and_missing_ones_told(
     save_file(state, folder / "snapshots" / "abc" / "model.safetensors")
     loaded = load("timm:resnet10t", weights="default")
     assert all(torch.equal(value, state[key]) for key, value in loaded.module.state_dict().items())
-    assert loaded.weights.word == "c3_in1k"
+    assert loaded.weights.name == "c3_in1k"
 
 
 def save_bert(folder: Path) -> torch.nn.Module:
@@ -156,7 +159,7 @@ def test_a_folder_brings_its_weights_tokenizer_and_classes(tmp_path: Path) -> No
     loaded = load(f"hf:{tmp_path}")
     state = model.state_dict()
     assert all(torch.equal(v, state[k]) for k, v in loaded.module.state_dict().items())
-    assert (loaded.categories, loaded.weights.word) == (("bad", "fair", "good"), "as saved")
+    assert (loaded.categories, loaded.weights.name) == (("bad", "fair", "good"), "as saved")
     assert loaded.own_text is not None
     call = loaded.own_text.run(["a fine day", "a"])
     assert call["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
@@ -165,7 +168,7 @@ def test_a_folder_brings_its_weights_tokenizer_and_classes(tmp_path: Path) -> No
     fresh = load(f"hf:{tmp_path}/config.json")
     with pytest.raises(WeightsError, match="comes without weights"):
         load(f"hf:{tmp_path}/config.json", weights="default")
-    assert fresh.weights.word == "random"
+    assert fresh.weights.name == "random"
     assert not torch.equal(fresh.module.classifier.weight, model.classifier.weight)
 
 

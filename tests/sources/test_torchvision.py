@@ -64,10 +64,10 @@ def test_warnings_of_torchvision_about_itself_are_kept_from_the_user() -> None:
 
 def test_what_is_known_of_a_model_comes_along() -> None:
     loaded = load("resnet18")
-    assert (loaded.name, loaded.word, loaded.source) == ("resnet18", "resnet18", "torchvision")
+    assert (loaded.name, loaded.spec, loaded.source) == ("resnet18", "resnet18", "torchvision")
     assert loaded.task == "classification"
     assert loaded.categories[:3] == ("tench", "goldfish", "great white shark")
-    assert loaded.weights.word == "random"
+    assert loaded.weights.name == "random"
     assert loaded.weights.blake3 is None
     assert load("ssd300_vgg16", meta=True).categories[1] == "person"
     assert load("fcn_resnet50", meta=True).categories[15] == "person"

@@ -440,4 +440,4 @@ def test_the_seed_draws_the_noise_of_a_guessed_shape(tmp_path: Path) -> None:
     typed = hookscope.capture(file, what="input", seed=2, shape=(1, 4))
     assert not torch.equal(shots[0]["./input.0"], shots[1]["./input.0"])
     assert torch.equal(shots[1]["./input.0"], typed["./input.0"])
-    assert shots[0].metadata["inputs"][0]["word"] == "noise"
+    assert shots[0].metadata["inputs"][0]["spec"] == "noise"

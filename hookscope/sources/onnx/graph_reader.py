@@ -1,0 +1,169 @@
+"""Reads the nodes of an ONNX file, in execution order, with the modules that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from hookscope.errors import ModelError
+from hookscope.sources.onnx.calls import name_each_node
+from hookscope.sources.onnx.graph import Graph, GraphNode, Initializer, PlainValues
+from hookscope.sources.onnx.model_file import OnnxFile
+from hookscope.sources.onnx.scopes import (
+    NodeScope,
+    is_exported_by_torch,
+    scope_from_metadata,
+    scopes_from_names,
+)
+
+_TORCH = "pytorch"
+_RULES = "pkg.onnxscript.rewriter.rule_name"
+_AGAIN = "Export the model again."
+
+
+@dataclass(frozen=True)
+class ReadGraph:
+    """The graph of a file.
+
+    Attributes:
+        graph: its nodes and values.
+        has_modules: whether the nodes say which modules they belong to; otherwise each node is a
+            module of its own.
+        in_order: whether the nodes are in the order in which the exporter wrote them.
+    """
+
+    graph: Graph
+    has_modules: bool
+    in_order: bool
+
+
+def read_graph(file: OnnxFile) -> ReadGraph:
+    """Return the graph of a file.
+
+    Raises:
+        ModelError: a node uses a value that nothing computes, or the graph has a cycle.
+    """
+    source = file.proto.graph
+    initializers = {
+        t.name: Initializer(t.name, tuple(t.dims), t.data_type) for t in source.initializer
+    }
+    known = {*initializers, *(value.name for value in source.input), ""}
+    known |= {tensor.values.name for tensor in source.sparse_initializer}
+    protos, is_sorted = _sorted(file.path, list(source.node), known)
+    plain = PlainValues(initializers)
+    scopes = _scopes(protos, list(initializers))
+    has_modules = is_exported_by_torch(scopes)
+    nodes = []
+    for index, (proto, scope) in enumerate(zip(protos, scopes, strict=True)):
+        inputs = _inputs_of(proto)
+        nodes.append(
+            GraphNode(
+                index,
+                proto.name,
+                proto.op_type,
+                inputs,
+                tuple(filter(None, proto.output)),
+                scope,
+                _metadata(proto).get(_RULES, ""),
+                plain.is_plain(proto, inputs, is_helper=has_modules and scope is None),
+                any(True for _ in _subgraphs(proto)),
+                tuple(_inner_scopes(proto, initializers)),
+            )
+        )
+    if not has_modules:
+        named = name_each_node([node for node in nodes if not node.is_plain])
+        by_index = dict(zip((n.index for n in nodes if not n.is_plain), named, strict=True))
+        nodes = [replace(node, scope=by_index.get(node.index), inner=()) for node in nodes]
+    graph = Graph(
+        tuple(nodes),
+        tuple(value.name for value in file.inputs),
+        tuple(value.name for value in file.outputs),
+        initializers,
+    )
+    missing = [name for name in graph.outputs if name not in known and name not in graph.producers]
+    if missing:
+        raise ModelError(f"The output {missing[0]!r} of {file.path!r} is never computed.", _AGAIN)
+    return ReadGraph(graph, has_modules, is_sorted and file.proto.producer_name == _TORCH)
+
+
+def _sorted(path: str, protos: list[Any], known: set[str]) -> tuple[list[Any], bool]:
+    """The nodes so that each follows those that it depends on, and whether they were like that."""
+    inputs = [_inputs_of(proto) for proto in protos]
+    lacking = [{name for name in names if name not in known} for names in inputs]
+    users: dict[str, list[int]] = {}
+    for n, names in enumerate(lacking):
+        for name in names:
+            users.setdefault(name, []).append(n)
+    ready = [n for n, names in enumerate(lacking) if not names]
+    heapify(ready)  # of the nodes that can be next, the first in the file is next
+    order = []
+    while ready:
+        n = heappop(ready)
+        order.append(n)
+        for name in protos[n].output:
+            for user in users.pop(name, ()):
+                lacking[user].discard(name)
+                if not lacking[user]:
+                    heappush(ready, user)
+    if len(order) < len(protos):
+        n = next(n for n, names in enumerate(lacking) if names)
+        name = next(name for name in inputs[n] if name in lacking[n])
+        made = {name for proto in protos for name in proto.output}
+        raise _unsortable(path, protos[n], name, made)
+    return [protos[n] for n in order], order == sorted(order)
+
+
+def _unsortable(path: str, proto: Any, name: str, made: set[str]) -> ModelError:
+    node = proto.name or proto.op_type
+    if name in made:
+        return ModelError(
+            f"The graph of {path!r} has a cycle: the node {node!r} needs its own result.", _AGAIN
+        )
+    return ModelError(
+        f"The node {node!r} of {path!r} uses {name!r}, which nothing computes.", _AGAIN
+    )
+
+
+def _subgraphs(proto: Any) -> Iterator[Any]:
+    for attribute in proto.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _inputs_of(proto: Any) -> tuple[str, ...]:
+    """The values that a node uses, those of its subgraphs included."""
+    names = dict.fromkeys(filter(None, proto.input))
+    for graph in _subgraphs(proto):
+        names |= dict.fromkeys(_free_names(graph))
+    return tuple(names)
+
+
+def _free_names(graph: Any) -> Iterator[str]:
+    """The values that a subgraph uses and that come from outside."""
+    own = {value.name for value in graph.input} | {t.name for t in graph.initializer} | {""}
+    for node in graph.node:
+        yield from (name for name in _inputs_of(node) if name not in own)
+        own.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in own)
+
+
+def _metadata(proto: Any) -> dict[str, str]:
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def _scopes(protos: Sequence[Any], parameters: Sequence[str]) -> list[NodeScope | None]:
+    scopes = [scope_from_metadata(_metadata(proto)) for proto in protos]
+    if any(scopes):
+        return scopes
+    return scopes_from_names([proto.name for proto in protos], parameters)
+
+
+def _inner_scopes(proto: Any, parameters: Mapping[str, Any]) -> Iterator[NodeScope]:
+    """The scopes of the nodes in subgraphs, at any depth."""
+    for graph in _subgraphs(proto):
+        yield from filter(None, _scopes(list(graph.node), list(parameters)))
+        for node in graph.node:
+            yield from _inner_scopes(node, parameters)

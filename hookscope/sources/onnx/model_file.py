@@ -1,0 +1,340 @@
+"""An ONNX file, read without the values of its large tensors and checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hookscope.errors import ModelError
+from hookscope.sources.onnx.dtypes import (
+    STRING,
+    dtype_bits,
+    dtype_name,
+    is_numpy_dtype,
+    tensor_from_bytes,
+    torch_dtype,
+)
+from hookscope.sources.onnx.external_data import StoredTensor, byte_count, locate
+from hookscope.sources.onnx.packages import import_onnx
+
+log = logging.getLogger("hookscope")
+
+_SMALL = 1024  # bytes; larger tensors are kept outside the graph
+_IN_MEMORY = "hookscope.weights"  # the location of tensors that a session gets from memory
+_EXTERNAL, _RAW = 1, "raw_data"
+_MOST_NODES = 1_000_000  # of a graph after its functions are inlined
+_AGAIN = "Write or download it again."
+
+
+@dataclass(frozen=True)
+class FileInput:
+    """An input or an output of the graph.
+
+    Attributes:
+        name: its name.
+        dtype: its type, as a number of ``TensorProto.DataType``; 0 if it is no tensor.
+        shape: its lengths; a dynamic length is its name, or empty; None if the rank is not known.
+    """
+
+    name: str
+    dtype: int
+    shape: tuple[int | str, ...] | None
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """An ONNX file.
+
+    Attributes:
+        path: the file.
+        proto: the ``ModelProto``, in which large tensors have a place but no values.
+        stored: where the values of external tensors are.
+        arrays: the values of large tensors that were in the file itself, as flat bytes.
+        inputs: the inputs of the graph that have no value in the file.
+        outputs: the outputs of the graph.
+        metadata: the metadata of the graph.
+    """
+
+    path: str
+    proto: Any
+    stored: Mapping[str, StoredTensor]
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+    inputs: tuple[FileInput, ...] = ()
+    outputs: tuple[FileInput, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def data_files(self) -> tuple[str, ...]:
+        """The files beside it that contain tensors."""
+        return tuple(sorted({tensor.path for tensor in self.stored.values()}))
+
+    def tensor(self, initializer: Any, device: str = "cpu") -> Tensor:
+        """Return the tensor of a ``TensorProto`` of the graph; on the meta device without values.
+
+        Values of a data file stay mapped from it. Changes are not written to the file.
+        """
+        shape, number = tuple(initializer.dims), initializer.data_type
+        dtype = torch_dtype(number)
+        if device == "meta" or number == STRING:
+            bits = dtype_bits(number) or 0
+            shape = shape if dtype else (byte_count(shape, bits),)
+            return torch.empty(shape, dtype=dtype or torch.uint8, device="meta")
+        if initializer.name in self.stored:
+            place = self.stored[initializer.name]
+            if not place.length:
+                return torch.empty(shape, dtype=dtype or torch.uint8)
+            data: np.ndarray[Any, Any] = np.memmap(
+                place.path, np.uint8, "c", place.offset, place.length
+            )
+            if place.offset % 8:  # torch reads aligned memory only
+                data = np.array(data)
+        elif initializer.name in self.arrays:
+            data = self.arrays[initializer.name]
+        else:
+            data = _bytes_of(initializer)
+        return tensor_from_bytes(data, number, shape)
+
+
+def read_file(path: str) -> OnnxFile:
+    """Read and check an ONNX file.
+
+    Raises:
+        ModelError: it is damaged, or refers to data that is not beside it.
+        EnvironmentFault: the package onnx is missing.
+    """
+    onnx = import_onnx()
+    proto = _parse(onnx, path)
+    if not proto.graph.node and not proto.graph.output:
+        raise ModelError(f"{path!r} has no graph.", _AGAIN)
+    _check_texts(path, proto.graph)
+    if proto.functions:
+        proto = _inline_functions(onnx, proto, path)
+    stored, arrays = {}, {}
+    for tensor in proto.graph.initializer:
+        _check_tensor(path, tensor)
+        if tensor.data_location == _EXTERNAL:
+            bits = dtype_bits(tensor.data_type) or 0
+            stored[tensor.name] = locate(path, tensor, byte_count(tensor.dims, bits))
+        elif is_numpy_dtype(tensor.data_type) and len(tensor.raw_data) > _SMALL:
+            arrays[tensor.name] = _bytes_of(tensor)
+            _move_out(tensor)
+    for tensor in _inner_tensors(proto.graph):
+        if tensor.data_location == _EXTERNAL:
+            size = byte_count(tensor.dims, dtype_bits(tensor.data_type) or 0)
+            place = locate(path, tensor, size)
+            stored[f"{place.path}:{place.offset}"] = place
+    _warn_of_faults(onnx, proto, path)
+    initial = {tensor.name for tensor in proto.graph.initializer}
+    return OnnxFile(
+        path,
+        proto,
+        stored,
+        arrays,
+        tuple(describe_value(value) for value in proto.graph.input if value.name not in initial),
+        tuple(map(describe_value, proto.graph.output)),
+        {entry.key: entry.value for entry in proto.graph.metadata_props},
+    )
+
+
+def in_memory(tensor: Any) -> bool:
+    """Whether a ``TensorProto`` of an ``OnnxFile`` gets its values from ``OnnxFile.arrays``."""
+    return any(entry.value == _IN_MEMORY for entry in tensor.external_data)
+
+
+def _parse(onnx: Any, path: str) -> Any:
+    try:
+        return onnx.load(path, load_external_data=False)
+    except MemoryError as error:
+        raise ModelError(f"{path!r} does not fit into memory.", "") from error
+    except OSError as error:
+        raise ModelError(f"{path!r} cannot be read: {error.strerror}.", "") from error
+    except Exception as error:  # of protobuf, whose types differ between its releases
+        raise ModelError(f"{path!r} is an ONNX file that is damaged or cut off.", _AGAIN) from error
+
+
+def _inline_functions(onnx: Any, proto: Any, path: str) -> Any:
+    """The model with the bodies of its own functions in place of their calls."""
+    from onnx import inliner
+
+    if _inlined_nodes(proto) > _MOST_NODES:
+        raise ModelError(
+            f"The functions in {path!r} call each other so often that the graph would have more"
+            f" than {_MOST_NODES:,} nodes.",
+            _AGAIN,
+        )
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception as error:
+        raise ModelError(
+            f"The functions in {path!r} cannot be read: {first_line(error)}", _AGAIN
+        ) from error
+
+
+def _inlined_nodes(proto: Any) -> int:
+    """The number of nodes of the graph after its functions are inlined, at most one too many.
+
+    Functions that call themselves count as nothing: the inliner finds them.
+    """
+    bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+
+    def count(nodes: Any) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            if key in bodies and key not in counts:
+                counts[key] = 0
+                counts[key] = count(bodies[key])
+            total += counts.get(key, 1)
+            for attribute in node.attribute:
+                for inner in (attribute.g, *attribute.graphs):
+                    total += count(inner.node)
+        return min(total, _MOST_NODES + 1)
+
+    try:
+        return count(proto.graph.node)
+    except RecursionError:
+        return _MOST_NODES + 1
+
+
+def _check_tensor(path: str, tensor: Any) -> None:
+    """Raise ModelError if the data of a tensor does not have the size of its shape."""
+    bits = dtype_bits(tensor.data_type)
+    if any(length < 0 for length in tensor.dims):
+        raise ModelError(f"The tensor {tensor.name!r} of {path!r} has a negative length.", _AGAIN)
+    if tensor.data_type != STRING and bits is None:
+        raise ModelError(
+            f"The tensor {tensor.name!r} of {path!r} has the unknown type {tensor.data_type}.",
+            "It was made for a later release of onnx: python -m pip install --upgrade onnx"
+            " onnxruntime",
+        )
+    if tensor.data_location == _EXTERNAL or bits is None:
+        return
+    size = byte_count(tensor.dims, bits)
+    stored = len(tensor.raw_data) if tensor.HasField(_RAW) else None
+    if stored is None:
+        stored = size if _typed_length(tensor) or not size else 0
+    if stored != size:
+        raise ModelError(
+            f"The tensor {tensor.name!r} of {path!r} has"
+            f" {'x'.join(map(str, tensor.dims)) or 'one'} entries of {dtype_name(tensor.data_type)}"
+            f" but {stored:,} bytes.",
+            _AGAIN,
+        )
+
+
+def _typed_length(tensor: Any) -> bool:
+    """Whether a tensor has as many entries in the field of its type as its shape has."""
+    count = int(np.prod([int(length) for length in tensor.dims], dtype=object))
+    fields = (tensor.float_data, tensor.double_data, tensor.int64_data, tensor.uint64_data)
+    lengths = {len(values) for values in fields}
+    complex_pairs = {2 * count}
+    packed = {byte_count(tensor.dims, dtype_bits(tensor.data_type) or 0)}
+    return bool((lengths | {len(tensor.int32_data)}) & ({count} | complex_pairs | packed))
+
+
+def _bytes_of(tensor: Any) -> np.ndarray[Any, Any]:
+    if tensor.HasField(_RAW):
+        return np.frombuffer(bytearray(tensor.raw_data), np.uint8)
+    from onnx import numpy_helper
+
+    array = np.ascontiguousarray(numpy_helper.to_array(tensor))
+    return array.reshape(-1).view(np.uint8)
+
+
+def _move_out(tensor: Any) -> None:
+    """Replace the values of a tensor by a place that ``in_memory`` knows."""
+    length = len(tensor.raw_data)
+    tensor.ClearField(_RAW)
+    tensor.data_location = _EXTERNAL
+    for key, value in (("location", _IN_MEMORY), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def _inner_tensors(graph: Any) -> Iterator[Any]:
+    """The tensors in attributes and subgraphs, which may be external too."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (attribute.g, *attribute.graphs):
+                yield from inner.initializer
+                yield from _inner_tensors(inner)
+
+
+def _warn_of_faults(onnx: Any, proto: Any, path: str) -> None:
+    """Log a fault that the checker of the package onnx finds, which onnxruntime may accept."""
+    try:
+        onnx.checker.check_model(without_values(proto))
+    except Exception as error:  # of several types
+        log.warning("%s: the checker of onnx finds a fault in it: %s", path, first_line(error))
+
+
+def _check_texts(path: str, graph: Any) -> None:
+    """Raise ModelError if a name is not text: protobuf returns bytes for it."""
+    tensors = [tensor.name for tensor in graph.initializer]
+    values = [value.name for value in (*graph.input, *graph.output, *graph.value_info)]
+    values += [text for entry in graph.metadata_props for text in (entry.key, entry.value)]
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        values += [length.dim_param for length in value.type.tensor_type.shape.dim]
+    for tensor in graph.initializer:
+        values += [text for entry in tensor.external_data for text in (entry.key, entry.value)]
+    for node in graph.node:
+        properties = [text for entry in node.metadata_props for text in (entry.key, entry.value)]
+        values += [node.name, node.op_type, node.domain, *node.input, *node.output, *properties]
+        values += [attribute.name for attribute in node.attribute]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _check_texts(path, inner)
+    if not all(isinstance(text, str) for text in (*tensors, *values)):
+        raise ModelError(f"{path!r} is an ONNX file that is damaged: a name is no text.", _AGAIN)
+
+
+def without_values(proto: Any) -> Any:
+    """Return a copy of a model with an input in place of each large or external initializer.
+
+    The checker and the shape inference of onnx would look for external files elsewhere.
+    """
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    kept = [tensor for tensor in copy.graph.initializer if tensor.data_location != _EXTERNAL]
+    inputs = {value.name for value in copy.graph.input}
+    for tensor in copy.graph.initializer:
+        if tensor.data_location == _EXTERNAL and tensor.name not in inputs:
+            value = copy.graph.input.add(name=tensor.name)
+            value.type.tensor_type.elem_type = tensor.data_type
+            value.type.tensor_type.shape.SetInParent()
+            for length in tensor.dims:
+                value.type.tensor_type.shape.dim.add(dim_value=length)
+    tensors = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(tensors)
+    return copy
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a library's message, with a full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def describe_value(value: Any) -> FileInput:
+    """Return name, type and shape of a ``ValueInfoProto``."""
+    if not value.type.HasField("tensor_type"):
+        return FileInput(value.name, 0, None)
+    kind = value.type.tensor_type
+    shape: tuple[int | str, ...] | None = None
+    if kind.HasField("shape"):
+        shape = tuple(
+            d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param
+            for d in kind.shape.dim
+        )
+    return FileInput(value.name, kind.elem_type, shape)

@@ -1,0 +1,104 @@
+"""ONNX files as a source of models."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+from hookscope.errors import RequestError
+from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
+from hookscope.sources.onnx.absent_modules import absent_modules, cut_modules
+from hookscope.sources.onnx.calls import find_calls
+from hookscope.sources.onnx.external_data import hash_of
+from hookscope.sources.onnx.graph import Graph
+from hookscope.sources.onnx.graph_modules import GraphPart, GraphProgram
+from hookscope.sources.onnx.graph_reader import read_graph
+from hookscope.sources.onnx.input_contract import InputContract
+from hookscope.sources.onnx.model_file import read_file
+from hookscope.sources.onnx.module_tree import build_modules
+from hookscope.sources.onnx.packages import import_onnxruntime
+from hookscope.sources.onnx.session import GraphSession
+from hookscope.sources.onnx.value_shapes import ValueShapes
+from hookscope.specs.model_spec import ONNX, ModelSpec
+
+log = logging.getLogger("hookscope")
+
+
+def load(
+    spec: ModelSpec,
+    *,
+    weights: WeightsRequest,
+    model_args: dict[str, Any],
+    seed: int,
+    meta: bool,
+    optimize: str,
+) -> LoadedModel:
+    """Open the file that ``spec`` names; see ``hookscope.sources.model_loader.load``.
+
+    ``seed`` is ignored: the file has its weights.
+
+    Args:
+        spec: the file.
+        weights: must be the default.
+        model_args: must be empty.
+        seed: ignored.
+        meta: whether the parameters have no values.
+        optimize: how far onnxruntime may change the graph: ``none``, ``basic``, ``extended`` or
+            ``all``.
+
+    Raises:
+        ModelError: the file is damaged, or its data files are missing.
+        RequestError: weights or arguments are given, but the file has its own.
+        EnvironmentFault: the package onnx or onnxruntime is missing.
+    """
+    if weights.spec != "random" or model_args:
+        option = "--model-arg" if model_args else "--weights"
+        raise RequestError(
+            f"{spec.text!r} is an ONNX file, which has its own weights and arguments.",
+            f"Leave out {option}, or give the model's source: FILE.py:NAME.",
+        )
+    file = read_file(spec.path)
+    if not meta:
+        import_onnxruntime()
+    read = read_graph(file)
+    module = build_modules(file, read.graph, "meta" if meta else "cpu")
+    contract = InputContract(file.inputs, _table_rows(read.graph), spec.text)
+    present = {name for name, _ in module.named_modules()}
+    absent = absent_modules(read.graph, file.metadata, present) if read.has_modules else {}
+    for name, reason in cut_modules(absent).items():
+        if name in present:
+            part = cast(GraphPart, module.get_submodule(name))
+            part._onnx_cut = part._hookscope_note = reason
+    module._onnx_program = GraphProgram(
+        read.graph,
+        find_calls(read.graph, in_order=read.in_order),
+        contract,
+        GraphSession(file, read.graph, optimize),
+        ValueShapes(file),
+        absent,
+    )
+    log.info("weights: as saved in %s", spec.path)
+    only = contract.only_input
+    return LoadedModel(
+        module=module.eval(),
+        spec=spec.text,
+        name=spec.name,
+        source=ONNX,
+        weights=WeightsInfo("as saved", None if meta else hash_of(spec.path, file.data_files)),
+        shape=contract.shape_of(only) if only is not None else None,
+        own_example=None if only is not None else lambda: contract.example(0),
+        example_text="noise for numbers, indices for tables and otherwise ones",
+        example_spec="noise",
+        packages=("onnx", "onnxruntime"),
+    )
+
+
+def _table_rows(graph: Graph) -> dict[str, int]:
+    """For each input that holds indices of the rows of a table in the file, how many it has."""
+    rows: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "Gather" and len(node.inputs) == 2 and node.inputs[1] in graph.inputs:
+            table = graph.initializers.get(node.inputs[0])
+            if table is not None and table.shape:
+                rows[node.inputs[1]] = min(table.shape[0], rows.get(node.inputs[1], table.shape[0]))
+    return rows

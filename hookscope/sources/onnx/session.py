@@ -1,0 +1,272 @@
+"""Runs the graph of an ONNX file with onnxruntime on the CPU, and returns the chosen values."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from hookscope.errors import ModelError
+from hookscope.sources.onnx.dtypes import is_numpy_dtype, numpy_dtype, onnx_dtype
+from hookscope.sources.onnx.external_data import StoredTensor
+from hookscope.sources.onnx.graph import Graph
+from hookscope.sources.onnx.model_file import OnnxFile, first_line, in_memory
+from hookscope.sources.onnx.packages import SILENT, import_onnxruntime
+
+_SESSIONS = 2  # kept: one with recorded values and one without, for a check of the output
+_LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_LAST_NODE = 60  # seconds that a node may take after Ctrl-C
+_COUNT = "hookscope.size.{}"  # the number of entries of a value
+_SPINNING = "session.intra_op.allow_spinning"
+_FOLDER = "session.model_external_initializers_file_folder_path"
+# "[ONNXRuntimeError] : 1 : FAIL : " and "Non-zero status code returned while running ... node."
+# It may stand within the message too, after a line of the source.
+_CODE = re.compile(r"^(.*onnxruntime_src.*)?\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# The line of its source and the function there, or the condition that was false.
+_SOURCE = re.compile(
+    r"(/onnxruntime_src/\S+ (.*? was false\. |.*?\)(?: const)? (?=[A-Z]))|\b\w+\.(h|cc):\d+ \w+ )"
+)
+_RUNNING = re.compile(r"while running \w+ node\. Name:'(?P<name>[^']*)' Status Message: ?")
+
+
+class NodeFailed(Exception):
+    """onnxruntime could not compute a node.
+
+    Args:
+        message: its message.
+        node: the name of the node; empty if the message does not say.
+    """
+
+    def __init__(self, message: str, node: str) -> None:
+        super().__init__(message)
+        self.node = node
+
+
+class GraphSession:
+    """The graph of a file, run with onnxruntime. Copies of a model share it.
+
+    Args:
+        file: the file.
+        graph: its nodes.
+        optimize: ``none``, ``basic``, ``extended`` or ``all``: how far onnxruntime may change the
+            graph before it runs it.
+    """
+
+    def __init__(self, file: OnnxFile, graph: Graph, optimize: str) -> None:
+        self._file, self._graph = file, graph
+        self._optimize = optimize
+        self._sessions: OrderedDict[tuple[str, ...], Any] = OrderedDict()
+
+    @property
+    def file(self) -> OnnxFile:
+        """The file."""
+        return self._file
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphSession:
+        return self
+
+    def run(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Any]:
+        """Return the values ``names`` of the graph for these inputs, without those of the inputs.
+
+        A value that is no tensor of numbers is an object of a class that says what it is.
+
+        Raises:
+            ModelError: onnxruntime cannot run the graph.
+            NodeFailed: it cannot compute a node.
+        """
+        names = tuple(dict.fromkeys(name for name in names if name not in feeds))
+        if not names:
+            return {}
+        runtime = import_onnxruntime()
+        session = self._session(runtime, names)
+        wanted = {value.name for value in session.get_inputs()}
+        values = {name: _to_runtime(runtime, t) for name, t in feeds.items() if name in wanted}
+        options = runtime.RunOptions()
+        options.log_severity_level = SILENT
+        try:
+            results = _run(session, list(names), values, options)
+        except Exception as error:  # of a type for each of its status codes
+            raise _node_failed(error) from error
+        return {name: _to_torch(value) for name, value in zip(names, results, strict=True)}
+
+    def measure(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of entries of values, from a run that returns nothing else of them.
+
+        Raises:
+            ModelError, NodeFailed: as for ``run``.
+        """
+        counts = self.run(feeds, [_COUNT.format(name) for name in names])
+        return {name: int(counts[_COUNT.format(name)]) for name in names}
+
+    def _session(self, runtime: Any, names: tuple[str, ...]) -> Any:
+        """A session with these values as its outputs."""
+        if names in self._sessions:
+            self._sessions.move_to_end(names)
+            return self._sessions[names]
+        options = runtime.SessionOptions()
+        options.log_severity_level = SILENT
+        options.graph_optimization_level = getattr(
+            runtime.GraphOptimizationLevel, _LEVELS[self._optimize]
+        )
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.inter_op_num_threads = 1
+        options.use_deterministic_compute = True
+        # Threads that wait in a loop for the next run would slow down those of torch.
+        options.add_session_config_entry(_SPINNING, "0")
+        proto = self._with_outputs(names)
+        folder = _data_folder(self._file)
+        options.add_session_config_entry(_FOLDER, folder)
+        for tensor in proto.graph.initializer:
+            if tensor.name in self._file.stored:
+                _set_location(tensor, self._file.stored[tensor.name], folder)
+        from_memory = [t for t in proto.graph.initializer if in_memory(t)]
+        if from_memory:
+            arrays = [
+                self._file.arrays[t.name].view(numpy_dtype(t.data_type)).reshape(tuple(t.dims))
+                for t in from_memory
+            ]
+            values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+            options.add_external_initializers([t.name for t in from_memory], values)
+        try:
+            session = runtime.InferenceSession(
+                proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # of a type for each of its status codes
+            raise ModelError(
+                f"onnxruntime cannot run {self._file.path!r}: {_message(error)}",
+                "Update it: python -m pip install --upgrade onnxruntime. Or export the model again,"
+                " with an older opset_version.",
+            ) from error
+        self._sessions[names] = session
+        while len(self._sessions) > _SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def _with_outputs(self, names: Collection[str]) -> Any:
+        """The part of the graph that computes these values."""
+        source = self._file.proto
+        counted = {_COUNT.format(name): name for name in self._graph.producers}
+        targets = frozenset(counted.get(name, name) for name in names)
+        needed = self._graph.ancestors(targets)
+        by_output = {name: node.index for node in self._graph.nodes for name in node.outputs}
+        proto = type(source)()
+        for field, value in source.ListFields():
+            if field.name not in ("graph", "functions", "metadata_props", "training_info"):
+                _set(proto, field, value)
+        for field, value in source.graph.ListFields():
+            if field.name not in ("node", "output", "initializer", "value_info", "metadata_props"):
+                _set(proto.graph, field, value)
+        nodes = [
+            node
+            for node in source.graph.node
+            if any(by_output.get(name) in needed for name in node.output)
+        ]
+        proto.graph.node.extend(nodes)
+        used = {name for index in needed for name in self._graph.nodes[index].inputs} | targets
+        proto.graph.initializer.extend(t for t in source.graph.initializer if t.name in used)
+        types = {value.name: value for value in source.graph.output}
+        for name in names:
+            if name in types:
+                proto.graph.output.append(types[name])
+            else:
+                proto.graph.output.add(name=name)
+            if name in counted:
+                proto.graph.node.add(op_type="Size", input=[counted[name]], output=[name])
+        return proto
+
+
+def _run(session: Any, names: list[str], values: dict[str, Any], options: Any) -> list[Any]:
+    """Run a session so that Ctrl-C ends it: Python handles signals on its main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        return list(session.run_with_ort_values(names, values, options))
+    results: list[Any] = []
+    errors: list[Exception] = []
+    ended = threading.Event()  # not join: a thread whose join is interrupted counts as ended
+
+    def work() -> None:
+        try:
+            results.extend(session.run_with_ort_values(names, values, options))
+        except Exception as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+        ended.wait()
+    except BaseException:
+        options.terminate = True  # after the node that runs
+        if thread.ident is not None:
+            ended.wait(_LAST_NODE)  # Python must not end while onnxruntime still runs
+        raise
+    if errors:
+        raise errors[0]
+    return results
+
+
+def _data_folder(file: OnnxFile) -> str:
+    """The folder of the data files, after links: onnxruntime opens no link out of a folder."""
+    folder = os.path.realpath(os.path.dirname(file.path) or ".")
+    real = [os.path.realpath(path) for path in file.data_files]
+    inside = all(os.path.commonpath((folder, path)) == folder for path in real)
+    return folder if inside else os.path.dirname(os.path.realpath(file.path))
+
+
+def _set_location(tensor: Any, place: StoredTensor, folder: str) -> None:
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = os.path.relpath(os.path.realpath(place.path), folder)
+
+
+def _set(message: Any, field: Any, value: Any) -> None:
+    if isinstance(value, str | int | float | bytes):
+        setattr(message, field.name, value)
+    elif hasattr(value, "extend") or hasattr(value, "__len__"):
+        getattr(message, field.name).extend(value)
+    else:
+        getattr(message, field.name).CopyFrom(value)
+
+
+def _to_runtime(runtime: Any, tensor: Tensor) -> Any:
+    tensor = tensor.detach().contiguous()
+    number = onnx_dtype(tensor.dtype)
+    if is_numpy_dtype(number):
+        return runtime.OrtValue.ortvalue_from_numpy(tensor.numpy())
+    bits = tensor.view(torch.uint8 if tensor.itemsize == 1 else torch.uint16).numpy()
+    return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
+
+
+def _to_torch(value: Any) -> Any:
+    if value.is_tensor():
+        number = value.element_type()
+        if is_numpy_dtype(number):
+            array = value.numpy()
+            return torch.from_numpy(array if array.flags.writeable else array.copy())
+        if value.data_type() != "tensor(string)":
+            return from_dlpack(value._ortvalue.to_dlpack()).clone()
+    return type(value.data_type(), (), {})()
+
+
+def _message(error: BaseException) -> str:
+    """The message of onnxruntime without its codes and the lines of its source."""
+    return first_line(ValueError(_SOURCE.sub("", _CODE.sub("", str(error)))))
+
+
+def _node_failed(error: Exception) -> NodeFailed:
+    text = _CODE.sub("", str(error))
+    match = _RUNNING.search(text)
+    message = text[match.end() :] if match else text
+    return NodeFailed(_message(ValueError(message)), match["name"] if match else "")

@@ -1,0 +1,129 @@
+"""What cannot be asked of an ONNX file, checked without torch.
+
+onnxruntime computes the whole graph at once, on the CPU. There are no gradients, and no value can
+be replaced while it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hookscope.errors import RequestError
+from hookscope.specs.cam_methods import FROM_VALUES, METHODS
+from hookscope.specs.choices import ONNX_OPTIMIZATIONS, check_choice
+from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.run_options import RunOptions
+
+_GIVE_SOURCE = "give the model that was exported: FILE.py:NAME."
+_GRADIENTS = "onnxruntime computes no gradients"
+# Commands that an ONNX file cannot run, and what they need.
+_COMMANDS = {
+    "grads": _GRADIENTS,
+    "step": _GRADIENTS,
+    "gradcheck": _GRADIENTS,
+    "ablate": "onnxruntime computes the whole graph at once, so no layer can be replaced",
+}
+
+
+def check_onnx_optimize(source: str, level: str | None) -> None:
+    """Raise RequestError if a level of ``--onnx-optimize`` is unknown, or no ONNX file is given.
+
+    Example:
+        >>> check_onnx_optimize("onnx", "basic")
+    """
+    if level is None:
+        return
+    check_choice("--onnx-optimize", level, ONNX_OPTIMIZATIONS)
+    if source != ONNX:
+        raise RequestError("--onnx-optimize is only for ONNX files.", "Leave it out.")
+
+
+def check_onnx_model(spec: str, **options: Any) -> None:
+    """Raise RequestError if an option is given that builds or fills a model.
+
+    Args:
+        spec: the file.
+        options: values of ``weights``, ``rename``, ``partial``, ``model_args`` and ``method``;
+            false values are not given.
+    """
+    names = {"model_args": "model-arg"}
+    for name, value in options.items():
+        if value:
+            raise RequestError(
+                f"{spec!r} is an ONNX file, which has its own weights and one graph, so"
+                f" --{names.get(name, name)} does not apply.",
+                f"Leave it out, or {_GIVE_SOURCE}",
+            )
+
+
+def check_onnx_run(
+    command: str, run: RunOptions, interventions: Interventions, *, has_loss: bool = False
+) -> None:
+    """Raise RequestError if a command or an option cannot be used with an ONNX file.
+
+    Args:
+        command: the command.
+        run: how the model runs.
+        interventions: edits and user hooks.
+        has_loss: whether an option of a loss is chosen.
+
+    Example:
+        >>> check_onnx_run("capture", RunOptions(seed=3), Interventions())
+    """
+    if command in _COMMANDS:
+        raise RequestError(
+            f"{command} does not work with an ONNX file: {_COMMANDS[command]}.",
+            f"To use it, {_GIVE_SOURCE}",
+        )
+    if has_loss:
+        raise RequestError(
+            f"A loss is only for gradients, and {_GRADIENTS}.",
+            f"Leave out --loss and --target, or {_GIVE_SOURCE}",
+        )
+    if run.train:
+        raise RequestError(
+            "An ONNX file stays in the mode it was exported in, so --train does not apply.",
+            "Leave it out, or export the model in training mode.",
+        )
+    if run.generate is not None:
+        raise RequestError(
+            "An ONNX file has no method generate, so it cannot generate tokens.",
+            f"Leave out --generate, or {_GIVE_SOURCE}",
+        )
+    devices: tuple[tuple[str, str | None], ...]
+    devices = (("--dtype", run.dtype), ("--device-map", run.device_map))
+    if str(run.device) not in ("None", "auto", "cpu"):
+        devices = (("--device", str(run.device)), *devices)
+    for option, value in devices:
+        if value is not None:
+            raise RequestError(
+                f"An ONNX file runs on the CPU, in the dtypes that it was exported with, so"
+                f" {option} {value} does not apply.",
+                "Leave it out. HOOKSCOPE_DEVICE counts as --device."
+                if option == "--device"
+                else f"Leave it out, or {_GIVE_SOURCE}",
+            )
+    if interventions.value_edits or interventions.gradient_edits:
+        raise RequestError(
+            "--edit does not work with an ONNX file: onnxruntime computes the whole graph at once,"
+            " so no value can be changed on the way.",
+            f"Leave it out, or {_GIVE_SOURCE}",
+        )
+
+
+def check_onnx_cam(source: str, method: str) -> None:
+    """Raise RequestError if a method of ``cam`` cannot be used with the model.
+
+    Example:
+        >>> check_onnx_cam("onnx", "eigencam")
+    """
+    if source != ONNX or METHODS[method].source == FROM_VALUES:
+        return
+    usable = [name for name, entry in METHODS.items() if entry.source == FROM_VALUES]
+    need = "gradients, which onnxruntime does not compute"
+    if method == "rollout":
+        need = "the modules of attention, which an ONNX file does not have"
+    raise RequestError(
+        f"--by {method} needs {need}.", f"Use --by {' or '.join(usable)}, or {_GIVE_SOURCE}"
+    )

@@ -1,0 +1,165 @@
+"""Files exported by torch: the names, calls and values of the model's own modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import LayerError
+from tests.sources.onnx.conftest import Exported
+
+CONVOLUTIONS = ["stem.0", "blocks.0.conv", "blocks.1.conv"]
+NORMS = ["stem.1", "blocks.0.bn", "blocks.1.bn"]
+DROPPED = ["blocks.0.drop", "blocks.1.drop"]
+# Modules whose call the graph does not have: the list, and the weights that attention uses itself.
+UNCALLED = ["blocks", "attention.out_proj"]
+
+
+def hooked_values(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """What plain hooks of torch see, by the keys of a capture; of tuples the first tensor."""
+    values: dict[str, Tensor] = {}
+    calls: dict[str, int] = {}
+
+    def hook(name: str, output: Any) -> None:
+        calls[name] = calls.get(name, 0) + 1
+        number = f":{calls[name]}" if calls[name] > 1 else ""
+        first = output[0] if isinstance(output, tuple) else output
+        values[f"{name}{number}/output"] = first.clone()
+
+    handles = [
+        module.register_forward_hook(lambda m, i, o, name=name: hook(name, o))
+        for name, module in model.named_modules()
+        if name
+    ]
+    with torch.no_grad():
+        model(*inputs)
+    for handle in handles:
+        handle.remove()
+    return values
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.fixture(scope="module")
+def expected(exported: Exported) -> dict[str, Tensor]:
+    return hooked_values(exported.model, exported.inputs)
+
+
+def values_of(path: Path, exported: Exported) -> dict[str, Tensor]:
+    shot = hookscope.capture(path, input=exported.inputs)
+    return {key: shot[key] for key in shot if not key.startswith("./")}
+
+
+def without(values: dict[str, Tensor], names: list[str]) -> set[str]:
+    return {key for key in values if key.partition("/")[0].partition(":")[0] not in names}
+
+
+def test_every_call_of_an_unoptimized_file_has_the_values_of_torch(
+    exported: Exported, expected: dict[str, Tensor]
+) -> None:
+    found = values_of(exported.unoptimized, exported)
+    assert set(found) == without(expected, [*DROPPED, *UNCALLED])
+    assert all(difference(found[key], expected[key]) < 1e-5 for key in found)
+    assert "blocks.0.relu:4/output" in found and "stem:2/output" in found
+
+
+def test_a_folded_convolution_is_gone_and_its_norm_has_the_value(
+    exported: Exported, expected: dict[str, Tensor]
+) -> None:
+    found = values_of(exported.optimized, exported)
+    shared = ["blocks.0.conv", "stem.0"]  # convolutions that are called twice are not folded
+    gone = [name for name in CONVOLUTIONS if name not in shared]
+    kept = set(found) & set(expected)
+    assert set(found) == kept
+    assert not kept & {f"{name}/output" for name in gone}
+    assert {f"{name}/output" for name in NORMS} <= kept
+    assert all(difference(found[key], expected[key]) < 1e-5 for key in kept)
+
+
+def test_the_older_exporter_folds_the_norm_into_the_convolution(
+    exported: Exported, expected: dict[str, Tensor]
+) -> None:
+    found = values_of(exported.older, exported)
+    for convolution, norm in zip(CONVOLUTIONS, NORMS, strict=True):
+        assert difference(found[f"{convolution}/output"], expected[f"{norm}/output"]) < 1e-5
+        assert f"{norm}/output" not in found
+    # Names do not tell where the second of two calls begins that follow each other directly.
+    stem = {"stem/output.0": "stem/output", "stem/output.1": "stem:2/output"}
+    expected = expected | {key: expected[own] for key, own in stem.items()}
+    others = without(found, CONVOLUTIONS)
+    plain = without(expected, [*CONVOLUTIONS, *NORMS, *DROPPED, *UNCALLED])
+    assert others == plain - set(stem.values())
+    assert all(difference(found[key], expected[key]) < 1e-5 for key in others)
+    notes = {node.name: node.note for node in hookscope.tree(exported.older).nodes if node.note}
+    assert set(notes) == set(CONVOLUTIONS)
+    assert all("weights changed by the exporter" in note for note in notes.values())
+
+
+def test_modules_have_the_names_and_classes_of_the_model(exported: Exported) -> None:
+    nodes = {node.name: node for node in hookscope.tree(exported.unoptimized).nodes}
+    own = {name or ".": module for name, module in exported.model.named_modules()}
+    assert set(nodes) == set(own) - {*DROPPED, "attention.out_proj"}
+    kinds = {name: type(module).__name__ for name, module in own.items()}
+    assert {n: node.type for n, node in nodes.items() if n != "blocks"} == {
+        name: kinds[name] for name in nodes if name != "blocks"
+    }
+
+
+def test_an_unoptimized_file_has_the_parameters_and_buffers_of_the_model(
+    exported: Exported,
+) -> None:
+    found = hookscope.load_model(exported.unoptimized).module
+    own = dict(exported.model.named_parameters())
+    moved = {"attention.out_proj.weight": "attention.weight", "attention.out_proj.bias": None}
+    for name, parameter in found.named_parameters():
+        if name in own:
+            assert torch.equal(parameter, own[name]), name
+    names = {moved.get(name, name) for name in own} - {None}
+    assert {name for name in names if name.split(".")[0] != "attention"} <= {
+        name for name, _ in found.named_parameters()
+    }
+    statistics = {n for n, _ in exported.model.named_buffers() if "num_batches" not in n}
+    assert {name for name, _ in found.named_buffers()} == statistics
+
+
+def test_the_tree_says_what_became_of_each_absent_module(exported: Exported) -> None:
+    tree = hookscope.tree(exported.optimized)
+    absent = {module.name: module.reason for module in tree.absent}
+    assert absent == {
+        "blocks.1.conv": "folded into blocks.1.bn by the exporter",
+        "attention.out_proj": "its weights are used in attention",
+    }
+    with pytest.raises(LayerError, match=r"blocks.1.conv is not in .*: folded into blocks.1.bn"):
+        hookscope.capture(exported.optimized, layers=["blocks.1.conv"])
+
+
+def test_the_tree_of_shapes_comes_from_the_graph_without_a_run(exported: Exported) -> None:
+    proto = onnx.load(exported.optimized)
+    assert not proto.graph.initializer[0].data_location
+    nodes = {node.name: node for node in hookscope.tree(exported.optimized, shapes=True).nodes}
+    assert nodes["blocks.0"].run is not None
+    assert nodes["blocks.0"].run.calls == 2
+    assert nodes["blocks.0"].run.outputs == ("1x4x6x6",)
+
+
+def test_the_order_of_calls_is_that_of_the_model(exported: Exported) -> None:
+    order: list[str] = []
+    handles = [
+        module.register_forward_hook(lambda m, i, o, name=name: order.append(name))
+        for name, module in exported.model.named_modules()
+        if name and name not in (*DROPPED, *UNCALLED)
+    ]
+    with torch.no_grad():
+        exported.model(*exported.inputs)
+    for handle in handles:
+        handle.remove()
+    shot = hookscope.capture(exported.unoptimized, input=exported.inputs)
+    assert [r.module for r in shot.records if r.module != "."] == order
