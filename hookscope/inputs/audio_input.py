@@ -60,10 +60,10 @@ def read_audio(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
             )
         value = stack_waveforms(waves)
         note = f"{description} (the model declares no sample rate)"
-    entries = tensor_entries(value, specs[0].word, digests[0])
+    entries = tensor_entries(value, specs[0].text, digests[0])
     if len(specs) > 1:
         entries = tuple(
-            tensor_entry(wave, spec.word, digest)
+            tensor_entry(wave, spec.text, digest)
             for wave, spec, digest in zip(waves, specs, digests, strict=True)
         )
     return ReadResult(value, entries, note)

@@ -36,6 +36,7 @@ from hookscope.inputs.tensor_input import (
 )
 from hookscope.inputs.text_input import read_texts
 from hookscope.inputs.video_input import read_video
+from hookscope.results.metadata import InputMetadata
 from hookscope.sources.layouts import seeded_generator
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.specs import input_spec
@@ -72,7 +73,7 @@ class Batch:
 
     Attributes:
         value: a call value, on the CPU.
-        sources: one plain dict for each file or tensor. ``word`` is its spec; ``sha256`` is the
+        sources: one plain dict for each file or tensor. ``spec`` is its spec; ``sha256`` is the
             hash of the file, or of the values if there is no file (None for noise); ``shape`` and
             ``dtype`` are those of the resulting tensor; ``part`` names the tensor if one spec gave
             several. An image also has ``black`` and ``white``, the value of these colours in each
@@ -82,7 +83,7 @@ class Batch:
     """
 
     value: Any
-    sources: tuple[dict[str, Any], ...]
+    sources: tuple[InputMetadata, ...]
     note: str
     recipe: Recipe | None = None
 
@@ -150,7 +151,7 @@ def _noise(loaded: LoadedModel, shape: tuple[int, ...] | None, seed: int) -> Bat
     """The example that the model's file offers, or noise of the shape."""
     if shape is None and loaded.own_example is not None:
         value = loaded.example(seed)
-        entries = _entries(value, loaded.example_word)
+        entries = _entries(value, loaded.example_spec)
         return Batch(value, entries, f"input: {loaded.example_text}, {format_shapes(entries)}")
     if shape is not None:
         check_noise_shape(loaded, shape)
@@ -192,7 +193,7 @@ def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResu
         return read_joined(context, specs, _tensor_reader)
     if len(kinds) > 1:
         raise InputError(
-            f"{specs[0].word} and the other inputs differ in kind: {' and '.join(kinds)}.",
+            f"{specs[0].text} and the other inputs differ in kind: {' and '.join(kinds)}.",
             "Assign each to an argument: --input NAME=FILE or --input 0=FILE.",
         )
     result = _RECIPE_READERS[kinds[0]](context, specs)
@@ -201,7 +202,7 @@ def _read_argument(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResu
     value = single_argument(result.value)
     if value is None:
         raise InputError(
-            f"{specs[0].word} gives several arguments, but {specs[0].place!r} is only one.",
+            f"{specs[0].text} gives several arguments, but {specs[0].place!r} is only one.",
             "Leave out the name: the model's preprocessing names the arguments.",
         )
     return replace(result, value=value)
@@ -213,7 +214,7 @@ def _tensor_reader(kind: str) -> OpenTensor:
     return _TENSOR_READERS[kind]
 
 
-def _entries(value: Any, spec: str, hashed: bool = False) -> tuple[dict[str, Any], ...]:
+def _entries(value: Any, spec: str, hashed: bool = False) -> tuple[InputMetadata, ...]:
     """One entry for each tensor of a call value; see ``Batch.sources``."""
     tensors = [tensor for _, tensor in walk(as_call(value))]
     return tuple(tensor_entry(t, spec, tensor_sha256(t) if hashed else None) for t in tensors)

@@ -84,14 +84,14 @@ def _check_callable(loaded: LoadedModel, args: tuple[Any, ...], kwargs: dict[str
     if unknown and not open_ended:
         near = did_you_mean(unknown[0], names)
         raise InputError(
-            f"{loaded.word} has no argument {unknown[0]!r}.",
+            f"{loaded.spec} has no argument {unknown[0]!r}.",
             f"{near} {takes} FILE:KEY is one tensor of a file; NAME=FILE sets an argument.".strip(),
         )
     try:
         signature.bind(*args, **kwargs)
     except TypeError as exc:
         raise InputError(
-            f"{loaded.word} cannot be called with these inputs: {exc}.",
+            f"{loaded.spec} cannot be called with these inputs: {exc}.",
             f"{takes} Name each: --input {names[0] if names else 'NAME'}=FILE.",
         ) from exc
 

@@ -168,7 +168,7 @@ def _columns(spec: InputSpec, header: list[str], count: int) -> list[int]:
                 f"{did_you_mean(name, header)} {has}".strip(),
             )
     if not columns:
-        raise InputError(f"{spec.word!r} selects no columns.", _COLUMNS.format(spec.path))
+        raise InputError(f"{spec.text!r} selects no columns.", _COLUMNS.format(spec.path))
     return columns
 
 

@@ -13,6 +13,7 @@ from hookscope.errors import InputError
 from hookscope.inputs.image_decoder import decode_image
 from hookscope.inputs.image_recipes import black_and_white, format_channels, named_recipe
 from hookscope.inputs.input_reader import ReadContext, ReadResult, read_bytes, sha256, tensor_entry
+from hookscope.results.metadata import InputMetadata
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.specs.input_spec import InputSpec
 from hookscope.tensors.nested import as_call, walk
@@ -30,15 +31,15 @@ def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     """
     channels, recipe = resolve_recipe(context)
     tensors: list[Tensor] = []
-    sources: list[dict[str, Any]] = []
-    levels: dict[str, list[float]] = {}
+    sources: list[InputMetadata] = []
+    levels: InputMetadata = {}
     for spec in specs:
         data = read_bytes(spec.path)
         tensor = recipe.run(decode_image(data, spec.path, channels))
         if not tensors:
             levels = _levels(recipe, tensor)
         tensors.append(tensor)
-        sources.append({**tensor_entry(tensor, spec.word, sha256(data)), **levels})
+        sources.append({**tensor_entry(tensor, spec.text, sha256(data)), **levels})
     warn_if_small(context.loaded, sources)
     value = context.loaded.arrange(tensors)
     if context.shape is not None:
@@ -47,13 +48,13 @@ def read_images(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     return ReadResult(value, tuple(sources), f"{grey}{recipe.text}", recipe)
 
 
-def _levels(recipe: Recipe, tensor: Tensor) -> dict[str, list[float]]:
+def _levels(recipe: Recipe, tensor: Tensor) -> InputMetadata:
     """The values of black and white, for the metadata; not for a function of the user's file."""
     levels = black_and_white(recipe, tuple(tensor.shape)) if recipe.tuned else None
     if levels is None:
         return {}
-    rounded = ([round(value, 6) for value in level.flatten().tolist()] for level in levels)
-    return dict(zip(("black", "white"), rounded, strict=True))
+    black, white = ([round(x, 6) for x in level.flatten().tolist()] for level in levels)
+    return {"black": black, "white": white}
 
 
 def resolve_recipe(context: ReadContext) -> tuple[int, Recipe]:
@@ -75,7 +76,7 @@ def resolve_recipe(context: ReadContext) -> tuple[int, Recipe]:
     _check_options(context, channels)
     if context.preprocess == "imagenet" and channels == 1 and None in (context.mean, context.std):
         raise InputError(
-            f"--preprocess imagenet is for colour images, but {loaded.word} takes grey ones.",
+            f"--preprocess imagenet is for colour images, but {loaded.spec} takes grey ones.",
             "Leave out --preprocess, or use --preprocess none.",
         )
     return channels, _recipe(context, expected)
@@ -107,7 +108,7 @@ def _recipe(context: ReadContext, expected: Shape | None) -> Recipe:
             return loaded.own_recipe
         if loaded.own_recipe.tuned is None:
             raise InputError(
-                f"The preprocessing of {loaded.word} cannot be changed.",
+                f"The preprocessing of {loaded.spec} cannot be changed.",
                 "Leave out --size, --mean and --std, or use --preprocess none or imagenet.",
             )
         return loaded.own_recipe.tuned(size, mean, std)
@@ -139,7 +140,7 @@ def _channels(loaded: LoadedModel, expected: Shape | None) -> int:
         count = first.in_channels if first else 3
     if count not in (1, 3) and loaded.own_recipe is None:
         raise InputError(
-            f"{loaded.word} takes {count} channels, but an image has 3, or 1 if grey.",
+            f"{loaded.spec} takes {count} channels, but an image has 3, or 1 if grey.",
             "Leave out --input, or define preprocess(image) in the model's file.",
         )
     return 1 if count == 1 else 3
@@ -162,13 +163,13 @@ def _check_options(context: ReadContext, channels: int) -> None:
         )
 
 
-def warn_if_small(loaded: LoadedModel, sources: Sequence[dict[str, Any]]) -> None:
+def warn_if_small(loaded: LoadedModel, sources: Sequence[InputMetadata]) -> None:
     """Warn if images are smaller than the minimum size of the model."""
     for shape in dict.fromkeys(source["shape"] for source in sources):
         if min(map(int, shape.split("x")[-2:])) < loaded.min_size:
             log.warning(
                 "input: %s expects images of at least %dx%d, but gets %s",
-                loaded.word,
+                loaded.spec,
                 loaded.min_size,
                 loaded.min_size,
                 shape,

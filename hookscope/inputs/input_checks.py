@@ -41,7 +41,7 @@ def check_noise_shape(loaded: LoadedModel, shape: tuple[int, ...]) -> None:
         if meant and loaded.layout is not LIST:
             wanted, actual = _text(loaded.shape), _text(shape)
             raise InputError(
-                f"{loaded.word} takes shapes such as {wanted}, not {actual}.",
+                f"{loaded.spec} takes shapes such as {wanted}, not {actual}.",
                 f"Did you mean --shape {_text(meant)}? The first dimension is the batch.",
             )
         return
@@ -90,7 +90,7 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
     if first is None:
         return
     if loaded.layout is BATCH and len(args) == 1 and isinstance(args[0], Tensor):
-        _check_images(loaded.word, shape, first)
+        _check_images(loaded.spec, shape, first)
     if (
         first.is_floating_point()
         and first.numel()
@@ -102,7 +102,7 @@ def check_input(loaded: LoadedModel, value: Any) -> None:
             " of 0-255 by 255 and normalise them, or give the image file",
             first.min(),
             first.max(),
-            loaded.word,
+            loaded.spec,
             loaded.own_recipe.text,
         )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hookscope.errors import HookscopeError, InputError, cause
 from hookscope.files.file_types import UNKNOWN, WRITE_AGAIN, describe_file
+from hookscope.results.metadata import InputMetadata
 from hookscope.sources.layouts import seeded_generator
 from hookscope.sources.loaded import LoadedModel, Recipe, Size
 from hookscope.specs.input_spec import STDIN, InputSpec
@@ -56,7 +57,7 @@ class ReadResult:
     """
 
     value: Any
-    sources: tuple[dict[str, Any], ...]
+    sources: tuple[InputMetadata, ...]
     note: str
     recipe: Recipe | None = None
 
@@ -131,17 +132,17 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def tensor_entry(tensor: Tensor, spec: str, digest: str | None) -> dict[str, Any]:
+def tensor_entry(tensor: Tensor, spec: str, digest: str | None) -> InputMetadata:
     """Return the metadata entry of a tensor that was read; see ``Batch.sources``."""
     return {
         "shape": "x".join(map(str, tensor.shape)),
         "dtype": str(tensor.dtype).removeprefix("torch."),
-        "word": spec,
+        "spec": spec,
         "sha256": digest,
     }
 
 
-def tensor_entries(value: Any, spec: str, digest: str | None) -> tuple[dict[str, Any], ...]:
+def tensor_entries(value: Any, spec: str, digest: str | None) -> tuple[InputMetadata, ...]:
     """Return the metadata entry of each tensor in ``value``; one of several has its ``part``.
 
     Args:
@@ -152,11 +153,11 @@ def tensor_entries(value: Any, spec: str, digest: str | None) -> tuple[dict[str,
     tensors = list(walk(value))
     entries = tuple(tensor_entry(t, spec, digest or tensor_sha256(t)) for _, t in tensors)
     if not entries:
-        return ({"shape": "", "dtype": "", "word": spec, "sha256": digest},)
+        return ({"shape": "", "dtype": "", "spec": spec, "sha256": digest},)
     if len(entries) == 1:
         return entries
     return tuple(
-        entry | {"part": ".".join(path)} for entry, (path, _) in zip(entries, tensors, strict=True)
+        {**entry, "part": ".".join(path)} for entry, (path, _) in zip(entries, tensors, strict=True)
     )
 
 
@@ -167,7 +168,7 @@ def tensor_sha256(tensor: Tensor) -> str | None:
     return sha256(bits_of(tensor.cpu()).numpy().tobytes())
 
 
-def format_shapes(sources: Sequence[dict[str, Any]]) -> str:
+def format_shapes(sources: Sequence[InputMetadata]) -> str:
     """Return the shapes as text: ``1x3x8x8 and 2``."""
     return " and ".join(source["shape"] or "one number" for source in sources)
 
@@ -186,25 +187,25 @@ def read_joined(
         InputError: there are several specs, and one is not a single tensor or the shapes differ.
     """
     values: list[Any] = []
-    sources: list[dict[str, Any]] = []
+    sources: list[InputMetadata] = []
     notes = []
     for spec in specs:
         value, digest = reader_of(spec.kind)(context, spec)
-        entries = tensor_entries(value, spec.word, digest)
+        entries = tensor_entries(value, spec.text, digest)
         values.append(value)
         sources += entries
         types = [f"{e['shape'] or 'one number'} {e['dtype']}" for e in entries if e["dtype"]]
-        notes.append(f"{spec.word} ({', '.join(types) or 'no tensor'})")
+        notes.append(f"{spec.text} ({', '.join(types) or 'no tensor'})")
     value = values[0] if len(values) == 1 else _concatenate(values, specs)
     return ReadResult(value, tuple(sources), ", ".join(notes))
 
 
 def _concatenate(values: list[Any], specs: Sequence[InputSpec]) -> Tensor:
-    names = ", ".join(spec.word for spec in specs)
+    names = ", ".join(spec.text for spec in specs)
     for value, spec in zip(values, specs, strict=True):
         if not isinstance(value, Tensor) or not value.ndim:
             raise InputError(
-                f"{spec.word} is not a single tensor with a first dimension, so {names} cannot be"
+                f"{spec.text} is not a single tensor with a first dimension, so {names} cannot be"
                 " joined to a batch.",
                 "Assign each to an argument: --input NAME=FILE.",
             )

@@ -201,4 +201,4 @@ def generate_tensor(context: ReadContext, spec: InputSpec) -> tuple[Tensor, None
     try:
         return _GENERATORS[spec.rest](spec, context.generator), None
     except (RuntimeError, MemoryError) as exc:  # torch raises either if memory is short
-        raise InputError(f"{spec.word} does not fit into memory.", "Give a smaller shape.") from exc
+        raise InputError(f"{spec.text} does not fit into memory.", "Give a smaller shape.") from exc

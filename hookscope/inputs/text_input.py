@@ -28,7 +28,7 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     recipe = context.loaded.own_text
     if recipe is None:
         raise InputError(
-            f"{context.loaded.word} has no tokenizer for a text.",
+            f"{context.loaded.spec} has no tokenizer for a text.",
             "Give token ids, such as --input ints:1x5:0-100 or tokens.npy, or define"
             " tokenize(texts) in the model's own Python file.",
         )
@@ -49,8 +49,8 @@ def read_texts(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
     value = recipe.run(texts)
     if isinstance(value, Mapping):  # a tokenizer returns its own class
         value = dict(value)
-    entries = tensor_entries(value, specs[0].word, digests[0])
-    tensor_type = {key: entries[0][key] for key in ("shape", "dtype")}
+    entries = tensor_entries(value, specs[0].text, digests[0])
+    shape, dtype = entries[0]["shape"], entries[0]["dtype"]
     for spec, digest in zip(specs[1:], digests[1:], strict=True):
-        entries += (tensor_type | {"word": spec.word, "sha256": digest},)
+        entries += ({"shape": shape, "dtype": dtype, "spec": spec.text, "sha256": digest},)
     return ReadResult(value, entries, recipe.text)

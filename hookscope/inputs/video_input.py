@@ -48,8 +48,8 @@ def read_video(context: ReadContext, specs: Sequence[InputSpec]) -> ReadResult:
         frames = _sample(data, spec.path, layout.frames, count)
         clip = [recipe.run(frame.convert(mode)) for frame in frames]
         tensors += clip
-        entries.append(tensor_entry(layout.arrange(clip)[0], spec.word, sha256(data)))
-        notes.append(f"{layout.frames} of {count} frames of {spec.word}")
+        entries.append(tensor_entry(layout.arrange(clip)[0], spec.text, sha256(data)))
+        notes.append(f"{layout.frames} of {count} frames of {spec.text}")
     note = f"{', '.join(notes)}; {recipe.text}"
     return ReadResult(layout.arrange(tensors), tuple(entries), note, recipe)
 
@@ -63,7 +63,7 @@ def _layout(context: ReadContext) -> Layout:
     if expected is not None and len(expected) == 5:
         return clip_layout(expected[2])
     raise InputError(
-        f"{context.loaded.word} takes no video clips (N, C, T, H, W).",
+        f"{context.loaded.spec} takes no video clips (N, C, T, H, W).",
         "Give a frame of it as an image, or define example_input() with the shape of a clip in the"
         " model's file.",
     )

@@ -26,7 +26,7 @@ from hookscope.files.weight_files import WeightFiles
 from hookscope.specs.model_spec import end_sentence
 
 _WRAPPED_UNDER = ("state_dict", "model_state_dict", "model")
-_SAVE_THUS = "Save only the weights: torch.save(model.state_dict(), FILE)."
+_SAVE_THUS = file_types.SAVE_WEIGHTS
 _KINDS = "Weights can be read from a .safetensors, .pth, .pt or .bin file."
 # Types of files that are not weights, with a hint.
 _NO_WEIGHTS = {

@@ -88,7 +88,7 @@ class WeightsInfo:
     """Where the weights came from.
 
     Attributes:
-        word: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
+        name: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
             pretrained weights, or the file.
         blake3: BLAKE3 of the file; for a sharded set see ``WeightFiles.blake3``; None without a
             file.
@@ -97,7 +97,7 @@ class WeightsInfo:
         stripped: prefixes of wrappers that were removed from the names.
     """
 
-    word: str
+    name: str
     blake3: str | None = None
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
@@ -110,9 +110,9 @@ class LoadedModel:
 
     Attributes:
         module: the model, in eval mode (a live module stays in the mode it was in).
-        word: the model's spec.
+        spec: the model's spec.
         name: a short name for it, valid in a file's name.
-        source: ``torchvision``, ``file``, ``torchscript``, ``exported`` or ``live``.
+        source: ``torchvision``, ``file``, ``torchscript``, ``exported``, ``onnx`` or ``live``.
         task: ``classification``, ``detection``, ``segmentation``, ``video``, ``optical flow`` or
             ``quantized``; empty if it is not known.
         categories: names of the classes by index; empty if they are not known.
@@ -125,11 +125,12 @@ class LoadedModel:
         min_size: smallest height and width of an image for this model.
         own_example: makes an input that the model's file defines; None without one.
         example_text: a description of that input for users.
-        example_word: the source of that input in metadata.
+        example_spec: the spec of that input in metadata.
+        packages: other packages that compute its results, whose versions are in the metadata.
     """
 
     module: nn.Module
-    word: str
+    spec: str
     name: str
     source: str
     task: str = ""
@@ -143,11 +144,12 @@ class LoadedModel:
     min_size: int = 1
     own_example: Callable[[], Any] | None = None
     example_text: str = "example_input() of its file"
-    example_word: str = "example_input"
+    example_spec: str = "example_input"
+    packages: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        kind, weights = type(self.module).__name__, self.weights.word
-        return f"<LoadedModel {self.word}: {kind}, weights: {weights}>"
+        kind, weights = type(self.module).__name__, self.weights.name
+        return f"<LoadedModel {self.spec}: {kind}, weights: {weights}>"
 
     @property
     def preprocess(self) -> Callable[[Image], Tensor] | None:
@@ -185,7 +187,7 @@ class LoadedModel:
                 return self.own_example()
         if self.shape is None:
             raise InputError(
-                f"Cannot tell what input {self.word} expects.",
+                f"Cannot tell what input {self.spec} expects.",
                 "Give --shape (for example 1x3x224x224) for noise, or --input FILE, or define"
                 " example_input() in the model's file.",
             )

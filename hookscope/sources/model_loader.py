@@ -21,6 +21,7 @@ from hookscope.specs.model_spec import (
     FILE,
     LIVE,
     MODULE,
+    ONNX,
     PLUGIN,
     TIMM,
     TORCHSCRIPT,
@@ -33,7 +34,8 @@ from hookscope.specs.suggestions import did_you_mean
 FORWARD = "forward"
 
 # Each module has a function load(spec, *, weights, model_args, seed, meta) -> LoadedModel. That of
-# TorchScript also takes method, that of exported programs trust, that of transformers attn.
+# TorchScript also takes method, that of exported programs trust, that of transformers attn, that
+# of ONNX files optimize.
 _SOURCES = {
     TORCHVISION: "hookscope.sources.torchvision",
     FILE: "hookscope.sources.python_file",
@@ -43,11 +45,12 @@ _SOURCES = {
     PLUGIN: "hookscope.sources.third_party",
     TORCHSCRIPT: "hookscope.sources.torchscript.torchscript_source",
     EXPORTED: "hookscope.sources.exported.exported_source",
+    ONNX: "hookscope.sources.onnx.onnx_source",
 }
 
 
 def load(
-    word: str | os.PathLike[str],
+    spec: str | os.PathLike[str],
     *,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
@@ -58,11 +61,12 @@ def load(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
 ) -> LoadedModel:
     """Load a model, in eval mode on the CPU.
 
     Args:
-        word: the model's spec: a torchvision name; ``FILE.py:NAME`` or ``package.module:NAME``,
+        spec: the model's spec: a torchvision name; ``FILE.py:NAME`` or ``package.module:NAME``,
             where NAME is a subclass of ``nn.Module``, a function that returns a model, or a
             model; ``timm:NAME``; ``hf:FOLDER``, ``hf:config.json`` or ``hf:NAME`` for a model of
             transformers; a file made by ``torch.jit.save`` or ``torch.export.save``; or a spec
@@ -80,6 +84,8 @@ def load(
         method: run this method of the model in place of ``forward``.
         attn: the attention implementation of a ``hf:`` model, such as ``eager``.
         trust: open an exported program even if it contains pickles that run code.
+        onnx_optimize: how far onnxruntime may change the graph of an ONNX file: ``none`` (the
+            default), ``basic``, ``extended`` or ``all``.
 
     Raises:
         ModelError: the spec names no model, or the model cannot be built or has no such method.
@@ -92,25 +98,27 @@ def load(
         >>> load("resnet18", meta=True).module.fc
         Linear(in_features=512, out_features=1000, bias=True)
     """
-    word = os.fspath(word)
+    spec = os.fspath(spec)
     request = WeightsRequest(os.fspath(weights), tuple((rename or {}).items()), partial)
     _check_file_options(request)
-    spec = catalog.check_model_spec(word)
-    catalog.check_attn(spec, attn)
-    source = import_module(_SOURCES[spec.source])
+    parsed = catalog.check_model_spec(spec)
+    catalog.check_attn(parsed, attn)
+    source = import_module(_SOURCES[parsed.source])
     options: dict[str, Any] = {}
-    if spec.source == TORCHSCRIPT:
+    if parsed.source == TORCHSCRIPT:
         options["method"] = method or FORWARD
-    elif spec.source == EXPORTED:
+    elif parsed.source == EXPORTED:
         options["trust"] = trust
-    elif spec.source == TRANSFORMERS:
+    elif parsed.source == TRANSFORMERS:
         options["attn"] = attn
+    elif parsed.source == ONNX:
+        options["optimize"] = onnx_optimize or "none"
     loaded = source.load(
-        spec, weights=request, model_args=dict(model_args or {}), seed=seed, meta=meta, **options
+        parsed, weights=request, model_args=dict(model_args or {}), seed=seed, meta=meta, **options
     )
     loaded = replace(cast(LoadedModel, loaded), module=as_hookable(loaded.module))
     if method not in (None, FORWARD):
-        _replace_forward(loaded.module, word, str(method))
+        _replace_forward(loaded.module, spec, str(method))
     return loaded
 
 
@@ -123,7 +131,7 @@ def _check_file_options(request: WeightsRequest) -> None:
         )
 
 
-def _replace_forward(module: nn.Module, word: str, method: str) -> None:
+def _replace_forward(module: nn.Module, spec: str, method: str) -> None:
     """Let a call of ``module``, with its hooks, run another method than ``forward``."""
     cls = type(module)
     own = [n for n in dir(cls) if not n.startswith("_") and not hasattr(nn.Module, n)]
@@ -131,7 +139,7 @@ def _replace_forward(module: nn.Module, word: str, method: str) -> None:
     if method not in methods:
         near = did_you_mean(method, methods)
         others = f"It has {', '.join(['forward', *methods])}." if methods else "It has forward."
-        raise ModelError(f"{word} has no method {method!r}.", f"{near} {others}".strip())
+        raise ModelError(f"{spec} has no method {method!r}.", f"{near} {others}".strip())
     if hasattr(module, "_hookscope_method"):  # a scripted module, whose methods call each other
         vars(module)["_hookscope_method"] = method
     else:

@@ -60,7 +60,7 @@ def load(
     tokenize, rate = members.get("tokenize"), members.get("sample_rate")
     return LoadedModel(
         module=module.eval(),
-        word=spec.word,
+        spec=spec.text,
         name=name,
         source=spec.source,
         categories=tuple(map(str, members.get("categories") or ())),

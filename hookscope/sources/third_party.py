@@ -27,7 +27,7 @@ def load(
     asked for random weights.
     """
     entry = plugin_entry_points()[spec.path]
-    name = spec.word.partition(":")[2]
+    name = spec.text.partition(":")[2]
     from_file = is_weights_file(weights.spec) and not meta
     keywords = arguments.convert_arguments(dict, model_args)  # without annotations
     with seeded_torch(seed), redirect_stdout(sys.stderr):
@@ -47,7 +47,7 @@ def load(
             ) from exc
     if isinstance(loaded, nn.Module):
         info = WeightsInfo("none" if meta else named_weights)
-        loaded = LoadedModel(loaded.eval(), spec.word, spec.name, entry.name, weights=info)
+        loaded = LoadedModel(loaded.eval(), spec.text, spec.name, entry.name, weights=info)
     if not isinstance(loaded, LoadedModel):
         raise ModelError(
             f"{_describe(entry)} returned a {type(loaded).__name__} for {name!r}, not a model.",

@@ -58,7 +58,7 @@ def load(
     colour = config["input_size"][0] == 3
     return LoadedModel(
         module=module,
-        word=spec.word,
+        spec=spec.text,
         name=name,
         source=TIMM,
         task="classification" if classes and colour else "",

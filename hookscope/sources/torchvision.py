@@ -43,7 +43,7 @@ def load(
 ) -> LoadedModel:
     """Build a model of torchvision; see ``hookscope.sources.model_loader.load``."""
     name = spec.name
-    check_model_name(name, models.list_models())
+    check_model_name(name, models.list_models(), suggest_sources=True)
     entry = models.get_model_weights(name).DEFAULT
     if not meta:
         entry = torchvision_weights.choose_weights(name, weights.spec) or entry
@@ -53,7 +53,7 @@ def load(
         log.info("%s: built as a float model, without quantization", name)
     loaded = LoadedModel(
         module=module,
-        word=spec.word,
+        spec=spec.text,
         name=name,
         source=TORCHVISION,
         task=task,

@@ -15,10 +15,10 @@ from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
 from hookscope.files.weight_files import WeightFiles
+from hookscope.results.weights.weight_names import join_first, model_family, resolve_names
 from hookscope.sources.checkpoint import lazy_tensors
 from hookscope.sources.loaded import WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, allocate_parameters, has_other_meta_tensors
-from hookscope.sources.weight_names import join_first, model_family, resolve_names
 from hookscope.specs.model_spec import check_weights_file, end_sentence
 
 log = logging.getLogger("hookscope")

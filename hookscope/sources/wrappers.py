@@ -67,10 +67,20 @@ def type_names(module: nn.Module) -> tuple[str, ...]:
     >>> type_names(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     ('ParametrizedLinear', 'Linear')
     """
-    own = type(module).__name__
+    own = class_name(module)
     if not parametrize.is_parametrized(module):
         return (own,)
     return own, parametrize.type_before_parametrizations(module).__name__
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; of one that FSDP2 shards, that of its class before.
+
+    ``fully_shard`` replaces the class ``Net`` of a module by a subclass of it, ``FSDPNet``.
+    """
+    own = type(module)
+    is_sharded = any(base.__name__ == "FSDPModule" for base in own.__bases__)
+    return own.__name__.removeprefix("FSDP") if is_sharded else own.__name__
 
 
 def dispatch_device(modules: Iterable[nn.Module]) -> torch.device | None:

@@ -142,7 +142,7 @@ def test_texts_go_through_the_tokenizer_of_the_models_file(tmp_path: Path) -> No
     (tmp_path / "a.txt").write_bytes("\ufeffhé".encode())
     batch = build_batch(model, ["text:abc", str(tmp_path / "a.txt")])
     assert batch.value["input"].tolist() == [[97, 98, 99], [104, 233, 32]]
-    assert [entry["word"] for entry in batch.sources] == ["text:abc", str(tmp_path / "a.txt")]
+    assert [entry["spec"] for entry in batch.sources] == ["text:abc", str(tmp_path / "a.txt")]
     assert "tokenize() of" in batch.note
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="is not UTF-8 text: byte 0"):

@@ -93,11 +93,11 @@ def test_several_images_make_a_batch(photos: list[str]) -> None:
     assert batch.value.shape == (3, 3, 224, 224)
     assert model.preprocess is not None
     assert torch.equal(batch.value[1], model.preprocess(Image.open(photos[1])))
-    assert [source["word"] for source in batch.sources] == photos
+    assert [source["spec"] for source in batch.sources] == photos
     digest = hashlib.sha256(Path(photos[1]).read_bytes()).hexdigest()
     ends = {name: batch.sources[1].pop(name) for name in ("black", "white")}
     assert batch.sources[1] == {
-        "word": photos[1],
+        "spec": photos[1],
         "sha256": digest,
         "shape": "3x224x224",
         "dtype": "float32",
@@ -259,7 +259,7 @@ def test_a_file_may_offer_its_own_example(tmp_path: Path) -> None:
     assert batch.value.dtype is torch.int64
     assert torch.equal(batch.value, build_batch(model, seed=3).value)
     assert torch.equal(torch.get_rng_state(), state)
-    assert batch.sources[0]["word"] == "example_input"
+    assert batch.sources[0]["spec"] == "example_input"
     assert build_batch(model, shape=(1, 5)).value.shape == (1, 5)
 
 
@@ -276,7 +276,7 @@ def test_a_file_may_offer_its_own_example(tmp_path: Path) -> None:
 def test_tensors_from_python_pass_through(value: object) -> None:
     batch = build_batch(PLAIN, value)
     assert batch.value is value
-    assert all(source["word"] == "tensor" for source in batch.sources)
+    assert all(source["spec"] == "tensor" for source in batch.sources)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
@@ -296,7 +296,7 @@ def test_an_image_comes_from_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     batch = build_batch(PLAIN, "-")
     assert torch.equal(batch.value, build_batch(PLAIN, photos[0]).value)
-    assert batch.sources[0]["word"] == "-"
+    assert batch.sources[0]["spec"] == "-"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(InputError, match="Standard input is empty") as caught:
         build_batch(PLAIN, "-")

@@ -47,7 +47,7 @@ def test_inputs_by_name_come_in_any_order(folder: Path) -> None:
     batch = build_batch(PAIR, ["mask=b.npy", "ids=a.npy"])
     assert batch.value["ids"].tolist() == [0, 1, 2, 3]
     assert batch.value["mask"].tolist() == [1] * 4
-    assert [entry["word"] for entry in batch.sources] == ["mask=b.npy", "ids=a.npy"]
+    assert [entry["spec"] for entry in batch.sources] == ["mask=b.npy", "ids=a.npy"]
 
 
 def test_inputs_by_position_and_name_go_together(folder: Path) -> None:
@@ -204,7 +204,7 @@ def test_python_code_offers_the_first_batch(folder: Path, text: str, expected: l
     code(text)
     batch = build_batch(ONE, "data.py:batches")
     assert batch.value.tolist() == expected
-    assert batch.sources[0]["word"] == "data.py:batches"
+    assert batch.sources[0]["spec"] == "data.py:batches"
 
 
 def test_a_pair_is_input_and_label_only_where_one_argument_is_needed(

@@ -55,7 +55,7 @@ def load(
     if weights.spec != "random" or model_args:
         option = "--model-arg" if model_args else "--weights"
         raise RequestError(
-            f"{spec.word!r} is an exported program, which has its own weights and arguments.",
+            f"{spec.text!r} is an exported program, which has its own weights and arguments.",
             f"Leave out {option}, or give the model's source: FILE.py:NAME.",
         )
     program = _open(spec.path, trust)
@@ -65,14 +65,14 @@ def load(
     log.info("weights: as saved in %s", spec.path)
     return LoadedModel(
         module=to_module(program),
-        word=spec.word,
+        spec=spec.text,
         name=spec.name,
         source=EXPORTED,
         weights=WeightsInfo("as saved", blake3_of(spec.path)),
         shape=tuple(only_input.shape) if only_input is not None else None,
         own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
         example_text="the inputs stored in the file",
-        example_word="example inputs",
+        example_spec="example inputs",
     )
 
 

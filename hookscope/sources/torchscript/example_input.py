@@ -18,6 +18,7 @@ from hookscope.sources.meta import meta_copy
 from hookscope.sources.torchscript.graph import Argument
 from hookscope.sources.torchscript.module_builder import ScriptedModule
 from hookscope.sources.torchscript.script_archive import ScriptArchive, TensorRecord
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe
 
@@ -43,7 +44,7 @@ class ExampleInput:
     text: str = ""
 
 
-def find_example(module: nn.Module, archive: ScriptArchive, word: str, method: str) -> ExampleInput:
+def find_example(module: nn.Module, archive: ScriptArchive, spec: str, method: str) -> ExampleInput:
     """Return the example input of ``module``; the module does not run before it is made."""
     traced = archive.traced_inputs(method)
     if traced is not None and all(isinstance(record, TensorRecord) for record in traced):
@@ -52,7 +53,7 @@ def find_example(module: nn.Module, archive: ScriptArchive, word: str, method: s
         text = "noise, and zeros for integers, of the shapes it was traced with"
         return ExampleInput(None, BATCH, partial(_traced_noise, traced), text)
     layout = _layout(module)
-    guess = cache(partial(_guess, module, layout, word))
+    guess = cache(partial(_guess, module, layout, spec))
     text = "noise of a guessed shape (--shape sets another)"
     return ExampleInput(None, layout, lambda: guess().make(layout), text)
 
@@ -81,7 +82,7 @@ def _required(module: nn.Module) -> list[Argument]:
     return [argument for argument in arguments if not argument.optional]
 
 
-def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
+def _guess(module: nn.Module, layout: Layout, spec: str) -> Candidate:
     """Return the first likely shape with which the model runs on the meta device.
 
     Raises:
@@ -91,7 +92,7 @@ def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
         required = [f"{argument.name}: {argument.type.text}" for argument in _required(module)]
         takes = ", ".join(required) or "nothing"
         raise InputError(
-            f"Cannot guess an input for {word}, which takes {takes}.",
+            f"Cannot guess an input for {spec}, which takes {takes}.",
             "Call it from Python, with a tuple or a dict: hookscope.capture(FILE, input=(a, b))",
         )
     if layout is LIST:  # detectors read values, so a trial on meta fails
@@ -102,7 +103,7 @@ def _guess(module: nn.Module, layout: Layout, word: str) -> Candidate:
             return candidate
     if not candidates:
         raise InputError(
-            f"Cannot tell from its weights what input {word} expects.", "Give --shape or --input."
+            f"Cannot tell from its weights what input {spec} expects.", "Give --shape or --input."
         )
     return candidates[0]
 
@@ -152,7 +153,7 @@ def _runs(module: nn.Module, layout: Layout, candidate: Candidate) -> bool:
     args, kwargs = as_call(value)
     try:
         # Prints of a trial are dropped.
-        with signal_safe(torch.no_grad()), signal_safe(redirect_stdout(StringIO())):
+        with grad_mode(False), signal_safe(redirect_stdout(StringIO())):
             meta_copy(module)(*args, **kwargs)
     except Exception:  # any error of a shape that does not fit
         return False

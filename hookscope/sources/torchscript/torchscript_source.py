@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -53,13 +54,13 @@ def load(
     """
     if model_args:
         raise RequestError(
-            f"{spec.word!r} contains a model that is already built, which takes no arguments.",
+            f"{spec.text!r} contains a model that is already built, which takes no arguments.",
             "Leave out --model-arg.",
         )
     check_archive_intact(spec.path)
     with _load_errors(spec.path):
         archive, module = _open(spec.path)
-        example = find_example(module, archive, spec.word, method)
+        example = find_example(module, archive, spec.text, method)
     _log_contents(spec, archive, module)
     info = WeightsInfo("as saved", blake3_of(spec.path))
     if weights.spec != "random":
@@ -68,7 +69,7 @@ def load(
         info = weight_files.load_file_into(module, weights)
     return LoadedModel(
         module=module.eval(),
-        word=spec.word,
+        spec=spec.text,
         name=spec.name,
         source=TORCHSCRIPT,
         weights=info,
@@ -76,7 +77,7 @@ def load(
         layout=example.layout,
         own_example=example.make,
         example_text=example.text,
-        example_word="noise",
+        example_spec="noise",
     )
 
 
@@ -176,3 +177,11 @@ def _log_contents(spec: ModelSpec, archive: ScriptArchive, module: ScriptedModul
             " used as layers, named by kind and order, such as conv2d_1",
             spec.path,
         )
+
+
+def script_compiler() -> tuple[ModuleType, str]:
+    """Return the module and the name of the function that compiles a module to TorchScript.
+
+    A hook on the module would be compiled too.
+    """
+    return torch.jit._recursive, "create_script_module"

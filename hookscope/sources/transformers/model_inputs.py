@@ -34,7 +34,7 @@ class ModelInputs:
         self.main = str(module.main_input_name)
         self.config: Any = module.config
         self.names = tuple(inspect.signature(module.forward).parameters)
-        self._word = type(module).__name__
+        self._name = type(module).__name__
 
     def example(self) -> dict[str, Tensor]:
         """Return keyword arguments for one call, drawn from torch's global generator.
@@ -88,7 +88,7 @@ class ModelInputs:
         maker = _MAKERS.get(name)
         if maker is None:
             raise InputError(
-                f"Cannot tell what {self._word} expects as {name}.", f"Give --input {name}=FILE."
+                f"Cannot tell what {self._name} expects as {name}.", f"Give --input {name}=FILE."
             )
         default_shape, draw = maker(self.config)
         return draw(tuple(shape or default_shape), None if seed is None else seeded_generator(seed))

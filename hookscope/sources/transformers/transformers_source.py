@@ -60,13 +60,13 @@ class _ModelFiles:
         folder: its folder.
         config: its configuration.
         weights: its weights in that folder; None without weights.
-        weights_word: the name of these weights in metadata.
+        weights_name: the name of these weights in metadata.
     """
 
     folder: Path
     config: Path
     weights: Path | None
-    weights_word: str
+    weights_name: str
 
 
 def load(
@@ -88,7 +88,7 @@ def load(
         inputs = ModelInputs(module)
         return LoadedModel(
             module=module,
-            word=spec.word,
+            spec=spec.text,
             name=spec.name,
             source=TRANSFORMERS,
             categories=_categories(module),
@@ -99,7 +99,7 @@ def load(
             layout=inputs.layout(),
             own_example=inputs.example,
             example_text="random values that its configuration allows",
-            example_word="random",
+            example_spec="random",
         )
 
 
@@ -133,8 +133,8 @@ def _find_files(spec: ModelSpec, request: WeightsRequest) -> _ModelFiles:
             "Give a folder, hf:FOLDER, or download it with --weights default.",
         )
     weights_file = _weights_in(folder) if default else None
-    word = f"{spec.path}@{folder.name[:7]}"
-    return _ModelFiles(folder, folder / CONFIGURATION, weights_file, word)
+    name = f"{spec.path}@{folder.name[:7]}"
+    return _ModelFiles(folder, folder / CONFIGURATION, weights_file, name)
 
 
 def _weights_in(folder: Path) -> Path | None:
@@ -247,7 +247,7 @@ def _with_own_weights(
     weights.warn_mismatches(str(files.weights), missing, unexpected)
     log.info("weights: as saved in %s", files.folder)
     digest = check_weights_file(str(files.weights)).blake3()
-    return module, WeightsInfo(files.weights_word, digest, missing, unexpected)
+    return module, WeightsInfo(files.weights_name, digest, missing, unexpected)
 
 
 def _first_line(exc: BaseException) -> str:
