@@ -72,7 +72,7 @@ class Capture(Recording, Mapping[str, Tensor]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        model = self.metadata.get("model", {}).get("word")
+        model = self.metadata.get("model", {}).get("spec")
         of_model = f" of {model}" if model else ""
         return f"<Capture of {plural(len(self), 'tensor')}{of_model}, {bytes_text(self.nbytes)}>"
 

@@ -53,6 +53,8 @@ def _likely_cause(
     model: nn.Module, layer: Layer, unused: set[str], calls: Mapping[nn.Module, int]
 ) -> str:
     module, parent_name = layer.module, layer.name.rpartition(".")[0]
+    if reason := getattr(module, "_hookscope_unavailable", ""):  # a part of an ONNX file
+        return str(reason)
     if _is_a(module, *CONTAINERS):
         return "a container: its parent calls its children, never the container itself"
     parent = submodule(model, parent_name)

@@ -8,7 +8,7 @@ tree once, under the first of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import RequestError
-from hookscope.results.module_tree import ModuleNode, ModuleTree
-from hookscope.sources.wrappers import inner_name, type_names, unwrapped
+from hookscope.results.module_tree import AbsentModule, ModuleNode, ModuleTree
+from hookscope.sources.wrappers import class_name, inner_name, type_names, unwrapped
 from hookscope.specs.patterns import MODEL, ROOT
 
 
@@ -33,7 +33,7 @@ class Layer:
     @property
     def type(self) -> str:
         """Class name of the module."""
-        return type(self.module).__name__
+        return class_name(self.module)
 
     @property
     def title(self) -> str:
@@ -147,7 +147,9 @@ def describe_model(model: nn.Module, spec: str) -> ModuleTree:
         10
     """
     nodes = tuple(_describe_one(layer) for layer in layers_of(model))
-    return ModuleTree(spec, nodes, nodes[0])
+    removed: Mapping[str, str] = getattr(model, "_hookscope_absent", {})
+    absent = tuple(AbsentModule(name, reason) for name, reason in removed.items())
+    return ModuleTree(spec, nodes, nodes[0], absent=absent)
 
 
 def _describe_one(layer: Layer) -> ModuleNode:
@@ -167,6 +169,7 @@ def _describe_one(layer: Layer) -> ModuleNode:
         bytes=sum(t.numel() * t.element_size() for t in chain(parameters, buffers)),
         aliases=layer.aliases,
         source=_source_of(module),
+        note=getattr(module, "_hookscope_note", ""),
     )
 
 

@@ -51,7 +51,10 @@ class HookSet(SignalSafeContext["HookSet"]):
 
     Attributes:
         called_elsewhere: modules with a hook that were called by other threads.
+        keeps_compiled: whether compiled modules stay compiled; set by a subclass that hooks none.
     """
+
+    keeps_compiled = False
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -62,7 +65,8 @@ class HookSet(SignalSafeContext["HookSet"]):
         self._left_out: dict[int, tuple[HookDict, ...]] = {}
 
     def _enter(self) -> HookSet:
-        self.stands_in_for_compiled = any(map(is_compiled, self.model.modules()))
+        if not self.keeps_compiled:
+            self.stands_in_for_compiled = any(map(is_compiled, self.model.modules()))
         if self.stands_in_for_compiled:
             EAGER.acquire()
         self.threads.open()

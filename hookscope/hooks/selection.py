@@ -5,7 +5,7 @@ A pattern that matches nothing is an error, which suggests similar names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -23,7 +23,7 @@ def select(
     types: Iterable[str] = (),
     depth: int | None = None,
     leaves: bool = False,
-    word: str = "MODEL",
+    spec: str = "MODEL",
 ) -> tuple[Layer, ...]:
     """Return the chosen layers of ``model`` in definition order.
 
@@ -34,7 +34,7 @@ def select(
             parametrized module also has the class name that it had before.
         depth: select only names of at most this many parts; 0 is the model itself.
         leaves: select only modules without children.
-        word: the model's spec, for the hint of an error.
+        spec: the model's spec, for the hint of an error.
 
     Raises:
         LayerError: a pattern, or the combination of all filters, matches nothing.
@@ -46,8 +46,8 @@ def select(
     """
     every = layers_of(model)
     included, excluded = patterns.split_exclusions(layers)
-    chosen = [_matched(every, pattern, word) for pattern in included] or [set(every)]
-    candidates = set.union(*chosen).difference(*(_matched(every, p, word) for p in excluded))
+    chosen = [_matched(every, pattern, spec) for pattern in included] or [set(every)]
+    candidates = set.union(*chosen).difference(*(_matched(every, p, spec) for p in excluded))
     wanted = list(types)
     for name in wanted:
         _check_type(every, name)
@@ -61,22 +61,28 @@ def select(
     )
     if not selected:
         raise LayerError(
-            "No layer matches all of the filters.", f"'hookscope tree {word}' lists them all."
+            "No layer matches all of the filters.", f"'hookscope tree {spec}' lists them all."
         )
     return selected
 
 
-def _matched(every: Sequence[Layer], pattern: str, word: str) -> set[Layer]:
+def _matched(every: Sequence[Layer], pattern: str, spec: str) -> set[Layer]:
     """The layers that one positive pattern names, by their first name or an alias."""
     test: Callable[[str], bool] = patterns.compile_pattern(pattern)
     matches = {layer for layer in every if any(map(test, (layer.name, *layer.aliases)))}
     if not matches:
+        absent: Mapping[str, str] = getattr(every[0].module, "_hookscope_absent", {})
+        for name in filter(test, absent):
+            raise LayerError(
+                f"{name} is not in {spec}: {absent[name]}.",
+                f"'hookscope tree {spec}' lists what is.",
+            )
         names = [name for layer in every for name in (layer.name, *layer.aliases)]
         globs = patterns.near_patterns(pattern, names)
         near = did_you_mean(pattern, globs or names)
         raise LayerError(
-            f"No layer of {word} matches {pattern!r}.",
-            f"{near} 'hookscope tree {word}' lists them all.".strip(),
+            f"No layer of {spec} matches {pattern!r}.",
+            f"{near} 'hookscope tree {spec}' lists them all.".strip(),
         )
     return matches
 

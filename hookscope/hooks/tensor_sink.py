@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -104,6 +105,14 @@ class TensorSink(Protocol):
 
     def mark_absent(self, key: RecordKey, reason: str) -> None:
         """Note why a tensor does not exist."""
+
+
+@runtime_checkable
+class ArgumentSink(Protocol):
+    """A sink that also receives the arguments of the functions that a model calls."""
+
+    def before_op(self, arguments: Sequence[Tensor]) -> None:
+        """Receive the tensors that a function is about to read; its results are stored next."""
 
 
 class CaptureSink:

@@ -10,11 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 import hookscope
 from hookscope.hooks.capture import Capture
+from hookscope.hooks.layers import Layer
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.selection import select
+from hookscope.hooks.tensor_sink import RecordKey, ShapeSink
 from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from tests.hooks.test_values import Module
@@ -267,6 +270,100 @@ def test_an_object_that_is_not_opened_is_told_once(kinds: list[str], told: list[
     assert capture.absent == tuple(
         Absent(".", "Module", 1, "output", kind, UNOPENED) for kind in told
     )
+
+
+def test_the_input_that_is_used_before_and_returned_has_a_reason_for_its_share() -> None:
+    model = Module(lambda self, x: (x * 3, self.same(x)), same=nn.Identity())
+    own = torch.ones(2, requires_grad=True) * 1
+    with hookscope.record(model, what=["input", "output"], grads=True) as capture:
+        first, same = model(own)
+        (first + same).sum().backward()
+    reasons = {f"{absent.module}/{absent.what}": absent.reason for absent in capture.absent}
+    assert "both returns and uses this tensor" in reasons["same/input.0.grad"]
+    assert "same/input.0.grad" not in capture
+
+
+def test_a_gradient_that_the_model_computes_itself_is_no_reason() -> None:
+    """It arrives, within a later call, at a view that was changed; no backward pass follows."""
+
+    def forward(self: Module, x: Tensor) -> Tensor:
+        for earlier in used:
+            torch.autograd.grad(earlier.sum(), x)
+        view = self.flat(x * 2)
+        used.append(view * 3)
+        view.mul_(5)
+        return view
+
+    used: list[Tensor] = []
+    model, x = Module(forward, flat=nn.Flatten()), torch.ones(1, 2, 1, requires_grad=True)
+    with hookscope.record(model, layers="flat", grads=True) as capture:
+        model(x), model(x)
+    assert [(absent.call, absent.reason) for absent in capture.absent] == [
+        (call, "backward() did not run") for call in (1, 2)
+    ]
+
+
+class Packed(Tensor):
+    """A tensor that is made of another one, and whose gradient is a plain tensor."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Packed:
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        plain, named = tree_map_only(cls, lambda tensor: tensor.inner, (args, kwargs or {}))
+        result = function(*plain, **named)
+        packs = function is torch.ops.aten.detach.default and isinstance(args[0], cls)
+        return cls(result) if packs else result
+
+
+def test_a_gradient_of_a_parameter_that_cannot_be_read_has_a_reason() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    model.weight = nn.Parameter(Packed(torch.ones(2, 2)))
+    with hookscope.record(model, grads=True) as capture:
+        model(torch.ones(1, 2)).sum().backward()
+    assert type(model.weight.grad) is Tensor
+    assert capture.absent == (
+        Absent(
+            *(".", "Linear", 1, "weight.grad", PARAM_GRAD),
+            "a Packed, whose values cannot be stored in a file",
+        ),
+    )
+    assert list(capture) == ["./output", "./output.grad"]
+
+
+@pytest.mark.filterwarnings("ignore:.*MaskedTensor")
+def test_a_parameters_gradient_that_cannot_be_stored_has_a_reason() -> None:
+    def forward(self: Module, x: Tensor) -> Tensor:
+        masked: Tensor = torch.masked.as_masked_tensor(self.lin.weight, self.lin.weight > -9)
+        return masked
+
+    model = Module(forward, lin=nn.Linear(2, 2, bias=False))
+    with hookscope.record(model, layers="lin", grads=True) as capture:
+        model(torch.ones(1, 2)).sum().backward()
+    assert capture.absent == (
+        Absent(
+            *("lin", "Linear", 1, "weight.grad", PARAM_GRAD),
+            "a MaskedTensor, whose values cannot be stored in a file",
+        ),
+    )
+
+
+def test_a_sink_for_shapes_stores_tensors_without_values() -> None:
+    key = RecordKey(Layer("a", nn.ReLU()), 1, "output", OUTPUT)
+    sink = ShapeSink()
+    sink.store(key, torch.empty(2, 3, device="meta"))
+    sink.store(key, torch.ones(4))
+    assert [record.shape for record in sink.capture.records] == [(2, 3), (4,)]
+    assert sink.absent == []
 
 
 def test_an_edited_tensor_is_kept_as_it_was_beside_what_went_on() -> None:

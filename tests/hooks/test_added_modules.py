@@ -59,6 +59,13 @@ def test_a_module_added_to_a_layer_that_was_not_chosen_is_not_recorded() -> None
     assert {record.module for record in capture.records} == {"body.first"}
 
 
+def test_a_module_added_to_the_only_chosen_layer_is_recorded() -> None:
+    net, x = network(), torch.randn(4, 3)
+    with hookscope.record(net, layers="body") as capture:
+        net(x)
+    assert list(capture) == [*(f"{name}/output" for name in (*ADDED[1:], ADDED[0])), "body/output"]
+
+
 def test_verbs_record_added_modules_and_name_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     shot = hookscope.capture(network(), input=torch.ones(1, 3))

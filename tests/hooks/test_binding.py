@@ -163,17 +163,17 @@ def test_a_hook_of_a_step_has_no_layer(file: str) -> None:
 def test_a_hook_is_bound_to_its_own_layers_or_to_those_that_were_chosen(file: str) -> None:
     model = net()
     hooks = load_user_hooks([f"{file}:look", f"[02]={file}:look"], [], {}, verb="capture")
-    bound = bind_user_hooks(hooks, model, select(model, ["1"]), "word")
+    bound = bind_user_hooks(hooks, model, select(model, ["1"]), "spec")
     assert [[layer.name for layer in hook.layers] for hook in bound] == [["1"], ["0", "2"]]
     assert describe_hooks(bound) == [
         {"hook": bound[0].label, "kind": "forward", "layers": ["1"]},
         {"hook": bound[1].label, "kind": "forward", "layers": ["0", "2"]},
     ]
     [missing] = load_user_hooks(f"7={file}:look", [], {}, verb="capture")
-    with pytest.raises(LayerError, match="No layer of word matches '7'"):
-        bind_user_hooks([missing], model, (), "word")
+    with pytest.raises(LayerError, match="No layer of spec matches '7'"):
+        bind_user_hooks([missing], model, (), "spec")
     [step] = load_user_hooks(lambda optimizer, args, kwargs: None, ["step_post"], {}, verb="step")
-    [layer] = bind_user_hooks([step], model, (), "word")[0].layers
+    [layer] = bind_user_hooks([step], model, (), "spec")[0].layers
     assert (layer.name, layer.module) == (".", model)
 
 

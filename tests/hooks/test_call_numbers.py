@@ -361,3 +361,22 @@ def test_calls_in_a_pause_have_no_number() -> None:
             with block:
                 net(torch.ones(1, 2))
     assert [number for what, _, number, _ in events.seen if what == "before"] == [1, 0, 2]
+
+
+def test_a_subscriber_may_begin_before_the_models_own_hooks() -> None:
+    class Named(CallSubscriber):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def before_call(self, call: ModuleCall) -> None:
+            order.append(self.name)
+
+    net, order = nn.Linear(2, 2), []
+    net.register_forward_pre_hook(lambda *_: order.append("own"))
+    calls, first, later = CallRegistry(net), Named("first"), Named("later")
+    with calls.subscribed(later, layers_of(net)):
+        calls.subscribe(first, layers_of(net), first=True)
+        net(torch.ones(1, 2))
+        calls.unsubscribe(first)
+    assert order == ["first", "own", "later"]
+    assert calls.counts == {net: 1}

@@ -36,6 +36,10 @@ class Slotted(Tensor):
     scale: float
 
 
+class OneSlot(Tensor):
+    __slots__ = "scale"
+
+
 def linear() -> nn.Linear:
     return nn.Linear(3, 3)
 
@@ -241,14 +245,18 @@ def test_output_and_gradients_are_those_of_a_run_without_hooks(
     assert same_bits(found.output, bare)
 
 
-def test_the_models_input_keeps_its_attributes_and_gets_those_that_the_model_sets() -> None:
+@pytest.mark.parametrize("kind", [Slotted, OneSlot])
+def test_the_models_input_keeps_its_class_and_attributes_and_gets_those_that_the_model_sets(
+    kind: type[Tensor],
+) -> None:
     def forward(self: Module, x: Tensor) -> Tensor:
+        assert type(x) is kind
         del x.old  # type: ignore[attr-defined]
         x.new = x.scale * 2  # type: ignore[attr-defined]
         return self.lin(x) * x.scale  # type: ignore[attr-defined, no-any-return]
 
     net = Module(forward, lin=linear())
-    x = torch.ones(1, 3).as_subclass(Slotted)  # it does not require grad: the model gets a clone
+    x = torch.ones(1, 3).as_subclass(kind)  # it does not require grad: the model gets a clone
     x.scale, x.old = 3.0, 1  # type: ignore[attr-defined]
     with hookscope.record(net, what=BOTH, grads=True) as capture:
         output = net(x)

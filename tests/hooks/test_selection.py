@@ -104,7 +104,7 @@ def test_filters_keep_what_passes_all_of_them(more: dict[str, Any], expected: li
 
 def test_what_nothing_is_left_of_is_an_error() -> None:
     with pytest.raises(LayerError, match="No layer matches all of the filters") as caught:
-        chosen("stem", types=["Linear"], word="my.py:net")
+        chosen("stem", types=["Linear"], spec="my.py:net")
     assert caught.value.hint == "'hookscope tree my.py:net' lists them all."
     with pytest.raises(LayerError, match="No layer matches all of the filters"):
         chosen("*", "!*")
@@ -211,9 +211,9 @@ class Weighty(nn.Module):
 
 
 def test_the_tree_counts_parameters_buffers_and_bytes() -> None:
-    tree = describe_model(Weighty(), "word")
+    tree = describe_model(Weighty(), "spec")
     root, inner, same = tree.nodes
-    assert tree.model == "word" and tree.total is root
+    assert tree.model == "spec" and tree.total is root
     assert (root.name, root.type, root.depth, root.leaf) == (".", "Weighty", 0, False)
     assert (root.own_parameters, root.parameters, root.trainable) == (5, 5 + 6 + 6, 5 + 3 + 6)
     assert root.buffers == 7 + 3 + 3 + 1

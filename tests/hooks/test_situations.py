@@ -73,6 +73,15 @@ def test_a_recorder_stops_one_byte_over_its_limit_and_not_before() -> None:
     assert hooks_left(model) == 0
 
 
+def test_a_limit_that_an_input_passes_ends_its_call() -> None:
+    model, x = net(), torch.randn(2, 3)
+    recorder = Recorder(model, select(model), ["input"], sink=CaptureSink(1))
+    with pytest.raises(CheckFailed, match=r"Stopped at \(model\)"), recorder:
+        model(x)
+    assert recorder.gradients.watcher.open_calls == 0
+    assert hooks_left(model) == 0
+
+
 def test_gradients_up_to_exactly_the_limit_are_recorded() -> None:
     model, x = net(), torch.randn(2, 3)
     size = hookscope.grads(model, input=x, loss="sum").nbytes

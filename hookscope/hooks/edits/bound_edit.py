@@ -36,7 +36,7 @@ class BoundEdit:
 
 
 def bind_edits(
-    model: nn.Module, edits: tuple[Edit, ...], word: str = "MODEL"
+    model: nn.Module, edits: tuple[Edit, ...], spec: str = "MODEL"
 ) -> tuple[BoundEdit, ...]:
     """Find the layers of ``model`` that edits match, and read the files that they name.
 
@@ -49,7 +49,7 @@ def bind_edits(
     return tuple(
         BoundEdit(edit, position, layer, _stored(edit, files))
         for position, edit in enumerate(edits)
-        for layer in select(model, [edit.pattern], word=word)
+        for layer in select(model, [edit.pattern], spec=spec)
     )
 
 
@@ -67,7 +67,7 @@ def _stored(edit: Edit, files: dict[str, Mapping[str, Tensor]]) -> Mapping[str, 
 def _check_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) -> None:
     if key not in stored:
         near = did_you_mean(key, stored) or f"It contains {', '.join(list(stored)[:5])}."
-        raise EditError(f"The edit {edit.word!r} needs {key!r}, which is not in {path}.", near)
+        raise EditError(f"The edit {edit.text!r} needs {key!r}, which is not in {path}.", near)
 
 
 def apply_edit(
@@ -111,7 +111,7 @@ def _edit_error(
     bound: BoundEdit, reason: str, repair: str = "Choose another operation, or fewer layers."
 ) -> EditError:
     return EditError(
-        f"The edit {bound.edit.word!r} cannot be applied to layer {bound.layer.title}"
+        f"The edit {bound.edit.text!r} cannot be applied to layer {bound.layer.title}"
         f" ({bound.layer.type}): {reason}.",
         repair,
         reason,

@@ -82,7 +82,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
             if calls and first.edit.call and first.edit.call > calls:
                 reason = f"{name} was called {calls} time{'s' * (calls > 1)}"
             raise EditError(
-                f"The edit {first.edit.word!r} changed nothing: {reason}.",
+                f"The edit {first.edit.text!r} changed nothing: {reason}.",
                 "'hookscope capture' without edits shows which layers run, and how often.",
             )
 
@@ -140,7 +140,7 @@ class Editor(CallSubscriber, SignalSafeContext["Editor"]):
         changed = map_tensors(value, change)
         if not pairs:
             raise EditError(
-                f"The edit {bounds[0].edit.word!r} finds no floating-point tensor in the {kind} of"
+                f"The edit {bounds[0].edit.text!r} finds no floating-point tensor in the {kind} of"
                 f" {layer.title} ({layer.type}).",
                 "Edit a layer before or after it.",
             )

@@ -23,7 +23,7 @@ from hookscope.hooks.module_call import CallSubscriber, ModuleCall
 from hookscope.hooks.ops.attention_weights import AttentionTracker, version_counter
 from hookscope.hooks.ops.op_names import is_building_block, plain_name
 from hookscope.hooks.recorder import Recorder
-from hookscope.hooks.tensor_sink import RecordKey
+from hookscope.hooks.tensor_sink import ArgumentSink, RecordKey
 from hookscope.hooks.torch_state import FunctionMode, inside_backward
 from hookscope.results.records import key_of
 from hookscope.specs.record_kinds import ATTENTION, OP, OP_GRAD
@@ -165,6 +165,10 @@ class OpRecorder(CallSubscriber, SignalSafeContext["OpRecorder"]):
         # Referenced, so that no id is reused.
         arguments = [tensor for _, tensor in walk((args, kwargs), whole=True)]
         given = {id(tensor): version_counter(tensor) for tensor in arguments}
+        sink = self.recorder.sink
+        if records and isinstance(sink, ArgumentSink):
+            outs = {id(tensor) for _, tensor in walk(kwargs.get("out"), whole=True)}
+            as_hook(sink.before_op, [x for x in arguments if id(x) not in outs])
         result = function(*args, **kwargs)
         if records:
             shown = args[0] if name == "setitem" else result

@@ -91,7 +91,7 @@ def load_user_hooks(
     for (glob, spec), kind, function in zip(parsed, kinds, bound, strict=True):
         label, file = function_name(function), function_file(function)
         if isinstance(spec, FunctionSpec):
-            label = spec.word
+            label = spec.text
             file = spec.home if spec.in_file else file
         user_hooks.append(UserHook(label, kind, function, file, glob))
     return tuple(user_hooks)
@@ -122,7 +122,7 @@ def _check_is_forward_hook(function: Function, arguments: Mapping[str, Any], ver
 
 
 def bind_user_hooks(
-    hooks: Iterable[UserHook], model: nn.Module, layers: tuple[Layer, ...], word: str
+    hooks: Iterable[UserHook], model: nn.Module, layers: tuple[Layer, ...], model_spec: str
 ) -> tuple[UserHook, ...]:
     """Bind each hook to its layers in ``model``: those of its glob, else ``layers``.
 
@@ -133,7 +133,7 @@ def bind_user_hooks(
     def layers_of_hook(hook: UserHook) -> tuple[Layer, ...]:
         if hook.kind in STEP_HOOKS:
             return (Layer(ROOT, model),)
-        return layers if hook.glob is None else select(model, [hook.glob], word=word)
+        return layers if hook.glob is None else select(model, [hook.glob], spec=model_spec)
 
     return tuple(replace(hook, layers=layers_of_hook(hook)) for hook in hooks)
 

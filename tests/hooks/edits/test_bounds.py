@@ -80,7 +80,7 @@ def test_arguments_of_gradients_are_held_to_their_bounds(word: str) -> None:
 def test_a_word_is_taken_apart() -> None:
     [edit] = parse_edits(["input:a.b:3[0,2-4]=scale:2"])
     assert (edit.kind, edit.pattern, edit.call, edit.channels) == ("input", "a.b", 3, (0, 2, 3, 4))
-    assert (edit.what, edit.word) == ("scale:2", "input:a.b:3[0,2-4]=scale:2")
+    assert (edit.what, edit.text) == ("scale:2", "input:a.b:3[0,2-4]=scale:2")
     assert [e.name for e in parse_edits(["a=zero", "b=mean"])] == ["zero", "mean"]
     assert len(parse_edits(f"a[0-{(1 << 20) - 1}]=zero")[0].channels or ()) == 1 << 20
     with pytest.raises(EditError, match="is not a valid channel"):

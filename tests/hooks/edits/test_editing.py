@@ -243,6 +243,7 @@ def test_the_effect_is_told_in_float64() -> None:
     told = {"largest": float(gap.abs().max()), "relative": relative}
     [moved] = shot.metadata["effect"]["output"]
     assert moved == {"name": "output", **told}
+    assert "top" not in shot.metadata["effect"]  # its classes have no names
     entries = shot.metadata["effect"]["drift"]
     assert entries == [{"key": "b/output", **told}, {"key": "./output", **told}]
 

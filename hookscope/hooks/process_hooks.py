@@ -1,0 +1,113 @@
+"""Hooks of the whole process: on every optimizer, and on functions of PyTorch without hooks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import FrameType, FunctionType
+from typing import Any, cast
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+OnOptimizer = Callable[[Optimizer], None]
+Undo = Callable[[], None]
+
+# ``warnings.warn`` counts the frames up to the line that it names, without those of a file with
+# this name. So it names the same line of the script as without hookscope.
+_NOT_COUNTED = "<frozen importlib._bootstrap>"
+
+
+def leave_out_this_frame(error: BaseException) -> None:
+    """Take the calling frame out of the traceback of an error that it has just caught.
+
+    A bare ``raise`` does not add it again. So the script prints, or logs, the traceback that it
+    would have without hookscope.
+    """
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def around_every_step(before: OnOptimizer, after: OnOptimizer) -> list[Undo]:
+    """Call ``before`` and ``after`` around the steps of all optimizers; return how to end it.
+
+    If the ``step`` of an optimizer calls that of its base class, they are called around the outer.
+    """
+
+    def outermost(function: OnOptimizer) -> Callable[[Optimizer, Any, Any], None]:
+        def call(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if _running_steps(optimizer) < 2:
+                function(optimizer)
+
+        return call
+
+    handles = (
+        register_optimizer_step_pre_hook(outermost(before)),
+        register_optimizer_step_post_hook(outermost(after)),
+    )
+    return [handle.remove for handle in handles]
+
+
+# The code around each ``step`` of an optimizer that calls its hooks.
+_STEP = Optimizer.profile_hook_step(lambda optimizer: None).__code__
+
+
+def _running_steps(optimizer: Optimizer) -> int:
+    """How many calls of ``step`` of an optimizer this thread is in."""
+    count = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        count += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return count
+
+
+def around_function(
+    owner: Any,
+    name: str,
+    before: Callable[..., None] | None = None,
+    after: Callable[..., None] | None = None,
+) -> Undo:
+    """Call ``before(*args, **kwargs)`` and ``after(result, *args, **kwargs)`` around a function.
+
+    PyTorch has no hook there. The function is an attribute of a module or a class; it is called
+    with the same arguments and returns the same. ``after`` is not called if it raises. A traceback
+    that passes through it has no frame of it, and a warning names the line that it would without.
+
+    Args:
+        owner: the module or the class.
+        name: of the function.
+        before: called before it.
+        after: called after it, first with what it returned.
+
+    Returns:
+        A function that restores it.
+    """
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            leave_out_this_frame(error)
+            raise
+        if after is not None:
+            after(result, *args, **kwargs)
+        return result
+
+    function = cast(FunctionType, call)
+    function.__code__ = function.__code__.replace(co_filename=_NOT_COUNTED)
+    setattr(owner, name, call)
+
+    def restore() -> None:
+        if getattr(owner, name) is call:  # else other code has replaced it since
+            setattr(owner, name, original)
+
+    return restore

@@ -1,0 +1,108 @@
+"""What ``run`` records of a training, how often, and what it stops at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hookscope.errors import RequestError
+from hookscope.specs.choices import check_choice
+from hookscope.specs.patterns import as_texts, check_patterns
+
+# The values of --what and of --stop-on.
+ACTIVATIONS, GRADIENTS, PARAMETERS = "activations", "gradients", "parameters"
+OPTIMIZER = "optimizer"
+WATCHED = (ACTIVATIONS, GRADIENTS, PARAMETERS, OPTIMIZER)
+NAN, INF, SPIKE, DEAD, VANISHING = "nan", "inf", "spike", "dead", "vanishing"
+STOPS = (NAN, INF, SPIKE, DEAD, VANISHING)
+
+INTERVAL = 50  # steps between samples by default, after a denser start
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """How a training script is watched.
+
+    Attributes:
+        every: record each step that is a multiple of this number. None records step 0, the steps
+            that are a power of two below 50, and each 50th.
+        layers: patterns of layer names; None for all layers.
+        what: among ``activations``, ``gradients``, ``parameters`` and ``optimizer``; a text may
+            have several with commas between.
+        stop_on: end the script at the first ``nan``, ``inf``, ``spike``, ``dead`` or
+            ``vanishing``, in the same form.
+        live: show the numbers in the terminal while the script runs.
+        output: the folder of the run; None for a new one in ``runs``.
+
+    Raises:
+        RequestError: a name is unknown, ``every`` is no positive whole number, or ``output`` is a
+            file.
+        LayerError: a pattern cannot be parsed.
+
+    Example:
+        >>> options = WatchOptions(what="gradients,optimizer", stop_on="nan", layers="fc")
+        >>> options.what, options.stop_on, options.layers
+        (('gradients', 'optimizer'), ('nan',), ('fc',))
+    """
+
+    every: int | None = None
+    layers: str | Iterable[str] | None = None
+    what: str | Iterable[str] = WATCHED
+    stop_on: str | Iterable[str] = ()
+    live: bool = False
+    output: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        every: object = self.every
+        if every is not None and (not isinstance(every, int) or every < 1):
+            raise RequestError(
+                f"--every must be at least 1, not {every!r}.",
+                "Give a number of steps, such as 100.",
+            )
+        if self.layers is not None:
+            object.__setattr__(self, "layers", as_texts(self.layers))
+            check_patterns(as_texts(self.layers))
+        for name, keyword, known in (
+            ("what", "--what", WATCHED),
+            ("stop_on", "--stop-on", STOPS),
+        ):
+            _hold_names(self, name)
+            for value in getattr(self, name):
+                check_choice(keyword, value, known)
+        if not self.what:
+            raise RequestError("--what is empty.", f"Choose among {', '.join(WATCHED)}.")
+        if self.output is not None:
+            _check_folder(os.fspath(self.output))
+
+    def samples(self, step: int) -> bool:
+        """Whether the step with this number, from 0, is recorded.
+
+        Example:
+            >>> [step for step in range(120) if WatchOptions().samples(step)]
+            [0, 1, 2, 4, 8, 16, 32, 50, 100]
+            >>> [step for step in range(10) if WatchOptions(every=4).samples(step)]
+            [0, 4, 8]
+        """
+        if self.every is not None:
+            return step % self.every == 0
+        # A power of two has a single bit.
+        return step % INTERVAL == 0 or (step < INTERVAL and step & (step - 1) == 0)
+
+
+def _hold_names(options: WatchOptions, name: str) -> None:
+    """Convert a field to a tuple of names, each once."""
+    value = getattr(options, name)
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    object.__setattr__(options, name, tuple(dict.fromkeys(value)))
+
+
+def _check_folder(output: str) -> None:
+    if not output:
+        raise RequestError("--output is empty.", "Name a folder, such as runs/first.")
+    if os.path.exists(output) and not os.path.isdir(output):
+        raise RequestError(
+            f"{output} is a file, and a run is written to a folder.",
+            "Name another folder with --output, or leave it out.",
+        )

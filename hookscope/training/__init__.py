@@ -1,0 +1,1 @@
+"""Watching the training of a script that somebody else wrote."""

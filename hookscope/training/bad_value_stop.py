@@ -1,0 +1,299 @@
+"""Ends a script at the first NaN or infinity, with the layer's call in a capture."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.torch_state import inside_backward
+from hookscope.results.runs.run_info import RunEvent
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
+from hookscope.specs.watch_options import INF, NAN
+from hookscope.training.found_models import local_part
+from hookscope.training.layer_measures import Guard, TrainingHooks, inside_encoder_layers
+from hookscope.training.parameter_measures import NamedParameters
+from hookscope.training.stopped_call import Call, CallCapture, seen_tensors
+from hookscope.training.tensor_measures import is_measurable, unnoticed, version_of
+
+FORWARD, BACKWARD, OPTIMIZER_STEP = "forward", "backward", "optimizer"
+FAULTS: dict[str, Callable[[Tensor], Tensor]] = {NAN: torch.isnan, INF: torch.isinf}
+_NAMES = {NAN: "NaN", INF: "infinity"}
+Takers = list[tuple["weakref.ref[Call]", str]]  # calls that got a tensor, and its name there
+
+
+class TrainingStopped(SystemExit):
+    """Ends the script as ``sys.exit(1)`` does: what it must clean up is cleaned up.
+
+    Args:
+        event: what was found.
+    """
+
+    def __init__(self, event: RunEvent) -> None:
+        super().__init__(1)
+        self.event = event
+
+
+class _Infinity(NamedTuple):
+    """An infinity that began in the output of a call, of which the loss may know nothing."""
+
+    layer: Layer
+    event: RunEvent
+    capture: CallCapture
+
+    def is_inside(self, layer: Layer) -> bool:
+        """Whether it began in a module of ``layer``."""
+        return any(module is self.layer.module for module in layer.module.modules())
+
+
+def _saves_tensors_elsewhere() -> bool:
+    """Whether what backward needs is not kept in memory, as with checkpoints."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _is_watched_now() -> bool:
+    return not (torch.compiler.is_compiling() or torch._C._is_tracing() or inside_backward())
+
+
+class BadValueStop:
+    """Looks at what each layer of a model returns, at gradients, and at updated weights.
+
+    It reads every tensor as it comes, which costs time, and on a GPU waits for it.
+
+    Args:
+        name: of the model.
+        model: without wrappers.
+        layers: those to look at.
+        kinds: ``nan``, ``inf`` or both.
+        folder: the capture is written there.
+        guard: makes a function that raises nothing but ``TrainingStopped`` into the script.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        layers: Iterable[Layer],
+        kinds: Iterable[str],
+        folder: Path,
+        guard: Guard,
+    ) -> None:
+        self._name = name
+        self._model = model
+        self._layers = tuple(layers)
+        self._kinds = [kind for kind in FAULTS if kind in kinds]
+        self._folder = folder
+        self._guard = guard
+        self._parameters = NamedParameters(self._layers)
+        self._hooks = TrainingHooks(model)
+        self._gradient_hooks = TrainingHooks(model)
+        self._numbers: dict[str, int] = {}
+        self._batch: tuple[Call, ...] = ()  # the last call of the model, with its inputs
+        # By the id of a tensor: itself, and the calls that got it, the innermost first.
+        self._takers: dict[int, tuple[weakref.ref[Tensor], Takers]] = {}
+        self._finite: WeakSet[Call] = WeakSet()  # whose gradient arrived and was finite
+        self._first: tuple[Call, str, Tensor, str] | None = None  # the first bad gradient
+        # By the key of a parameter: the gradient that was last looked at, and its version.
+        self._known: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self._infinite: _Infinity | None = None  # the first that may reach the loss
+        self._contained: _Infinity | None = None  # the last that a layer has removed
+        self._step = 0
+
+    def attach(self) -> None:
+        """Begin to look."""
+        self._hooks.attach()
+        self._gradient_hooks.attach()
+        self._hooks.after_calls(self._layers, self._guard(self._after_call))
+        # None is chosen where the model is compiled. A hook on an encoder layer changes its kernel.
+        if self._layers and self._model not in inside_encoder_layers(self._model):
+            self._hooks.before(self._model, self._guard(self._before_model))
+        for _ in self._new_gradients():
+            pass  # those that are there already are of no backward pass that is watched
+
+    def detach(self) -> None:
+        """Remove all hooks."""
+        self._hooks.detach()
+        self._gradient_hooks.detach()
+
+    def begin_step(self, step: int) -> None:
+        """Forget the step before."""
+        self._step = step
+        self._numbers.clear()
+        self._infinite = self._contained = None
+        self._batch = ()
+        self._forget_calls()
+
+    def _forget_calls(self) -> None:
+        self._takers.clear()
+        self._finite.clear()
+        self._first = None
+        self._gradient_hooks.detach()
+        self._gradient_hooks.attach()
+
+    def _before_model(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if _is_watched_now():
+            seen = tuple(value for value, _ in seen_tensors(INPUT, (args, kwargs)))
+            self._batch = (Call(Layer(ROOT, module), 1, seen),)
+
+    def _after_call(
+        self, layer: Layer, module: nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        if not _is_watched_now():
+            return
+        number = self._numbers[layer.name] = self._numbers.get(layer.name, 0) + 1
+        inputs = seen_tensors(INPUT, (args, kwargs))
+        outputs = seen_tensors(OUTPUT, output)
+        call = Call(layer, number, tuple(value for value, _ in (*inputs, *outputs)))
+        got = [tensor for _, tensor in inputs]
+        is_finite = True
+        # What it got and returned lives as long as the graph, which keeps most of it itself.
+        kept = replace(call, values=()) if _saves_tensors_elsewhere() else call
+        for value, tensor in outputs:
+            if fault := self._fault_of(tensor):
+                is_finite = False
+                self._judge_output(call, value.what, fault, got)
+            if tensor.requires_grad:
+                on_gradient = partial(self._on_gradient, kept, value.what, self._takers_of(tensor))
+                self._gradient_hooks.listen(tensor, self._guard(on_gradient))
+        if is_finite:
+            self._note_removal(layer, got)
+        if any(tensor.requires_grad for _, tensor in outputs):
+            for value, tensor in inputs:
+                self._takers_of(tensor).append((weakref.ref(kept), value.what))
+
+    def _note_removal(self, layer: Layer, inputs: Iterable[Tensor]) -> None:
+        """Note that an infinity is gone, if there is one in the inputs or in a part of a layer."""
+        began = self._infinite
+        if began and (began.is_inside(layer) or any(map(self._fault_of, inputs))):
+            self._contained, self._infinite = began, None
+
+    def _judge_output(self, call: Call, what: str, fault: str, inputs: Iterable[Tensor]) -> None:
+        before = next(filter(None, map(self._fault_of, inputs)), "")
+        message = f"{_NAMES[fault]} in {what}"
+        if fault == INF:
+            # It may be a mask, which a softmax removes: the loss is judged.
+            if not before and self._infinite is None:
+                event = self._event(call, fault, FORWARD, message)
+                self._infinite = _Infinity(call.layer, event, self._capture_of(call))
+            return
+        if before == INF and self._infinite is not None:
+            message += f", whose input has an infinity from {self._infinite.layer.title} already"
+        elif before:
+            name = "an infinity" if before == INF else "a NaN"
+            message += f", whose input has {name} already: look at the data and at what runs before"
+        self._stop(self._event(call, fault, FORWARD, message), self._capture_of(call))
+
+    def _takers_of(self, tensor: Tensor) -> Takers:
+        """The calls that got a tensor, each with its name there."""
+        entry = self._takers.get(id(tensor))
+        if entry is None or entry[0]() is not tensor:  # that one is gone, and its id used again
+            entry = self._takers[id(tensor)] = weakref.ref(tensor), []
+        return entry[1]
+
+    def _on_gradient(self, call: Call, what: str, takers: Takers, gradient: Tensor | None) -> None:
+        if self._first is not None or gradient is None:
+            return
+        if not (fault := self._fault_of(gradient)):
+            self._finite.add(call)
+            return
+        # It comes from the call that got the tensor and has a finite gradient itself.
+        for reference, name in takers:
+            if (taker := reference()) is not None and taker in self._finite:
+                call, what = taker, name
+                break
+        self._first = call, fault, gradient.detach().clone(), what
+
+    def before_backward(self, loss: Tensor) -> None:
+        """Stop if the loss is bad; ``loss`` is detached."""
+        if not (fault := self._fault_of(loss)):
+            self._infinite = self._contained = None
+            return
+        if began := self._infinite or self._contained:
+            self._stop(began.event, began.capture)
+        message = f"{_NAMES[fault]} in the loss; the outputs of watched layers are finite"
+        event = RunEvent(self._step, fault, FORWARD, self._name, "", 0, message)
+        self._stop(event, self._capture_of())
+
+    def after_backward(self) -> None:
+        """Stop if a gradient was bad in a backward pass whose loss was not scaled."""
+        self.check_gradients()
+        for key, parameter, gradient in self._new_gradients():
+            if fault := self._fault_of(local_part(gradient.detach())):
+                self._stop_at_parameter(key, BACKWARD, fault, "the gradient of", parameter)
+        self._forget_calls()
+
+    def _new_gradients(self) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
+        """The gradients that were written since they were last looked at, of which keys."""
+        for parameter, key in zip(self._parameters.parameters, self._parameters.keys, strict=True):
+            if (gradient := parameter.grad) is None:
+                continue
+            known, version = self._known.get(key), version_of(gradient)
+            if known is None or known[0]() is not gradient or known[1] != version:
+                self._known[key] = weakref.ref(gradient), version
+                yield key, parameter, gradient
+
+    def check_gradients(self) -> None:
+        """Stop if a gradient at an output was bad."""
+        if self._first is not None:
+            call, fault, gradient, what = self._first
+            capture = self._capture_of(call)
+            kind = INPUT_GRAD if what.startswith(INPUT) else OUTPUT_GRAD
+            capture.add_tensor(call, f"{what}.grad", kind, gradient)
+            message = f"{_NAMES[fault]} in the gradient at {what}"
+            self._stop(self._event(call, fault, BACKWARD, message), capture)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Stop if the optimizer made a weight bad."""
+        for position in self._parameters.of(optimizer):
+            weight = self._parameters.parameters[position]
+            if fault := self._fault_of(local_part(weight.detach())):
+                key = self._parameters.keys[position]
+                self._stop_at_parameter(key, OPTIMIZER_STEP, fault, "the new value of", weight)
+
+    def _fault_of(self, tensor: Tensor) -> str:
+        if not is_measurable(tensor):
+            return ""
+        with unnoticed():
+            values = tensor.detach()
+            if not values.is_complex() and values.layout is torch.strided:
+                # One pass over the tensor: a NaN or an infinity is among the bounds.
+                low, high = torch.aminmax(values)
+                if bool(torch.isfinite(low) & torch.isfinite(high)):
+                    return ""
+            return next((kind for kind in self._kinds if bool(FAULTS[kind](values).any())), "")
+
+    def _stop_at_parameter(
+        self, key: str, phase: str, fault: str, where: str, parameter: nn.Parameter
+    ) -> None:
+        module, _, name = key.rpartition("/")
+        place = Call(next(layer for layer in self._layers if layer.name == module), 0)
+        capture = self._capture_of()
+        capture.add_tensor(place, name, PARAM_GRAD, parameter)
+        if parameter.grad is not None:
+            capture.add_tensor(place, f"{name}.grad", PARAM_GRAD, parameter.grad)
+        message = f"{_NAMES[fault]} in {where} {name}"
+        self._stop(self._event(place, fault, phase, message), capture)
+
+    def _event(self, call: Call, fault: str, phase: str, message: str) -> RunEvent:
+        layer, number = call.layer.name, call.number
+        return RunEvent(self._step, fault, phase, self._name, layer, number, message)
+
+    def _capture_of(self, *calls: Call) -> CallCapture:
+        """The batch and calls, as far as their tensors are still there."""
+        capture = CallCapture(self._name, self._step)
+        is_model = any(call.layer.module is self._model for call in calls)
+        capture.add(calls if is_model else (*self._batch, *calls))
+        return capture
+
+    def _stop(self, event: RunEvent, capture: CallCapture) -> NoReturn:
+        raise TrainingStopped(event._replace(file=capture.save(self._folder)))

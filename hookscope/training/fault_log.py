@@ -1,0 +1,42 @@
+"""Reports faults of the watching itself, which never stop the script that is watched."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_reported: set[str] = set()
+
+
+def report_fault(failed: str, error: BaseException) -> None:
+    """Print one line on standard error about a fault; a second one of the same kind is silent.
+
+    With ``HOOKSCOPE_DEBUG=1`` the traceback follows.
+
+    Args:
+        failed: what did not work, as a sentence without a full stop.
+        error: why.
+    """
+    if failed in _reported:
+        return
+    _reported.add(failed)
+    cause = " ".join(f"{type(error).__name__}: {error}".split())
+    text = f"hookscope: {failed}. {cause}. The script continues.\n"
+    if os.environ.get("HOOKSCOPE_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        text += "".join(traceback.format_exception(error))
+    _write(text)
+
+
+def say(sentence: str) -> None:
+    """Print a line on standard error; not through ``logging``, which belongs to the script."""
+    _write(f"hookscope: {sentence}\n")
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        pass

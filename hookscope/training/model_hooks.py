@@ -1,0 +1,137 @@
+"""The hooks on all watched models: to measure in sampled steps, and to stop at a bad value."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hookscope.specs.watch_options import (
+    ACTIVATIONS,
+    GRADIENTS,
+    OPTIMIZER,
+    PARAMETERS,
+    WatchOptions,
+)
+from hookscope.training.bad_value_stop import FAULTS, BadValueStop
+from hookscope.training.layer_measures import Guard, LayerHooks
+from hookscope.training.parameter_measures import ParameterMeasures
+from hookscope.training.step_record import StepRecord
+from hookscope.training.watched_models import EVALUATED, WatchedModels
+
+
+class ModelHooks:
+    """Hooks on the layers of models, made anew when a model is found.
+
+    Args:
+        options: what is measured.
+        folder: of the run, for the call at which it is stopped.
+        guard: makes a function that raises nothing but ``TrainingStopped`` into the script.
+    """
+
+    def __init__(self, options: WatchOptions, folder: Path, guard: Guard) -> None:
+        self._what = options.what
+        self._kinds = [kind for kind in FAULTS if kind in options.stop_on]
+        self._folder = folder
+        self._guard = guard
+        self._models: WatchedModels | None = None
+        self._hooks: list[LayerHooks] = []
+        self._stops: list[BadValueStop] = []
+        self._is_suspended = False
+
+    def renew(self, models: WatchedModels, record: StepRecord) -> None:
+        """Make all hooks anew: a model was found, or a part of one was compiled."""
+        self.remove()
+        self._models = models
+        if ACTIVATIONS in self._what or GRADIENTS in self._what:
+            self._hooks = [
+                LayerHooks(
+                    model.name,
+                    model.module,
+                    models.layers_with_hooks(model),
+                    self._guard,
+                    gradients=GRADIENTS in self._what,
+                    is_trained=partial(getattr, model, "is_trained"),
+                )
+                for model in models
+            ]
+        if self._kinds:
+            self._stops = [
+                BadValueStop(
+                    model.name,
+                    model.module,
+                    models.layers_with_hooks(model),
+                    self._kinds,
+                    self._folder,
+                    self._guard,
+                )
+                for model in models
+            ]
+        self._is_suspended = True
+        self.begin(record)
+
+    def begin(self, record: StepRecord) -> None:
+        """Begin a step."""
+        if self._is_suspended:
+            self._is_suspended = False
+            for stop in self._stops:
+                stop.attach()
+        for stop in self._stops:
+            stop.begin_step(record.step)
+        if not record.is_sampled:
+            self.detach()
+            return
+        record.layers = [hooks.begin(record.pending) for hooks in self._hooks]
+        record.parameters = [
+            ParameterMeasures(
+                model.name, model.parameters, record.pending, optimizer=OPTIMIZER in self._what
+            )
+            for model in self._models or ()
+            if PARAMETERS in self._what
+        ]
+
+    def end(self) -> None:
+        """End the measuring of a step; hooks stay for the next one."""
+        for hooks in self._hooks:
+            hooks.end()
+            if hooks.was_evaluated and self._models is not None:
+                self._models.note(f"calls of {hooks.name} in evaluation", EVALUATED)
+
+    def before_backward(self, loss: Tensor) -> None:
+        """Stop the script if the loss is bad; ``loss`` is detached."""
+        for stop in self._stops:
+            stop.before_backward(loss)
+
+    def before_step(self) -> None:
+        """Stop the script if a gradient is bad and the optimizer steps within the backward pass."""
+        for stop in self._stops:
+            stop.check_gradients()
+
+    def after_backward(self) -> None:
+        """Stop the script if a gradient is bad."""
+        for stop in self._stops:
+            stop.after_backward()
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Stop the script if the optimizer made a weight bad."""
+        for stop in self._stops:
+            stop.after_step(optimizer)
+
+    def detach(self) -> None:
+        """Remove the hooks that measure."""
+        for hooks in self._hooks:
+            hooks.detach()
+
+    def suspend(self) -> None:
+        """Remove all hooks until the next step begins."""
+        self.detach()
+        for stop in self._stops:
+            stop.detach()
+        self._is_suspended = True
+
+    def remove(self) -> None:
+        """Remove all hooks for good."""
+        self.suspend()
+        self._hooks, self._stops = [], []

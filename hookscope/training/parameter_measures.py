@@ -1,0 +1,292 @@
+"""Measures of the parameters of a model in one step: gradients, weights and updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.torch_state import inside_backward
+from hookscope.results.records import key_of
+from hookscope.results.runs.series import Series
+from hookscope.training.found_models import dense_values, local_part
+from hookscope.training.pending_values import PendingValues, Slot
+from hookscope.training.tensor_measures import is_measurable, norm_of, unnoticed
+
+
+class NamedParameters:
+    """The distinct parameters of some layers, with their keys.
+
+    Args:
+        layers: the modules that own them.
+
+    Attributes:
+        parameters: in the order of definition.
+        keys: of each: ``conv1/weight``.
+    """
+
+    def __init__(self, layers: Iterable[Layer]) -> None:
+        named: dict[int, tuple[nn.Parameter, str]] = {}
+        for layer in layers:
+            for name, parameter in layer.module._parameters.items():
+                if parameter is not None and is_measurable(local_part(parameter.detach())):
+                    named.setdefault(id(parameter), (parameter, key_of(layer.name, 1, name)))
+        self.parameters = [parameter for parameter, _ in named.values()]
+        self.keys = [key for _, key in named.values()]
+        self._positions = {number: position for position, number in enumerate(named)}
+
+    def of(self, optimizer: Optimizer) -> list[int]:
+        """Return the positions of those that an optimizer has."""
+        positions = (
+            self._positions.get(id(weight))
+            for group in optimizer.param_groups
+            for weight in group["params"]
+        )
+        return [position for position in positions if position is not None]
+
+
+class _Numbers:
+    """One number for some of the parameters; of what is added twice, the last counts.
+
+    After ``keep`` no later one counts, until ``keep`` is called again.
+    """
+
+    def __init__(self, pending: PendingValues) -> None:
+        self._pending = pending
+        self._parts: list[tuple[list[int], Slot]] = []
+        self._counting: dict[int, int] = {}  # how many parts count, by position
+
+    def add(self, positions: list[int], numbers: Sequence[Tensor]) -> Tensor | None:
+        """Add the numbers of the parameters at some positions; return them as one tensor."""
+        by_device: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for n, number in enumerate(numbers):
+            by_device.setdefault((number.device, number.dtype), []).append(n)
+        joined = None
+        for chosen in by_device.values():
+            joined = torch.stack([numbers[n] for n in chosen])
+            self._parts.append(([positions[n] for n in chosen], self._pending.add(joined)))
+        return joined if len(by_device) == 1 else None
+
+    def keep(self, positions: Iterable[int]) -> None:
+        """Let the numbers at some positions be those that are the last now."""
+        self._counting.update(dict.fromkeys(positions, len(self._parts)))
+
+    def read(self, count: int) -> NDArray[np.float64]:
+        """Return the numbers of all ``count`` parameters; -1 for those without one."""
+        found = np.full(count, -1.0)
+        for part, (positions, slot) in enumerate(self._parts):
+            numbers = slot.numbers()
+            counts = [self._counting.get(n, len(self._parts)) > part for n in positions]
+            found[np.compress(counts, positions)] = numbers[counts]
+        return found
+
+
+class ParameterMeasures:
+    """Measures the parameters of a model in one step.
+
+    Gradients are measured after each backward pass, before the script can clip them. The last
+    measure before the optimizer's step counts: a later backward pass, as that of the generator
+    through the discriminator, may add to them. If there is none, as with LBFGS, which runs backward
+    passes within its step, the last measure of all counts. A rank that has a part of a parameter
+    measures its part.
+
+    Args:
+        name: of the model.
+        named: its parameters.
+        pending: receives the numbers.
+        optimizer: whether the state of optimizers is measured.
+
+    Attributes:
+        name: of the model.
+    """
+
+    def __init__(
+        self, name: str, named: NamedParameters, pending: PendingValues, *, optimizer: bool
+    ) -> None:
+        self.name = name
+        self.named = named
+        self._pending = pending
+        self._measures_state = optimizer
+        self._gradients = _Numbers(pending)
+        self._nonfinite = _Numbers(pending)
+        self._measured: set[int] = set()  # positions of gradients
+        self._clipped = _Numbers(pending)
+        self._weights = _Numbers(pending)
+        self._updates = _Numbers(pending)
+        self._adam: dict[int, Slot] = {}
+        self._before: dict[int, Tensor] = {}
+        self._weighed: set[int] = set()
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer stepped that has some of the parameters."""
+        return bool(self._weighed)
+
+    def after_backward(self) -> None:
+        """Measure the gradients that the parameters have now."""
+        with unnoticed():
+            self._measure_gradients(range(len(self.named.parameters)))
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Measure weights and gradients as the optimizer gets them, and keep the weights."""
+        own = self.named.of(optimizer)
+        parameters = self.named.parameters
+        with unnoticed():
+            if inside_backward():  # the optimizer steps, and may clear the gradients, within it
+                self._measure_gradients(own)
+            measured = [n for n in own if n in self._measured]
+            # Those left are of the step before, or were set without a backward pass.
+            self._measure_gradients([n for n in own if n not in self._measured])
+            self._measured.difference_update(own)
+            self._gradients.keep(measured)
+            self._nonfinite.keep(measured)
+            measured = [n for n in measured if parameters[n].grad is not None]
+            norms = _norms([_values(parameters[n].grad) for n in measured])
+            scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer
+            if isinstance(scale, Tensor) and norms:
+                norms = list(torch._foreach_div(norms, float(scale)))
+            self._clipped.add(measured, norms)
+            copies = [local_part(parameters[n].detach()).clone() for n in own]
+            self._before = dict(zip(own, copies, strict=True))
+            self._weights.add(own, _norms(copies))
+            self._weighed.update(own)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Measure the updates, and what Adam divided by."""
+        parameters = self.named.parameters
+        own = [n for n in self.named.of(optimizer) if n in self._before]
+        found_bad = getattr(optimizer, "found_inf", None)  # of a fused optimizer
+        if isinstance(found_bad, Tensor) and bool(found_bad):
+            self._before.clear()  # it has skipped the step
+            return
+        with unnoticed():
+            updates = [self._before.pop(n) for n in own]
+            if updates:
+                weights = [local_part(parameters[n].detach()) for n in own]
+                torch._foreach_sub_(updates, weights)
+                self._updates.add(own, _norms(updates))
+            if self._measures_state:
+                for n in own:
+                    ratio = _adam_rms(optimizer, parameters[n])
+                    if ratio is not None:
+                        self._adam[n] = self._pending.add(ratio)
+
+    def send(self) -> None:
+        """Measure the weights of parameters that no optimizer has changed."""
+        self._before.clear()
+        rest = [n for n in range(len(self.named.parameters)) if n not in self._weighed]
+        with unnoticed():
+            weights = [local_part(self.named.parameters[n].detach()) for n in rest]
+            self._weights.add(rest, _norms(weights))
+
+    def values(self, scale: float) -> dict[Series, float]:
+        """Return the numbers once they have arrived.
+
+        Args:
+            scale: what the loss was multiplied by, for the gradients.
+        """
+        count = len(self.named.keys)
+        weights, updates = self._weights.read(count), self._updates.read(count)
+        gradients, clipped = self._gradients.read(count), self._clipped.read(count)
+        nonfinite = self._nonfinite.read(count)
+        found: dict[Series, float] = {}
+        for n, key in enumerate(self.named.keys):
+            series = _series(self.name, key)
+            found[series["weight"]] = norm = float(weights[n])
+            if gradients[n] != -1:
+                found[series["gradient"]] = float(gradients[n]) / scale
+                # They were not counted where the norm shows that there are none.
+                is_finite = np.isfinite(gradients[n])
+                found[series["nonfinite"]] = 0.0 if is_finite else float(nonfinite[n])
+            elif self.named.parameters[n].requires_grad:
+                found[series["gradient"]] = 0.0
+            # An optimizer may have a frozen parameter, and leaves it as it is.
+            is_frozen = not self.named.parameters[n].requires_grad
+            if updates[n] != -1 and not (is_frozen and updates[n] == 0):
+                found[series["update"]] = float(updates[n])
+                if norm:
+                    found[series["ratio"]] = float(updates[n]) / norm
+            if n in self._adam:
+                found[series["adam"]] = self._adam[n].number()
+        arrived = gradients != -1
+        if arrived.any():
+            total = float(np.linalg.norm(gradients[arrived])) / scale
+            found[Series(self.name, "gradients", "norm")] = total
+            both = arrived & (clipped != -1)
+            if before := float(np.linalg.norm(gradients[both])) / scale:
+                after = float(np.linalg.norm(clipped[both]))
+                found[Series(self.name, "gradients", "clipped")] = max(1 - after / before, 0.0)
+        return found
+
+    def _measure_gradients(self, positions: Iterable[int]) -> None:
+        parameters = self.named.parameters
+        positions = [n for n in positions if parameters[n].grad is not None]
+        gradients = [_values(parameters[n].grad) for n in positions]
+        norms = _norms(gradients)
+        joined = self._gradients.add(positions, norms)
+        self._measured.update(positions)
+        if joined is not None and joined.device.type == "cpu" and bool(joined.isfinite().all()):
+            return
+        counts = [gradient.numel() - torch.isfinite(gradient).sum() for gradient in gradients]
+        self._nonfinite.add(positions, counts)
+
+
+@cache
+def _series(model: str, key: str) -> dict[str, Series]:
+    return {
+        "weight": Series(model, key, "norm"),
+        "gradient": Series(model, f"{key}.grad", "norm"),
+        "nonfinite": Series(model, f"{key}.grad", "nonfinite"),
+        "update": Series(model, f"{key}.update", "norm"),
+        "ratio": Series(model, f"{key}.update", "ratio"),
+        "adam": Series(model, key, "adam_rms"),
+    }
+
+
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
+    if tensors and all(tensor.dtype == torch.float32 for tensor in tensors):
+        return list(torch._foreach_norm(tensors))
+    return [norm_of(tensor) for tensor in tensors]
+
+
+def _values(gradient: Tensor | None) -> Tensor:
+    assert gradient is not None
+    values = dense_values(local_part(gradient.detach()))
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
+def _adam_rms(optimizer: Optimizer, weight: nn.Parameter) -> Tensor | None:
+    """RMS of g^2 / max(v, eps^2), with Adam's v as it divides by it; StableAdamW, equation 3.
+
+    None for other optimizers, and where the gradient is not there any more.
+    """
+    state = optimizer.state.get(weight, {})
+    squares, step = state.get("exp_avg_sq"), state.get("step")
+    if squares is None or step is None or weight.grad is None:
+        return None
+    group = _group_of(optimizer, weight)
+    gradient = dense_values(local_part(weight.grad.detach()))
+    squares = local_part(squares)
+    eps, betas = group.get("eps"), group.get("betas")
+    is_adam = isinstance(eps, float | int) and isinstance(betas, tuple | list) and len(betas) == 2
+    if gradient.shape != squares.shape or not is_adam or group.get("amsgrad"):
+        return None
+    # 1 - beta ** step, which loses half of its digits in float32.
+    log_beta = math.log(beta) if (beta := float(group["betas"][1])) else -math.inf
+    correction = -torch.expm1(torch.as_tensor(step, dtype=torch.float32) * log_beta)
+    v = (squares / correction).clamp_min(group["eps"] ** 2)
+    rms: Tensor = (gradient.square() / v).mean().sqrt()
+    return rms
+
+
+def _group_of(optimizer: Optimizer, weight: nn.Parameter) -> dict[str, Any]:
+    groups = optimizer.param_groups
+    return next(group for group in groups if any(weight is other for other in group["params"]))

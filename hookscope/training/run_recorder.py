@@ -1,0 +1,125 @@
+"""Writes steps that have ended, once their numbers have arrived from the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hookscope.results.runs.run_info import Status
+from hookscope.results.runs.run_writer import RunWriter
+from hookscope.results.runs.series import LAYERS, STEPS, Series
+from hookscope.specs.watch_options import ACTIVATIONS, WatchOptions
+from hookscope.training.bad_value_stop import TrainingStopped
+from hookscope.training.recorded_gaps import recorded_gaps
+from hookscope.training.step_record import StepRecord
+from hookscope.training.stop_rules import StopRules
+from hookscope.training.watched_models import WatchedModels
+
+if TYPE_CHECKING:
+    from hookscope.training.live_rows import LiveRows
+
+PROGRESS_SECONDS = 10  # between two writes of run.json
+
+
+class RunRecorder:
+    """Writes the rows of steps, and what is known of the run.
+
+    Args:
+        options: how the script is watched.
+        writer: writes the run folder.
+        models: the watched models.
+        live: shows the rows as they are written.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        writer: RunWriter,
+        models: WatchedModels,
+        live: LiveRows | None,
+    ) -> None:
+        self.writer = writer
+        self._activations = ACTIVATIONS in options.what
+        self._rules = StopRules(options.stop_on)
+        self._models = models
+        self._live = live
+        self._ended: list[StepRecord] = []  # whose numbers may not have arrived
+        self._last_layers: Mapping[Series, float] = {}  # the last row of its table
+        self._began = time.perf_counter()
+        self._last_write = time.monotonic()
+
+    def add(self, record: StepRecord) -> None:
+        """End a step, and write it and others before it as soon as their numbers are there.
+
+        Raises:
+            TrainingStopped: a step has what the script is to be stopped at.
+        """
+        if not record.has_ended:
+            record.end()
+            self._ended.append(record)
+        self._write_arrived()
+
+    def write_all(self) -> None:
+        """Wait for the numbers of all steps, and write them."""
+        for record in self._ended:
+            record.pending.wait()
+        self._write_arrived()
+
+    def write_info(self, steps: int) -> None:
+        """Write ``run.json``, with the number of steps that have ended."""
+        self._last_write = time.monotonic()
+        info = self.writer.info
+        info["seconds"] = time.perf_counter() - self._began
+        info["steps"] = steps
+        info["unwatched"] = list(self._models.unwatched)
+        if steps:
+            gaps = recorded_gaps(self._models, info, self.writer.series, self._last_layers)
+            info["unwatched"] += gaps
+        self.writer.write_run_info()
+
+    def finish(self, status: Status, exit_status: int | None, steps: int) -> None:
+        """Write what is in memory, and how the script ended."""
+        self.close()
+        self.writer.info["status"] = status
+        self.writer.info["exit_status"] = exit_status
+        self.write_info(steps)
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Remove the live view."""
+        if self._live is not None:
+            self._live.close()
+
+    def _write_arrived(self) -> None:
+        while self._ended and self._ended[0].pending.has_arrived:
+            record = self._ended.pop(0)
+            steps, layers = record.step_row(), {}
+            self._add_row(STEPS, record.step, steps)
+            if record.is_sampled:
+                layers = record.layer_row(activations=self._activations)
+                self._add_row(LAYERS, record.step, layers)
+                self._last_layers = layers
+                self._note_models(record)
+            if event := self._rules.judge(record.step, steps, layers):
+                raise TrainingStopped(event)
+
+    def _add_row(self, table: str, step: int, values: Mapping[Series, float]) -> None:
+        seconds = time.perf_counter() - self._began
+        self.writer.add_row(table, step, seconds, values)
+        if self._live is not None:
+            self._live.add_row(table, step, seconds, values)
+
+    def _note_models(self, record: StepRecord) -> None:
+        models = self.writer.info["models"]
+        before = len(models)
+        owners = {name for entry in self.writer.info["optimizers"] for name in entry["models"]}
+        known = {entry["name"] for entry in models}
+        for model in self._models:
+            if model.name in known or model.name not in record.called | owners:
+                continue
+            models.append(model.info)
+            if not model.layers:
+                self._models.note(f"layers of {model.name}", "--layer matches none of them")
+        if len(models) > before or time.monotonic() - self._last_write > PROGRESS_SECONDS:
+            self.write_info(record.step + 1)

@@ -1,0 +1,182 @@
+"""The watched models of a script, their chosen layers, and those that can have no hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from weakref import WeakKeyDictionary, WeakSet
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookscope.errors import LayerError
+from hookscope.hooks.layers import Layer
+from hookscope.hooks.selection import select
+from hookscope.results.runs.run_info import ModelInfo, Unwatched
+from hookscope.sources.torchscript.private import is_scripted
+from hookscope.sources.wrappers import class_name, unwrapped
+from hookscope.training.found_models import FoundModel, compiled_parts, find_models
+from hookscope.training.layer_measures import inside_encoder_layers
+from hookscope.training.parameter_measures import NamedParameters
+
+EVALUATED = "the model is evaluated, without gradients"
+MAX_SEARCHES = 50  # each goes through all objects of the process
+COMPILED = "compiled; a hook would change what is compiled"
+SCRIPTED = "TorchScript has no hooks"
+
+
+class WatchedModel:
+    """A model and its chosen layers.
+
+    Args:
+        found: the model.
+        patterns: of layers; all if empty.
+
+    Attributes:
+        name: of the model.
+        module: without wrappers.
+        found: as it was found.
+        layers: those chosen; empty if no pattern matches.
+        is_trained: whether an optimizer has some of its parameters.
+    """
+
+    def __init__(self, found: FoundModel, patterns: Iterable[str]) -> None:
+        self.name = found.name
+        self.module = found.module
+        self.found = found
+        self.is_trained = False
+        self._patterns = tuple(patterns)
+        self.layers: tuple[Layer, ...] = ()
+        self._state: list[int] = []
+        self.renew()
+
+    def renew(self) -> bool:
+        """Look at the model again; return whether it has other modules or parameters than before.
+
+        ``fully_shard`` replaces the parameters of a model, for example.
+        """
+        state = [id(part) for part in (*self.module.modules(), *self.module.parameters())]
+        if state == self._state:
+            return False
+        self._state = state
+        vars(self).pop("parameters", None)
+        try:
+            self.layers = select(self.module, self._patterns)
+        except LayerError:
+            self.layers = ()
+        return True
+
+    @cached_property
+    def parameters(self) -> NamedParameters:
+        """The parameters of the chosen layers."""
+        return NamedParameters(self.layers)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What ``run.json`` says of it."""
+        return {
+            "name": self.name,
+            "type": class_name(self.module),
+            "parameters": sum(weight.numel() for weight in self.module.parameters()),
+            "layers": [{"name": layer.name, "type": layer.type} for layer in self.layers],
+            "layout": "sharded" if self.found.is_sharded else "whole",
+        }
+
+    def owns(self, optimizer: Optimizer) -> bool:
+        """Whether some parameters of an optimizer belong to it."""
+        parameters = _parameters_of(optimizer)
+        return any(id(weight) in parameters for weight in self.module.parameters())
+
+
+class WatchedModels:
+    """All models that were found.
+
+    Args:
+        patterns: of the layers to watch; all if empty.
+        given: the models by name, if they need not be found.
+
+    Attributes:
+        unwatched: what is not watched, and why.
+    """
+
+    def __init__(
+        self, patterns: Iterable[str], given: Mapping[str, nn.Module] | None = None
+    ) -> None:
+        self.unwatched: list[Unwatched] = []
+        self._patterns = tuple(patterns)
+        self._models: dict[int, WatchedModel] = {}
+        self._are_given = given is not None
+        for name, module in (given or {}).items():
+            found = FoundModel(name, unwrapped(module))
+            self._models[id(found.module)] = WatchedModel(found, self._patterns)
+        self._names: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._taken: set[str] = set()
+        self._searches = 0
+        self._compiled: WeakSet[nn.Module] = WeakSet()
+        self._compiles_functions = False
+
+    def __iter__(self) -> Iterator[WatchedModel]:
+        return iter(self._models.values())
+
+    def lacks(self, optimizer: Optimizer) -> bool:
+        """Whether a model should be searched for: an optimizer has parameters of an unknown one."""
+        if self._are_given or self._searches >= MAX_SEARCHES:
+            return False
+        known = {id(weight) for model in self for weight in model.module.parameters()}
+        return not _parameters_of(optimizer).keys() <= known
+
+    def renew(self) -> bool:
+        """Look at all models again; return whether one has other modules or parameters."""
+        return sum(model.renew() for model in self) > 0
+
+    def search(self, optimizers: Iterable[Optimizer]) -> None:
+        """Search for all models, those of ``optimizers`` first.
+
+        A model that only the watching keeps alive is freed before, so there must be no hooks.
+        """
+        optimizers = list(optimizers)
+        self._searches += 1
+        if self._searches == MAX_SEARCHES:
+            self.note("models made later", f"models were searched for {MAX_SEARCHES} times")
+        self._models.clear()
+        parameters = [weight for one in optimizers for weight in _parameters_of(one).values()]
+        for found in find_models(parameters, self._names, self._taken):
+            model = WatchedModel(found, self._patterns)
+            model.is_trained = any(model.owns(optimizer) for optimizer in optimizers)
+            self._models[id(found.module)] = model
+            self._names[found.module] = found.name
+            self._taken.add(found.name)
+
+    def on_compile(self, owner: object) -> None:
+        """Note that a module, or a function, was compiled."""
+        if isinstance(owner, nn.Module):
+            self._compiled.update(owner.modules())
+        else:
+            self._compiles_functions = True
+            self.note("outputs of modules, which a compiled function may call", COMPILED)
+
+    def layers_with_hooks(self, model: WatchedModel) -> list[Layer]:
+        """The chosen layers of a model that do not run in compiled code, nor in TorchScript."""
+        if self._compiles_functions:
+            return []
+        scripted = {module for module in model.module.modules() if is_scripted(module)}
+        if scripted:
+            self.note(f"outputs of scripted layers of {model.name}", SCRIPTED)
+        compiled = compiled_parts(model.module) | set(self._compiled)
+        if not compiled.isdisjoint(model.module.modules()):
+            self.note(f"outputs of compiled layers of {model.name}", COMPILED)
+        if compiled and (inside := inside_encoder_layers(model.module)):
+            # They share a hook of the process, which compiled code would call, too.
+            self.note(f"outputs of encoder layers of {model.name}", COMPILED)
+            compiled |= inside
+        return [layer for layer in model.layers if layer.module not in compiled | scripted]
+
+    def note(self, what: str, reason: str) -> None:
+        """Note once that something is not watched."""
+        entry: Unwatched = {"what": what, "reason": reason}
+        if entry not in self.unwatched:
+            self.unwatched.append(entry)
+
+
+def _parameters_of(optimizer: Optimizer) -> dict[int, Tensor]:
+    return {id(weight): weight for group in optimizer.param_groups for weight in group["params"]}

@@ -1,0 +1,362 @@
+"""Watches the training of a script: finds its models and optimizers, and records each step.
+
+What the script computes stays the same, bit for bit. A fault of hookscope ends the watching, is
+reported once, and does not reach the script.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookscope.errors import cause
+from hookscope.hooks.process_hooks import Undo, around_every_step, around_function
+from hookscope.hooks.torch_state import inside_backward
+from hookscope.results.runs.run_info import RunEvent, Status, place_of
+from hookscope.results.runs.run_writer import RunWriter
+from hookscope.results.runs.series import LOSS, LOSS_SCALE, SKIPPED, Series
+from hookscope.sources.torchscript.torchscript_source import script_compiler
+from hookscope.specs.patterns import as_texts
+from hookscope.specs.watch_options import WatchOptions
+from hookscope.tensors.signal_safety import uninterrupted
+from hookscope.training.bad_value_stop import TrainingStopped
+from hookscope.training.found_models import local_part
+from hookscope.training.model_hooks import ModelHooks
+from hookscope.training.run_recorder import RunRecorder
+from hookscope.training.step_clock import StepClock
+from hookscope.training.step_record import StepRecord
+from hookscope.training.watched_models import WatchedModels
+
+if TYPE_CHECKING:
+    from hookscope.training.live_rows import LiveRows
+
+log = logging.getLogger("hookscope")
+
+MAX_OPTIMIZERS = 100  # that run.json lists
+Callback = Callable[..., None]
+
+
+class Watcher:
+    """Watches the training in this process.
+
+    Args:
+        options: what is measured, and when.
+        writer: writes the run folder.
+        models: the models to watch, by name, if not all that are found.
+        optimizers: the optimizers to watch with them.
+        live: shows the rows as they are written.
+
+    Attributes:
+        active: False once watching has ended.
+    """
+
+    def __init__(
+        self,
+        options: WatchOptions,
+        writer: RunWriter,
+        models: Mapping[str, nn.Module] | None = None,
+        optimizers: Iterable[Optimizer] = (),
+        live: LiveRows | None = None,
+    ) -> None:
+        self.options = options
+        self.writer = writer
+        self.active = True
+        self._process = os.getpid()
+        self._thread: int | None = None  # that trains
+        self._clock = StepClock()
+        # Weak: a later optimizer may have the id of one that is gone.
+        self._optimizers: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
+        self._models = WatchedModels(as_texts(options.layers or ()), models)
+        self._finds_all = models is None
+        self._hooks = ModelHooks(options, writer.folder, self.guarded)
+        self._recorder = RunRecorder(options, writer, self._models, live)
+        self._record = StepRecord(0, options.samples(0))
+        self._scaler: Any = None  # within its step
+        self._has_stepped = False  # whether the optimizer stepped in it
+        self._undo: list[Undo] = []
+        for optimizer in optimizers:
+            self.add(optimizer)
+        self._hooks.renew(self._models, self._record)
+
+    def install(self) -> None:
+        """Begin to watch."""
+
+        def guard(function: Callback) -> Callback:
+            # A signal, such as Ctrl-C, is handled afterwards: no step is recorded in part.
+            return uninterrupted(self.guarded(function))
+
+        one_thread = self._in_one_thread
+        self._undo += around_every_step(
+            guard(one_thread(self._before_step)), guard(one_thread(self._after_step))
+        )
+        functions: tuple[tuple[Any, str, Callback | None, Callback | None], ...] = (
+            (Optimizer, "__init__", None, self._on_optimizer),
+            (
+                torch.autograd,
+                "backward",
+                one_thread(self._before_backward),
+                one_thread(self._after_backward),
+            ),
+            (torch.amp.GradScaler, "scale", one_thread(self._on_scale), None),
+            (
+                torch.amp.GradScaler,
+                "step",
+                one_thread(self._before_scaler),
+                one_thread(self._after_scaler),
+            ),
+            (torch, "compile", self._on_compile, None),
+            # TorchScript would compile the hooks, and an export trace them.
+            (*script_compiler(), lambda *_, **__: self._hooks.suspend(), None),
+            (torch.export, "export", lambda *_, **__: self._hooks.suspend(), None),
+        )
+        for owner, name, before, after in functions:
+            self._undo.append(
+                around_function(owner, name, before and guard(before), after and guard(after))
+            )
+        _watchers.add(self)
+
+    def finish(self, status: Status, exit_status: int | None) -> None:
+        """End the watching, and write what is left."""
+        if os.getpid() != self._process:
+            return
+        if not self.active:
+            if (
+                self.writer.info["status"] == "running"
+            ):  # the watching failed before the script ended
+                self._recorder.finish(status, exit_status, self._clock.step)
+            return
+        self.guarded(self._end_last_step)()
+        if not self._clock.step and not self._record.has(LOSS):
+            self._models.note("steps", "neither backward() nor a step of an optimizer was called")
+        self._finish(status, exit_status)
+
+    def _finish(self, status: Status, exit_status: int | None) -> None:
+        self.leave()
+        self._recorder.finish(status, exit_status, self._clock.step)
+
+    def guarded(self, function: Callback) -> Callback:
+        """Return a function that does nothing once watching has ended, and never raises."""
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            if not self.active:
+                return
+            try:
+                function(*args, **kwargs)
+            except TrainingStopped as stopped:
+                self._stop(stopped.event)
+                raise
+            except Exception as error:
+                self._fail(error)
+            except BaseException as error:  # Ctrl-C: the script's, as if it came a moment later
+                error.__traceback__ = None
+                raise
+
+        return call
+
+    def _in_one_thread(self, function: Callback) -> Callback:
+        """Return a function that does nothing in other threads than the first that calls one."""
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            if self._thread is None:
+                self._thread = get_ident()
+            if self._thread == get_ident():
+                function(*args, **kwargs)
+            else:
+                self._models.note("other threads", "a run has the steps of one thread")
+
+        return call
+
+    def _stop(self, event: RunEvent) -> None:
+        """Record why the script is ended, and say it."""
+        with suppress(Exception, TrainingStopped):  # the step is not complete
+            self._end_record()
+        self.writer.add_event(event)
+        self._finish("stopped", 1)
+        info = self.writer.info
+        rank = f", rank {info['rank']}" if info["world_size"] > 1 else ""
+        text = f"stopped the script at step {event.step} ({place_of(event, info)}{rank})"
+        file = f" See {self.writer.place / event.file}." if event.file else ""
+        self.writer.warn(f"{text}: {event.message}.{file}")
+
+    def _fail(self, error: Exception) -> None:
+        self.leave()
+        why = " ".join(cause(error).split())[:200]
+        message = f"the watching failed: {type(error).__name__}: {why}"
+        self.writer.warn(f"{message}. The script continues, but is no longer watched.")
+        log.debug("this is the failure", exc_info=error)
+        self.writer.info["incomplete"] = message
+        self._recorder.write_info(self._clock.step)
+        self.writer.flush()
+
+    def leave(self) -> None:
+        """Remove all hooks and record nothing more."""
+        self.active = False
+        self._recorder.close()
+        self._hooks.remove()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    # What the script does
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Watch an optimizer, and the models that own its parameters."""
+        if optimizer in self._optimizers:
+            return
+        optimizers = self.writer.info["optimizers"]
+        kind = type(optimizer).__name__
+        same = sum(entry["type"] == kind for entry in optimizers)
+        name = f"{kind}{same + 1}" if same else kind
+        self._optimizers[optimizer] = name
+        self._clock.add(optimizer)
+        if self._models.lacks(optimizer):
+            self._search_models()
+        elif self._models.renew():
+            self._hooks.renew(self._models, self._record)
+        trained = [model for model in self._models if model.owns(optimizer)]
+        for model in trained:
+            model.is_trained = True
+        owners = [model.name for model in trained]
+        groups = len(optimizer.param_groups)
+        if len(optimizers) < MAX_OPTIMIZERS:
+            optimizers.append({"name": name, "type": kind, "groups": groups, "models": owners})
+
+    def _search_models(self) -> None:
+        self._hooks.remove()
+        self._record.layers, self._record.parameters = [], []
+        self._models.search(self._optimizers)
+        self._hooks.renew(self._models, self._record)
+
+    def _on_optimizer(self, _: None, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        if self._finds_all:
+            self.add(optimizer)
+
+    def _on_compile(self, model: Any = None, *args: Any, **kwargs: Any) -> None:
+        owner = getattr(model, "__self__", model)  # Module.compile compiles a method
+        if model is None or isinstance(owner, Optimizer) or _is_of_package(owner):
+            return
+        self._models.on_compile(owner)
+        self._hooks.renew(self._models, self._record)
+
+    def _before_backward(self, tensors: Any = (), *args: Any, **kwargs: Any) -> None:
+        self._record.begin_backward()
+        # Other iterables can be read only once, and are the script's.
+        is_list = isinstance(tensors, (list, tuple)) and len(tensors) == 1
+        loss = tensors[0] if is_list else tensors
+        if isinstance(loss, Tensor) and loss.numel() == 1 and not inside_backward():
+            self._record.set(LOSS, local_part(loss))
+            if not self._record.has(LOSS_SCALE):
+                self._hooks.before_backward(local_part(loss.detach()))
+
+    def _after_backward(self, result: None, *args: Any, **kwargs: Any) -> None:
+        if inside_backward():  # of a part that a checkpoint runs again
+            return
+        # The script may have no optimizer so far: a step ends with each backward pass.
+        has_optimizer = bool(self.writer.info["optimizers"])
+        if not has_optimizer and not self._clock.step and self._finds_all:
+            self._search_models()
+        self._record.after_backward()
+        if not self._record.has(LOSS_SCALE):  # else the scaler skips the step
+            self._hooks.after_backward()
+        if not has_optimizer:
+            self._clock.step += 1
+            self._end_step()
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self._has_stepped = True
+        self._on_optimizer(None, optimizer)
+        if optimizer not in self._optimizers:
+            return
+        if inside_backward():
+            self._hooks.before_step()
+        self._record.before_step(optimizer)
+        name = self._optimizers[optimizer]
+        for number, group in enumerate(optimizer.param_groups):
+            if isinstance(group.get("lr"), int | float | Tensor):
+                self._record.set(Series(name, f"groups.{number}", "lr"), group["lr"])
+        if len(self._optimizers) > 1:
+            self._record.copy(LOSS._replace(model=name), LOSS)
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        if optimizer not in self._optimizers:
+            return
+        self._record.after_step(optimizer)
+        self._hooks.after_step(optimizer)
+        if self._scaler is None:
+            self._count_step(optimizer)
+
+    def _on_scale(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        if scaler.is_enabled() and scaler._scale is not None:
+            self._record.set(LOSS_SCALE, scaler._scale)
+
+    def _before_scaler(self, scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        self._scaler, self._has_stepped = scaler, False
+        if not self._record.has(LOSS_SCALE):
+            self._on_scale(scaler)
+
+    def _after_scaler(
+        self, result: Any, scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> None:
+        if scaler.is_enabled():
+            state = scaler._per_optimizer_states[id(optimizer)]
+            found = sum(count.detach() for count in state["found_inf_per_device"].values())
+            # A fused optimizer is called and skips the step itself.
+            self._record.set(SKIPPED, found if self._has_stepped else 1.0)
+        self._scaler = None
+        if optimizer in self._optimizers:
+            self._count_step(optimizer)
+
+    # Steps
+
+    def _count_step(self, optimizer: Optimizer) -> None:
+        if self._clock.has_ended(optimizer):
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._end_record()
+        step = self._clock.step
+        self._record = StepRecord(step, self.options.samples(step))
+        if self._record.is_sampled and self._models.renew():
+            self._hooks.renew(self._models, self._record)
+        else:
+            self._hooks.begin(self._record)
+
+    def _end_record(self) -> None:
+        self._hooks.end()
+        self._recorder.add(self._record)
+
+    def _end_last_step(self) -> None:
+        """Record a step that has begun, and write all steps."""
+        if self._record.has(LOSS):
+            self._end_record()
+        self._recorder.write_all()
+
+
+_watchers: WeakSet[Watcher] = WeakSet()
+
+
+def _leave_all() -> None:
+    """Remove all hooks: a worker that was forked inherits them, and must not use them."""
+    for watcher in list(_watchers):
+        watcher.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)
+
+
+def _is_of_package(function: object) -> bool:
+    """Whether a function is of an installed package, which does not call the script's model."""
+    code = getattr(function, "__code__", None)
+    return "site-packages" in getattr(code, "co_filename", "") and not isinstance(
+        function, nn.Module
+    )

@@ -1,0 +1,124 @@
+"""What a user hook may return, and which errors say what is wrong with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import HookError, HookscopeError, RequestError
+from hookscope.hooks.layers import layers_of
+from hookscope.hooks.registry import CallRegistry
+from hookscope.hooks.user_hooks.hook_binding import attach_user_hooks
+from hookscope.hooks.user_hooks.hook_loader import UserHook
+from tests.oracle.by_hand import same_bits
+
+X = torch.rand(3, 2, generator=torch.Generator().manual_seed(1))
+
+
+def stepped(hook: Callable[..., Any], kind: str) -> hookscope.Capture:
+    net = nn.Linear(2, 2)
+    return hookscope.step(net, input=X, loss="sum", hooks=hook, hook_kind=kind)
+
+
+def test_a_hook_before_the_step_may_return_the_arguments_of_the_step() -> None:
+    def same(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        return args, kwargs
+
+    torch.manual_seed(0)
+    expected = stepped(lambda *_: None, "step_pre")
+    torch.manual_seed(0)
+    found = stepped(same, "step_pre")
+    assert list(found) == list(expected)
+    assert all(same_bits(found[key], expected[key]) for key in found)
+
+
+def test_other_arguments_for_the_step_are_refused() -> None:
+    def fewer(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        return (), kwargs
+
+    with pytest.raises(HookError, match=r"fewer returned .* before the optimizer's step"):
+        stepped(fewer, "step_pre")
+
+
+def test_the_result_of_a_hook_after_the_step_is_not_used() -> None:
+    assert "./weight.update" in stepped(lambda *_: "anything", "step_post")
+
+
+@pytest.mark.parametrize("kind", ["backward", "backward_pre", "tensor"])
+def test_a_gradient_that_arrives_after_the_block_passes_unchanged(kind: str) -> None:
+    net, runs = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), []
+
+    def zero(*arguments: Any) -> Any:
+        runs.append(kind)
+        grads = arguments[1] if kind == "backward" else arguments[-1]
+        return grads * 0 if isinstance(grads, Tensor) else tuple(grad * 0 for grad in grads)
+
+    expected = torch.autograd.grad(net(X).sum(), list(net.parameters()))
+    hook = UserHook("zero", kind, zero, __file__, None, layers_of(net)[-1:])
+    with attach_user_hooks(CallRegistry(net), [hook]):
+        within, after = net(X).sum(), net(X).sum()
+        assert not torch.autograd.grad(within, net[0].weight)[0].any()
+    found = torch.autograd.grad(after, list(net.parameters()))
+    assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", ["backward", "backward_pre", "tensor"])
+def test_a_backward_pass_of_another_thread_passes_unchanged(kind: str) -> None:
+    net, found = nn.Sequential(nn.Linear(2, 2), nn.Tanh()), []
+    hook = UserHook("fail", kind, lambda *_: 1 / 0, __file__, None, layers_of(net)[-1:])
+    with attach_user_hooks(CallRegistry(net), [hook]):
+        total = net(X).sum()
+        thread = threading.Thread(
+            target=lambda: found.extend(torch.autograd.grad(total, list(net.parameters())))
+        )
+        thread.start()
+        thread.join()
+    expected = torch.autograd.grad(net(X).sum(), list(net.parameters()))
+    assert len(found) == 2
+    assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_an_error_of_hookscope_in_a_hook_is_quoted_without_its_hint() -> None:
+    def fail(module: nn.Module, input: Any, output: Tensor) -> None:
+        raise HookscopeError("It is too dark.", "Switch on the light.")
+
+    with pytest.raises(HookError) as caught:
+        hookscope.capture(nn.Linear(2, 2), input=X, hooks=fail)
+    assert caught.value.message.endswith("HookscopeError: It is too dark.")
+    assert "light" not in caught.value.hint
+
+
+def after(module: nn.Module, grad_input: Any, grad_output: Any) -> None: ...
+
+
+def before(module: nn.Module, grad_output: Any) -> None: ...
+
+
+def on_tensor(grad: Tensor) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hook", "kind"), [(after, "backward"), (before, "backward_pre"), (on_tensor, "tensor")]
+)
+@pytest.mark.parametrize("verb", ["capture", "grads"])
+def test_a_gradient_hook_without_a_kind_is_refused_with_the_kind_that_it_needs(
+    verb: str, hook: Callable[..., Any], kind: str
+) -> None:
+    with pytest.raises(
+        RequestError, match="takes gradients, and no --hook-kind is given"
+    ) as caught:
+        getattr(hookscope, verb)(nn.Linear(2, 2), input=X, hooks=hook)
+    add = {
+        "grads": f"Add --hook-kind {kind}.",
+        "capture": f"capture runs no backward pass: use hookscope grads with --hook-kind {kind}.",
+    }[verb]
+    assert caught.value.hint == (
+        f"{add} The default kind, forward, is called with module, input, output."
+    )

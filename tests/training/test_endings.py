@@ -1,0 +1,376 @@
+"""Scripts that end badly, or that are no trainings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.training.forked import TRAIN, record, steps_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
+]
+
+
+def test_the_end_says_where_the_record_is_and_what_to_type(watched) -> None:
+    told = watched(f"{TRAIN}train(5)").told
+    assert told == [
+        "hookscope: recorded 5 steps (layers at 4 of them; --every N changes that) in"
+        " runs/script-1. Next: hookscope report runs/script-1"
+    ]
+    assert watched(f"{TRAIN}train(1)", "--every", "1", "--output", "my run").told == [
+        "hookscope: recorded 1 step in 'my run'. Next: hookscope report 'my run'".replace(
+            "in 'my run'.", "in my run."
+        )
+    ]
+    assert watched(f"{TRAIN}train(1)", "-q").stderr == ""
+    [told] = watched(f"{TRAIN}train(1)", "--layer", "nosuch").told
+    assert told.startswith("hookscope: recorded 1 step (--layer matches none of the layers) in")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("import torch\nprint(torch.nn.Linear(2, 2)(torch.ones(1, 2)).shape)", 0),
+        (
+            """
+            import torch
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+            for _ in range(3):
+                model(torch.ones(1, 2)).sum().backward()
+                with torch.no_grad():
+                    for weight in model.parameters():
+                        weight -= 0.1 * weight.grad
+            print(model[0].weight)
+            """,
+            3,
+        ),
+        ("import torch\ntorch.optim.SGD([torch.ones(1, requires_grad=True)])", 0),
+    ],
+    ids=["forward only", "backward only", "optimizer that never steps"],
+)
+def test_a_script_without_steps_of_an_optimizer(both_ways, work, text: str, steps: int) -> None:
+    ended = both_ways(text, "--every", "1")
+    run = record(work)
+    assert (run.info["status"], run.info["steps"], len(run.steps)) == ("finished", steps, steps)
+    if steps:
+        assert steps_of(run, "0/weight.grad", "norm") == [0, 1, 2]
+        assert (run.curve("0/weight.grad", "norm").values > 0).all()
+    else:
+        assert "no step was recorded in runs/script-1. The script called neither" in ended.told[0]
+        assert "neither backward()" in run.info["unwatched"][-1]["reason"]
+
+
+def test_a_script_without_torch_has_no_folder(work: Path, clean_environment) -> None:
+    (work / "script.py").write_text("import os\nif not os.fork(): raise SystemExit\nos.wait()")
+    line = [sys.executable, "-m", "hookscope", "run", "script.py"]
+    done = subprocess.run(line, cwd=work, env=clean_environment, capture_output=True, check=True)
+    assert done.stderr == b"hookscope: the script did not import torch, so nothing was recorded.\n"
+    assert not (work / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], b"No script was named"),
+        (["missing.py"], b"There is no script missing.py"),
+        (["--output", "full", "bad.py"], b"full is not empty"),
+        (["bad.py"], b"SyntaxError"),
+    ],
+)
+def test_what_cannot_be_run_leaves_no_folder(work, clean_environment, words, message) -> None:
+    (work / "bad.py").write_text("import torch\ndef f(:\n")
+    (work / "full").mkdir()
+    (work / "full" / "notes.txt").write_text("mine")
+    line = [sys.executable, "-m", "hookscope", "run", *words]
+    done = subprocess.run(line, cwd=work, env=clean_environment, capture_output=True, check=False)
+    assert message in done.stderr
+    assert done.returncode == (1 if message == b"SyntaxError" else 2)
+    assert sorted(entry.name for entry in work.iterdir()) == ["bad.py", "full", "small_training.py"]
+
+
+# Each raises inside code that PyTorch calls, or that calls PyTorch.
+RAISES = {
+    "loop": f"""
+        {TRAIN}
+        def fail(step, model, optimizer, loss):
+            if step == 2: raise ValueError("bad batch")
+        train(in_step=fail)
+        """,
+    "backward": f"""
+        {TRAIN}
+        import torch
+        class Bad(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return x * 1
+            @staticmethod
+            def backward(ctx, gradient): raise ValueError("in backward")
+        def fail(step, model, optimizer, loss):
+            if step == 2: Bad.apply(loss).backward()
+        train(in_step=fail)
+        """,
+    "optimizer": f"""
+        {TRAIN}
+        import torch
+        class Bad(torch.optim.SGD):
+            def step(self, closure=None): raise ValueError("in step")
+        torch.optim.SGD = Bad
+        train()
+        """,
+    "new optimizer": "import torch\ntorch.optim.SGD([], lr=0.1)",
+    "tensor hook": f"""
+        {TRAIN}
+        def refuse(gradient): raise ValueError("in a hook")
+        train(in_step=lambda step, model, optimizer, loss: loss.register_hook(refuse))
+        """,
+    "cause": f"""
+        {TRAIN}
+        import torch
+        def fail(step, model, optimizer, loss):
+            try:
+                torch.ones(2, requires_grad=True).backward()
+            except RuntimeError as error:
+                raise ValueError("no scalar") from error
+        train(in_step=fail)
+        """,
+    "logged": f"""
+        {TRAIN}
+        import torch, traceback
+        try:
+            torch.ones(2, requires_grad=True).backward()
+        except RuntimeError:
+            traceback.print_exc()
+        train(2)
+        """,
+    "thread": f"""
+        {TRAIN}
+        import threading, torch
+        thread = threading.Thread(target=torch.ones(2, requires_grad=True).backward, name="t")
+        thread.start(); thread.join()
+        train(2)
+        """,
+    "own excepthook": f"""
+        {TRAIN}
+        import sys, torch, traceback
+        def show(kind, error, trace): print("shown", *traceback.format_tb(trace))
+        sys.excepthook = show
+        train(in_step=lambda *_: torch.ones(2, requires_grad=True).backward())
+        """,
+}
+if sys.version_info >= (3, 11):
+    RAISES["group"] = f"""
+        {TRAIN}
+        import torch
+        def fail(step, model, optimizer, loss):
+            try:
+                torch.ones(2, requires_grad=True).backward()
+            except RuntimeError as error:
+                raise ExceptionGroup("several", [error, ValueError(step)])
+        train(in_step=fail)
+        """
+
+
+@pytest.mark.parametrize("place", RAISES)
+def test_a_traceback_is_that_of_python(both_ways, work: Path, place: str) -> None:
+    ended = both_ways(RAISES[place], "--every", "1")
+    continues = place in ("logged", "thread")
+    run = record(work)
+    assert (run.info["status"], run.info["exit_status"]) == (
+        ("finished", 0) if continues else ("failed", 1)
+    )
+    assert "hookscope" not in ended.own.stderr + ended.stdout
+
+
+def test_a_traceback_of_a_forward_pass_has_no_frame_of_ours(watched, work: Path) -> None:
+    """It has frames of PyTorch that are there with any hook."""
+    ended = watched(
+        f"""
+        {TRAIN}
+        import torch
+        class Bad(torch.nn.Linear):
+            calls = 0
+            def forward(self, x):
+                self.calls += 1
+                if self.calls == 3: raise ValueError("in forward")
+                return super().forward(x)
+        train(model=torch.nn.Sequential(Bad(4, 4), torch.nn.Linear(4, 2)))
+        """,
+        "--every",
+        "1",
+    )
+    assert ended.own.stderr.endswith("ValueError: in forward\n")
+    assert "hookscope" not in ended.own.stderr
+    assert record(work).info["status"] == "failed"
+
+
+FOREVER = f"{TRAIN}train(10**9)"
+
+
+def wait_for_steps(work: Path) -> None:
+    """Wait until rows of both tables are on the disk."""
+    folder = work / "runs" / "script-1"
+    while not (list(folder.glob("steps-*")) and list(folder.glob("layers-*"))):
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "terminate"])
+@pytest.mark.parametrize("delay", [0, 0.037, 0.21])
+def test_a_killed_run_can_be_read(watched, work: Path, number: int, delay: float) -> None:
+    def kill(pid: int) -> None:
+        wait_for_steps(work)
+        time.sleep(delay)
+        os.kill(pid, number)
+
+    ended = watched(FOREVER, "--every", "1", while_running=kill)
+    assert (ended.status, ended.stderr) == (-number, "")
+    left = record(work)
+    assert left.info["status"] == "running"
+    losses = left.curve("loss", "value")
+    assert losses.steps.tolist() == list(range(len(losses.steps)))
+    printed = [float(line.split()[1]) for line in ended.stdout.splitlines()]
+    count = min(len(printed), len(losses.values))  # a step may end before its line is printed
+    assert count >= len(losses.values) - 1
+    assert losses.values[:count].tolist() == pytest.approx(printed[:count])
+    assert len(left.layers) > 0
+
+
+@pytest.mark.parametrize("delay", [0, 0.013, 0.11])
+def test_ctrl_c_in_the_middle_of_a_step(watched, work: Path, delay: float) -> None:
+    def interrupt(pid: int) -> None:
+        wait_for_steps(work)
+        time.sleep(delay)
+        os.kill(pid, signal.SIGINT)
+
+    ended = watched(FOREVER, "--every", "1", while_running=interrupt)
+    assert ended.status == -signal.SIGINT
+    assert ended.own.stderr.startswith("Traceback (most recent call last):\n  File")
+    assert ended.own.stderr.endswith("KeyboardInterrupt\n")
+    assert "hookscope" not in ended.own.stderr
+    left = record(work)
+    assert (left.info["status"], left.info["exit_status"]) == ("interrupted", None)
+    assert len(left.steps) == len(left.layers) >= len(ended.stdout.splitlines())
+
+
+def test_a_script_that_catches_ctrl_c_goes_on(watched, work: Path) -> None:
+    def interrupt(pid: int) -> None:
+        wait_for_steps(work)
+        os.kill(pid, signal.SIGINT)
+
+    ended = watched(
+        f"{TRAIN}\ntry:\n    train(10**9)\nexcept KeyboardInterrupt:\n    train(3)",
+        "--every",
+        "1",
+        while_running=interrupt,
+    )
+    assert ended.status == 0
+    run_ = record(work)
+    assert (run_.info["status"], run_.info["incomplete"]) == ("finished", "")
+    # The first step of the second optimizer may count with the next: the first one is not gone yet.
+    assert len(ended.own.stdout.splitlines()) - 2 <= len(run_.steps)
+
+
+def test_a_hard_exit_keeps_what_was_written(both_ways, work: Path) -> None:
+    both_ways(
+        f"""
+        {TRAIN}
+        import os, time
+        def leave(step, *_):
+            if step == 3: time.sleep(1.1)  # longer than a row waits in memory
+            if step == 5: os._exit(7)
+        train(in_step=leave)
+        """,
+        "--every",
+        "1",
+    )
+    left = record(work)
+    assert left.info["status"] == "running"
+    assert len(left.steps) == 4  # what was in memory when the fourth row came
+
+
+def test_a_run_whose_watching_failed_says_how_the_script_ended(both_ways, work: Path) -> None:
+    text = """
+    import torch
+    from small_training import train
+    class Odd(dict):
+        def items(self):
+            raise KeyError("planted")
+    class Net(torch.nn.Linear):
+        def forward(self, x):
+            return Odd(y=super().forward(x))
+    net = Net(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        net(torch.ones(1, 2))["y"].sum().backward()
+        optimizer.step()
+    """
+    both_ways(text)
+    info = record(work).info
+    assert (info["status"], info["exit_status"]) == ("finished", 0)
+    assert "planted" in info["incomplete"]
+
+
+def test_on_a_full_disk_the_training_goes_on(both_ways, work: Path) -> None:
+    text = f"{TRAIN}import time\ntrain(100, lambda *_: time.sleep(0.02))"
+    ended = both_ways(text, "--every", "1", largest_file=8_000)
+    [warning, last] = ended.told
+    assert "the record of this run is incomplete: Cannot write" in warning
+    left = record(work)
+    assert "File too large" in left.info["incomplete"]
+    assert left.info["status"] == "finished"
+    assert 0 < len(left.steps) < 100
+    assert f"recorded {len(left.steps)} of 100 steps in runs/script-1" in last
+
+
+def test_a_folder_that_is_removed_in_the_middle(both_ways, work: Path) -> None:
+    ended = both_ways(
+        f"""
+        {TRAIN}
+        import shutil, time
+        def remove(step, *_):
+            if step == 4: shutil.rmtree("runs", ignore_errors=True)
+            time.sleep(0.2)
+        train(in_step=remove)
+        """
+    )
+    assert [line for line in ended.told if "incomplete" in line] == ended.told[:1]
+    assert not (work / "runs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser writes everywhere")
+def test_a_folder_that_is_read_only(both_ways, work: Path) -> None:
+    (work / "script.py").touch()
+    work.chmod(0o555)
+    try:
+        ended = both_ways(f"{TRAIN}train(2)")
+    finally:
+        work.chmod(0o755)
+    [line] = ended.told
+    assert "Cannot create the folder of the run" in line
+
+
+@pytest.mark.exhaustive
+def test_memory_is_flat_over_many_steps(watched, work: Path) -> None:
+    ended = watched(
+        f"""
+        {TRAIN}
+        import resource
+        def grown(step, *_):
+            if step in (300, 1999):
+                with open("/proc/self/statm") as file:
+                    print("pages", int(file.read().split()[1]))
+        train(2000, grown)
+        """,
+        "--every",
+        "1",
+    )
+    early, late = (int(line.split()[1]) for line in ended.stdout.splitlines() if "pages" in line)
+    assert (late - early) * os.sysconf("SC_PAGE_SIZE") < 6 * 2**20
+    assert len(record(work).layers) == 2000

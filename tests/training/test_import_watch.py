@@ -1,0 +1,210 @@
+"""A function is called once a module has been imported, which looks as if nobody had watched."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hookscope.training import fault_log
+from hookscope.training.import_watch import call_after_import
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in front of ``sys.path``; what is imported from it is forgotten."""
+    before, finders = set(sys.modules), list(sys.meta_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(fault_log, "_reported", set())
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+    assert sys.meta_path == finders
+
+
+def write(folder: Path, name: str, text: str = "value = 1") -> None:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    importlib.invalidate_caches()
+
+
+def test_it_is_called_once_when_the_module_is_complete(folder: Path) -> None:
+    write(folder, "watched_a/__init__.py", "from watched_a import part\nlast = 1")
+    write(folder, "watched_a/part.py", "import watched_a")
+    seen = []
+    call_after_import("watched_a", lambda: seen.append(sys.modules["watched_a"].last))
+    importlib.import_module("watched_a.part")
+    importlib.reload(sys.modules["watched_a"])
+    assert seen == [1]
+    call_after_import("watched_a", lambda: seen.append(2))  # imported already
+    assert seen == [1, 2]
+
+
+def test_several_functions_may_wait_for_one_module(folder: Path) -> None:
+    write(folder, "watched_b.py")
+    seen: list[int] = []
+    for number in range(3):
+        call_after_import("watched_b", lambda number=number: seen.append(number))
+    importlib.import_module("watched_b")
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_the_module_shows_no_trace_of_it(folder: Path) -> None:
+    text = "kind, own = type(__loader__), dict(vars(__loader__))\nspec = __spec__\nclass Item: pass"
+    write(folder, "watched_c.py", text)
+    write(folder, "other_c.py", text)
+    call_after_import("watched_c", lambda: None)
+    found = importlib.util.find_spec("watched_c")  # libraries look first
+    assert found is not None
+    assert found.loader.get_source("watched_c") == text
+    watched, other = (importlib.import_module(name) for name in ("watched_c", "other_c"))
+    assert watched.kind is other.kind
+    assert watched.own.keys() == other.own.keys() == vars(watched.__loader__).keys()
+    assert watched.__spec__ is watched.spec
+    assert watched.__spec__.loader is watched.__loader__
+    assert vars(watched).keys() == vars(other).keys()
+    assert pickle.loads(pickle.dumps(watched.Item())).__class__ is watched.Item
+    assert importlib.reload(watched) is watched
+
+
+def test_an_import_that_fails_is_not_the_one(folder: Path) -> None:
+    write(folder, "watched_d.py", "1 / 0")
+    seen: list[int] = []
+    call_after_import("watched_d", lambda: seen.append(1))
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("watched_d")
+    assert seen == []
+    write(folder, "watched_d.py", "value = 'of another length'")
+    importlib.import_module("watched_d")
+    assert seen == [1]
+
+
+def test_a_module_that_does_not_exist_is_still_missing(folder: Path) -> None:
+    seen: list[int] = []
+    call_after_import("watched_e", lambda: seen.append(1))
+    with pytest.raises(ModuleNotFoundError, match="No module named 'watched_e'"):
+        importlib.import_module("watched_e")
+    write(folder, "watched_e.py")
+    importlib.import_module("watched_e")
+    assert seen == [1]
+
+
+def test_a_module_of_an_archive_is_watched(folder: Path, monkeypatch) -> None:
+    """One loader serves all modules of the archive."""
+    with zipfile.ZipFile(folder / "some.zip", "w") as archive:
+        archive.writestr("watched_f.py", "import beside_f")
+        archive.writestr("beside_f.py", "")
+    monkeypatch.syspath_prepend(folder / "some.zip")
+    seen: list[bool] = []
+    call_after_import("watched_f", lambda: seen.append("beside_f" in sys.modules))
+    importlib.util.find_spec("watched_f")
+    importlib.import_module("beside_f")
+    assert seen == []
+    importlib.import_module("watched_f")
+    assert seen == [True]
+
+
+def test_threads_that_import_at_once_call_it_once(folder: Path) -> None:
+    write(folder, "watched_g.py", "import time; time.sleep(0.05)")
+    seen: list[int] = []
+    call_after_import("watched_g", lambda: seen.append(1))
+    threads = [
+        threading.Thread(target=importlib.import_module, args=["watched_g"]) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [1]
+
+
+def test_a_fault_is_reported_once_and_the_import_succeeds(folder: Path, capsys) -> None:
+    def fail() -> None:
+        raise ValueError("two\nlines")
+
+    for name in ("watched_h", "watched_i"):
+        write(folder, f"{name}.py")
+        for _ in range(2):
+            call_after_import(name, fail)
+        assert importlib.import_module(name).value == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(".")[0] for line in lines] == [
+        "hookscope: nothing is watched after the import of watched_h",
+        "hookscope: nothing is watched after the import of watched_i",
+    ]
+    assert lines[0].endswith(". ValueError: two lines. The script continues.")
+
+
+def test_a_debug_variable_shows_the_traceback(folder: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("HOOKSCOPE_DEBUG", "1")
+    call_after_import("sys", lambda: 1 / 0)
+    assert "division by zero. The script continues.\nTraceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_the_function_is_not_a_fault(folder: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    write(folder, "watched_j.py")
+    call_after_import("watched_j", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("watched_j")
+
+
+def test_a_loader_that_cannot_be_watched_still_loads(folder: Path, capsys) -> None:
+    name = "_testsinglephase"  # any module will do; this finder gives it a loader that is a class
+
+    class Loader:
+        @staticmethod
+        def create_module(spec):
+            return None
+
+        @staticmethod
+        def exec_module(module):
+            module.value = 5
+
+    class Finder:
+        @staticmethod
+        def find_spec(wanted, path, target=None):
+            return importlib.util.spec_from_loader(wanted, Loader) if wanted == name else None
+
+    sys.meta_path.insert(0, Finder)
+    call_after_import(name, lambda: None)
+    assert importlib.import_module(name).value == 5
+    assert f"the import of {name} cannot be watched" in capsys.readouterr().err
+    del sys.meta_path[:2]  # it still waits
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_calls_nothing(folder: Path, clean_environment) -> None:
+    script = """
+import os
+from hookscope.training.import_watch import call_after_import
+call_after_import("colorsys", lambda: print("called", flush=True))
+child = os.fork()
+if not child:
+    import colorsys
+    os._exit(0)
+os.waitpid(child, 0)
+print("parent", flush=True)
+import colorsys
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["parent", "called"]

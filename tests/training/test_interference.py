@@ -1,0 +1,200 @@
+"""Scripts with hooks, functions, threads and folders of their own train the same when watched."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.forked import TRAIN, record, steps_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks with torch imported"),
+]
+
+
+INTERFERES = {
+    "hooks of all kinds": f"""
+        {TRAIN}
+        import importlib, torch
+        seen = []
+        def note(name): return lambda *_: seen.append(name)
+        torch.nn.modules.module.register_module_forward_hook(note("global forward"))
+        torch.nn.modules.module.register_module_forward_pre_hook(note("global pre"))
+        torch.nn.modules.module.register_module_full_backward_hook(note("global backward"))
+        optim = importlib.import_module("torch.optim.optimizer")
+        optim.register_optimizer_step_pre_hook(note("global step"))
+        optim.register_optimizer_step_post_hook(note("global stepped"))
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        model[1].register_forward_hook(lambda module, args, output: output * 2)
+        model[0].register_full_backward_hook(note("backward"))
+        model[2].register_full_backward_pre_hook(note("backward pre"))
+        model[0].weight.register_hook(lambda gradient: gradient * 0.5)
+        model[0].weight.register_post_accumulate_grad_hook(note("accumulated"))
+        def own(step, model, optimizer, loss):
+            if step == 0:
+                optimizer.register_step_pre_hook(note("step"))
+                optimizer.register_step_post_hook(note("stepped"))
+        train(4, own, model)
+        print(seen)
+        """,
+    "all hooks removed": f"""
+        {TRAIN}
+        def clear(step, model, *_):
+            if step == 3:
+                for module in model.modules(): module._forward_hooks.clear()
+        train(in_step=clear)
+        """,
+    "backward replaced": f"""
+        {TRAIN}
+        import torch
+        plain = torch.autograd.backward
+        def backward(*args, **kwargs):
+            print("backward")
+            return plain(*args, **kwargs)
+        torch.autograd.backward = backward
+        train()
+        """,
+    "step replaced": f"""
+        {TRAIN}
+        import torch
+        plain = torch.optim.SGD.step
+        def step(self, closure=None):
+            print("step")
+            return plain(self, closure)
+        torch.optim.SGD.step = step
+        train()
+        """,
+    "step that calls that of its base": f"""
+        {TRAIN}
+        import torch
+        torch.optim.SGD([torch.ones(1, requires_grad=True)])  # from now on its step has hooks
+        class Mine(torch.optim.SGD):
+            def step(self, closure=None):
+                return super().step(closure)
+        torch.optim.SGD = Mine
+        train()
+        """,
+    "step of an instance replaced": f"""
+        {TRAIN}
+        def wrap(step, model, optimizer, loss):
+            if step == 2:
+                plain = optimizer.step
+                optimizer.step = lambda: (print("step"), plain())
+        train(in_step=wrap)
+        """,
+    "trained in a thread": f"""
+        {TRAIN}
+        import threading, torch
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        torch.optim.SGD(model.parameters())
+        thread = threading.Thread(target=train, kwargs={{"model": model}})
+        thread.start()
+        """,
+    "DataParallel without a GPU": f"""
+        {TRAIN}
+        import torch
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+        train(model=torch.nn.DataParallel(model))
+        """,
+    "other folder": f"""
+        {TRAIN}
+        import os, tempfile
+        def move(step, *_):
+            if step in (0, 3): os.chdir(tempfile.mkdtemp())
+        train(in_step=move)
+        """,
+    "logging": f"""
+        {TRAIN}
+        import logging.config, sys
+        logging.basicConfig(level=0, stream=sys.stdout)
+        logging.config.dictConfig({{"version": 1}})
+        train()
+        """,
+    "forks in the middle": f"""
+        {TRAIN}
+        import os
+        def fork(step, model, optimizer, loss):
+            if step != 3: return
+            pid = os.fork()
+            if pid: os.waitpid(pid, 0)
+            else: print("child", flush=True)
+        train(in_step=fork)
+        """,
+}
+
+
+@pytest.mark.parametrize("how", INTERFERES)
+def test_a_script_that_interferes_trains_the_same_and_is_recorded(
+    both_ways, work, how: str
+) -> None:
+    ended = both_ways(INTERFERES[how], "--every", "1")
+    run = record(work)
+    assert (run.info["status"], run.info["incomplete"]) == ("finished", "")
+    assert len(ended.told) == 1
+    for key, measure in (("0/output", "rms"), ("0/weight.grad", "norm")):
+        steps = steps_of(run, key, measure)
+        assert steps == list(range(len(run.steps))), key
+    assert len(run.steps) == (4 if how == "hooks of all kinds" else 8)
+
+
+def test_a_model_that_is_changed_before_its_optimizer_is_made(watched, work: Path) -> None:
+    """As that of a GAN, when ``fully_shard`` replaces its parameters."""
+    watched(
+        f"""
+        {TRAIN}
+        import torch
+        from torch import nn
+        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+        other = nn.Linear(1, 1)
+        torch.optim.SGD(other.parameters())
+        model[0].weight = nn.Parameter(torch.full((5, 4), 0.5))
+        model[2] = nn.Linear(5, 3)
+        train(4, model=model)
+        """,
+        "--every",
+        "1",
+    )
+    left = record(work)
+    assert steps_of(left, "2/output", "rms") == [0, 1, 2, 3]
+    assert left.curve("0/weight", "norm").values[0] == pytest.approx(20**0.5 * 0.5)
+    assert left.curve("0/weight.update", "norm").values[-1] > 0
+
+
+def test_warnings_name_the_lines_that_they_name_under_python(both_ways) -> None:
+    ended = both_ways(
+        """
+        import torch, warnings
+        warnings.simplefilter("always")
+        def warn(levels, name):
+            for level in range(1, levels + 1): warnings.warn(f"{name} {level}", stacklevel=level)
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x): return 2 * x
+            @staticmethod
+            def backward(ctx, gradient):
+                warn(7, "backward")
+                return 2 * gradient
+        class Optimizer(torch.optim.SGD):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                warn(2, "optimizer")
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU())
+        model[0].register_full_backward_hook(lambda *_: None)  # PyTorch warns in backward()
+        optimizer = Optimizer(model.parameters(), lr=0.1)
+        for _ in range(2):
+            Double.apply(model(torch.ones(2, 4)).sum()).backward()
+            optimizer.step()
+        x = torch.ones(2, requires_grad=True)
+        torch.autograd.backward([Double.apply(x).sum()], create_graph=True)
+        """,
+        "--every",
+        "1",
+    )
+    assert re.search(r"UserWarning: backward \d\n  Double.apply\(model", ended.stderr)
+    assert "UserWarning: Full backward hook is firing" in ended.stderr

@@ -1,0 +1,434 @@
+"""What the watcher records is what hooks written by hand find in the same training."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hookscope.results.runs.series import Series
+from hookscope.results.runs.training_run import TrainingRun
+from tests.training.measured_by_hand import (
+    ByHand,
+    assert_same_rows,
+    recorded,
+    recorded_steps,
+    watched,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_other_models() -> Iterator[None]:
+    """The watcher finds all modules that exist, so those of other tests must be gone."""
+    gc.collect()
+    yield
+
+
+def net(**options: torch.dtype) -> nn.Sequential:
+    """A network with a dead unit, and with zeros beside it."""
+    model = nn.Sequential(
+        nn.Linear(6, 10), nn.ReLU(), nn.LayerNorm(10), nn.Linear(10, 4), nn.Tanh()
+    ).to(**options)
+    with torch.no_grad():
+        model[0].bias[3] = -100
+    return model
+
+
+def curve(folder: Path, series: Series) -> list[float]:
+    return TrainingRun(folder / "run").steps.curve(series).values.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_layers_gradients_weights_and_updates(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = net(dtype=dtype)
+    model[3].bias.requires_grad_(False)
+    hand, losses = ByHand(model), []
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = model(torch.randn(7, 6, dtype=dtype)).square().sum()
+            loss.backward()
+            hand.look()
+            hand.before_step()
+            optimizer.step()
+            hand.after_step()
+            hand.end()
+            losses.append(loss.item())
+    assert_same_rows(recorded(tmp_path), hand.rows)
+    steps = recorded_steps(tmp_path)
+    assert [row["loss", "value"] for row in steps] == pytest.approx(losses, rel=1e-7)
+    assert {row["batch", "samples"] for row in steps} == {7}
+    assert hand.rows[0]["1/output", "dead"] > 0.09
+
+
+def test_the_gradient_is_that_before_clipping_and_of_all_batches(tmp_path: Path) -> None:
+    model = net()
+    hand, rates, losses = ByHand(model), [], []
+    with watched(tmp_path):
+        optimizer = torch.optim.AdamW(
+            [{"params": model[0].parameters()}, {"params": model[2:].parameters(), "lr": 0.5}],
+            lr=0.1,
+        )
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+        for _ in range(3):
+            for size in (5, 2, 4):
+                loss = model(torch.randn(size, 6)).square().sum()
+                loss.backward()
+            losses.append(loss.item())
+            hand.look()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            hand.before_step()
+            grads = {id(p): p.grad.clone() for p in model.parameters()}
+            optimizer.step()
+            hand.after_step()
+            for key, p in (("0/weight", model[0].weight), ("3/bias", model[3].bias)):
+                state = optimizer.state[p]
+                v = state["exp_avg_sq"].double() / (1 - 0.999 ** state["step"].item())
+                rms = (grads[id(p)].double().square() / v.clamp_min(1e-16)).mean().sqrt()
+                hand.also(key, "adam_rms", rms.item())
+            hand.end()
+            rates.append([group["lr"] for group in optimizer.param_groups])
+            optimizer.zero_grad()
+            schedule.step()
+    rows = recorded(tmp_path)
+    for row in rows:
+        for key in ("0/bias", "2/weight", "2/bias", "3/weight"):
+            assert row.pop((key, "adam_rms")) > 0
+    assert_same_rows(rows, hand.rows)
+    assert all(row["gradients", "clipped"] > 0.9 for row in rows)
+    assert curve(tmp_path, Series("", "loss", "value")) == pytest.approx(losses, rel=1e-7)
+    for group in (0, 1):
+        found = curve(tmp_path, Series("AdamW", f"groups.{group}", "lr"))
+        assert found == [pytest.approx(rate[group], rel=1e-7) for rate in rates]
+
+
+class Twice(nn.Module):
+    """Calls a module twice, changes its output in place, and returns several tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 6)
+        self.block = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True))
+        self.rnn = nn.GRU(6, 5, batch_first=True)
+        self.out = nn.Linear(5, 9)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.block(self.block(self.embedding(tokens)))
+        states, _ = self.rnn(x)
+        return self.out(states)
+
+
+def test_calls_of_one_module_count_together(tmp_path: Path) -> None:
+    model = Twice()
+    hand = ByHand(model)
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            tokens = torch.randint(0, 9, (4, 7))
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            hand.look()
+            hand.before_step()
+            optimizer.step()
+            hand.after_step()
+            hand.end()
+    assert_same_rows(recorded(tmp_path), hand.rows)
+    assert hand.rows[0]["unused/weight.grad", "norm"] == 0
+    assert {row["batch", "samples"] for row in recorded_steps(tmp_path)} == {4}
+    assert {row["batch", "tokens"] for row in recorded_steps(tmp_path)} == {28}
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, reentrant: bool) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.GELU()) for _ in range(2))
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_does_not_count_twice(tmp_path: Path, reentrant: bool) -> None:
+    model = Checkpointed(reentrant=reentrant)
+    hand = ByHand(model)
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = model(torch.randn(3, 4)).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            hand.look()
+            hand.before_step()
+            optimizer.step()
+            hand.after_step()
+            hand.end()
+    assert_same_rows(recorded(tmp_path), hand.rows)
+    assert ("blocks.1.0/output.grad", "norm") in hand.rows[0]
+
+
+def test_a_discriminator_has_the_gradient_of_its_own_step(tmp_path: Path) -> None:
+    """The generator's backward pass adds to it, after that step and before the step's end."""
+    generator, critic = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3)), nn.Linear(3, 1)
+    hands = {"generator": ByHand(generator), "critic": ByHand(critic)}
+    losses = []
+    with watched(tmp_path):
+        of_critic = torch.optim.SGD(critic.parameters(), lr=0.1)
+        of_generator = torch.optim.SGD(generator.parameters(), lr=0.2)
+        for _ in range(3):
+            critic.zero_grad()
+            loss = (
+                critic(generator(torch.randn(5, 2)).detach()).mean()
+                - critic(torch.randn(5, 3)).mean()
+            )
+            loss.backward()
+            hands["critic"].look()
+            hands["critic"].before_step()
+            of_critic.step()
+            hands["critic"].after_step()
+            generator.zero_grad()
+            second = -critic(generator(torch.randn(5, 2))).mean()
+            second.backward()
+            hands["generator"].look()
+            hands["generator"].before_step()
+            of_generator.step()
+            hands["generator"].after_step()
+            for hand in hands.values():
+                hand.end()
+            losses.append((loss.item(), second.item()))
+    for name, hand in hands.items():
+        assert_same_rows(recorded(tmp_path, name), hand.rows)
+    run = TrainingRun(tmp_path / "run")
+    assert [entry["models"] for entry in run.info["optimizers"]] == [["critic"], ["generator"]]
+    for n, name in enumerate(("SGD", "SGD2")):
+        found = curve(tmp_path, Series(name, "loss", "value"))
+        assert found == pytest.approx([pair[n] for pair in losses], rel=1e-7)
+
+
+def test_lbfgs_has_the_last_gradient_and_the_whole_update(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    hand = ByHand(model)
+    x = torch.randn(9, 3)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - x.prod(1, keepdim=True)).square().mean()
+        loss.backward()
+        hand.look()
+        return loss
+
+    with watched(tmp_path):
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=3)
+        for _ in range(3):
+            hand.before_step(clips=False)
+            optimizer.step(closure)
+            hand.after_step()
+            hand.end()
+    assert_same_rows(recorded(tmp_path), hand.rows)
+
+
+@pytest.mark.parametrize("clips", [False, True], ids=["", "clipped"])
+@pytest.mark.parametrize("fused", [False, True], ids=["foreach", "fused"])
+def test_a_scaled_loss_is_measured_as_if_it_were_not(
+    tmp_path: Path, fused: bool, clips: bool
+) -> None:
+    model = net()
+    hand, losses, scales, skips = ByHand(model), [], [], []
+    with watched(tmp_path, what="activations,gradients,parameters"):
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        for step in range(6):
+            loss = model(torch.randn(4, 6)).square().mean() * (3e38 if step == 3 else 1)
+            optimizer.zero_grad()
+            scale = scaler.get_scale()
+            scaled = scaler.scale(loss)
+            scaled.backward()
+            hand.look(scale)
+            if clips:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            if step != 3:
+                hand.before_step(scale=1.0 if clips else scale)
+            scaler.step(optimizer)
+            if step != 3:
+                hand.after_step()
+            scaler.update()
+            hand.end(scale)
+            losses.append(scaled.item() / scale)
+            scales.append(scale)
+            skips.append(float(step == 3))
+    rows = recorded(tmp_path)
+    rows[3].pop(("gradients", "clipped"), None)  # of infinite gradients it says nothing
+    assert_same_rows(rows, hand.rows)
+    assert curve(tmp_path, Series("", "loss_scale", "value")) == scales
+    assert curve(tmp_path, Series("", "loss_scale", "skipped")) == skips
+    assert curve(tmp_path, Series("", "loss", "value")) == pytest.approx(losses, rel=1e-6)
+    assert rows[3]["0/weight.grad", "nonfinite"] > 0
+
+
+def test_sparse_gradients(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(8, 3, sparse=True), nn.Linear(3, 8))
+    hand = ByHand(model)
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            tokens = torch.tensor([[1, 1, 5], [1, 2, 5]])
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            hand.look()
+            hand.before_step()
+            optimizer.step()
+            hand.after_step()
+            hand.end()
+    assert_same_rows(recorded(tmp_path), hand.rows)
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    model = net()
+    hand = ByHand(model)
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for bad in (1.0, float("nan"), float("inf"), 2.0):
+            x = torch.ones(4, 6)
+            x[1, 2] = bad
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            hand.look()
+            hand.before_step()
+            optimizer.step()
+            hand.after_step()
+            hand.end()
+    rows = recorded(tmp_path)
+    for row in (*rows, *hand.rows):
+        row.pop(("gradients", "clipped"), None)  # of infinite gradients it says nothing
+        for key in [key for key in row if ".update" in key[0]]:
+            row.pop(key)  # 0 * inf
+    for row, other in zip(rows, hand.rows, strict=True):
+        for key in [key for key, value in row.items() if key[1] == "norm" and value != value]:
+            assert other[key] != other[key], key
+            assert row.pop(key) != other.pop(key)
+    assert_same_rows(rows, hand.rows)
+    # The NaN reached the weights.
+    assert [row["0/output", "nonfinite"] for row in rows] == [0, 10, 40, 40]
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_an_optimizer_within_the_backward_pass(tmp_path: Path, to_none: bool) -> None:
+    """It steps, and clears the gradient, before the backward pass has ended."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    expected: list[dict[str, float]] = []
+
+    def step(p: nn.Parameter) -> None:
+        before, norm = p.detach().clone(), p.grad.norm().item()
+        optimizers[p].step()
+        optimizers[p].zero_grad(set_to_none=to_none)
+        expected[-1][names[p]] = (norm, (before - p.detach()).norm().item())
+
+    names = {p: name.replace(".", "/") for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    with watched(tmp_path):
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+        for _ in range(3):
+            expected.append({})
+            model(torch.randn(6, 4)).square().sum().backward()
+    rows = recorded(tmp_path)
+    assert len(rows) == 3
+    for row, numbers in zip(rows, expected, strict=True):
+        for key, (norm, update) in numbers.items():
+            assert row[f"{key}.grad", "norm"] == pytest.approx(norm, rel=1e-6)
+            assert row[f"{key}.update", "norm"] == pytest.approx(update, rel=1e-6)
+        assert ("0/output.grad", "norm") in row
+
+
+def test_each_fold_has_a_model_and_an_optimizer(tmp_path: Path) -> None:
+    """Later objects may have the ids of those that are gone."""
+    with watched(tmp_path):
+        for fold in range(3):
+            model = nn.Linear(3, 2 + fold)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                optimizer.zero_grad()
+                model(torch.randn(2, 3)).sum().backward()
+                optimizer.step()
+            del model, optimizer
+    run = TrainingRun(tmp_path / "run")
+    assert [entry["name"] for entry in run.info["optimizers"]] == ["SGD", "SGD2", "SGD3"]
+    assert [entry["name"] for entry in run.info["models"]] == ["model", "model2", "model3"]
+    assert run.info["steps"] == 12
+    for n, name in enumerate(("model", "model2", "model3")):
+        found = run.layers.curve(Series(name, "./weight.update", "norm"))
+        assert found.steps.tolist() == list(range(4 * n, 4 * n + 4))
+
+
+def test_attention_has_an_output_for_each_tensor(tmp_path: Path) -> None:
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    template = nn.Linear(3, 3)  # a model that is neither called nor trained
+    seen: list[float] = []
+    model.norm2.register_forward_hook(lambda _, args, out: seen.append(out.abs().max().item()))
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.randn(3, 5, 8)).square().sum().backward()
+            optimizer.step()
+    run = TrainingRun(tmp_path / "run")
+    assert {series.model for series in run.layers.series} == {"model"}
+    assert "self_attn/output.0" in {series.key for series in run.layers.series}
+    assert [row["norm2/output", "max"] for row in recorded(tmp_path)] == seen
+    assert template.weight.grad is None
+
+
+@pytest.mark.parametrize("no_grad", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("stop_on", [(), ("nan", "inf")], ids=["", "stop-on"])
+def test_an_evaluation_is_no_part_of_a_step_and_a_teacher_is(
+    tmp_path: Path, no_grad: Callable[[], AbstractContextManager[None]], stop_on: tuple[str, ...]
+) -> None:
+    model, teacher = nn.Linear(3, 3), nn.Linear(3, 3).eval()
+    expected = []
+    with watched(tmp_path, stop_on=stop_on):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            x = torch.randn(4, 3)
+            with no_grad():
+                target = teacher(x)
+            output = model(x)
+            (output - target).square().sum().backward()
+            optimizer.step()
+            expected.append([tensor.abs().max().item() for tensor in (output, target)])
+            model.eval()
+            with no_grad():
+                model(100 * x)
+            model.train()
+    for n, name in enumerate(("model", "teacher")):
+        found = [row["./output", "max"] for row in recorded(tmp_path, name)]
+        assert found == [pair[n] for pair in expected]
+    [entry] = TrainingRun(tmp_path / "run").info["unwatched"]
+    assert entry["what"] == "calls of model in evaluation"
+
+
+def test_an_old_nan_in_the_gradient_of_another_model_ends_nothing(tmp_path: Path) -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    other.weight.grad = torch.full((2, 2), math.nan)
+    with watched(tmp_path, stop_on=("nan",)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.optim.SGD(other.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    assert len(recorded(tmp_path, "model")) == 2
