@@ -119,7 +119,7 @@ class Ablation(NotebookResult):
     resumed: int = 0
 
     def __repr__(self) -> str:
-        model = self.metadata.get("model", {}).get("word", "a model")
+        model = self.metadata.get("model", {}).get("spec", "a model")
         text = f"<Ablation of {model}: {len(self.ablations)} ablations, ranked by {self.rank}"
         if not self.ablations:
             return f"{text}>"
@@ -138,11 +138,7 @@ class Ablation(NotebookResult):
             "finished": len(self.ablations) == self.total,
             "ablations": [asdict(ablation) for ablation in self.ablations],
             "left_out": [asdict(layer) for layer in self.left_out],
-            "coverage": {
-                "matched": self.coverage.matched,
-                "fired": [asdict(module) for module in self.coverage.executed],
-                "silent": [asdict(module) for module in self.coverage.not_executed],
-            },
+            "coverage": {"matched": self.coverage.matched, **self.coverage.to_json()},
         }
 
     def save(self, path: str | os.PathLike[str]) -> int:

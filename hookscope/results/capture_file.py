@@ -22,6 +22,7 @@ from hookscope.files.file_types import (
     ARRAYS,
     EXPORT_ARCHIVE,
     IMAGE,
+    SAFETENSORS,
     SCRIPT_ARCHIVE,
     describe_file,
 )
@@ -133,9 +134,11 @@ def read_error(path: str | os.PathLike[str], error: Exception) -> ResultsFileErr
             "Open it with numpy.load, or write a .safetensors file, which this command reads.",
         )
     reason = "it is a folder" if Path(path).is_dir() else cause(error)
+    if kind is not None and kind != SAFETENSORS:
+        reason = f"it is {kind}"  # the message of safetensors is about lengths in a header
     return ResultsFileError(
         f"Cannot read {path}: {reason}.",
-        "Give a file written by 'hookscope capture' or 'hookscope grads'.",
+        "Give a file written by 'hookscope capture' or 'hookscope grads', or a folder of a run.",
     )
 
 

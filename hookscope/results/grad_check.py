@@ -65,7 +65,7 @@ class GradCheck(NotebookResult):
     unvaried: str = ""
 
     def __repr__(self) -> str:
-        model = self.metadata.get("model", {}).get("word", "a model")
+        model = self.metadata.get("model", {}).get("spec", "a model")
         compared = sum(comparison.compared for comparison in self.comparisons)
         wrong = sum(comparison.wrong for comparison in self.comparisons)
         return f"<GradCheck of {model}: {wrong} of {compared} derivatives differ>"

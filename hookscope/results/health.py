@@ -1,4 +1,4 @@
-"""The result of checking a model, as data."""
+"""The result of checking a model or a training run, as data."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ class Finding:
     Attributes:
         check: name of the check.
         level: ``error``, ``warning`` or ``note``.
-        layer: dotted name of the module, ``.`` for the model itself.
+        layer: dotted name of the module, ``.`` for the model itself; of a tensor in a file of
+            weights its name; empty if it is of a whole run.
         message: one sentence, without the layer's name.
         measured: the measured number.
         threshold: the number it was compared with; None if the check has no threshold.
         hint: what to do about it; may be empty.
         others: other layers with the same finding, in order.
-        units: indices of all dead units, of a finding of ``dead``.
+        units: indices of all dead units, or of the channels of a weight that the finding is about.
+        step: the first step of a training run at which it holds, from 0; None without one.
+        model: name of the model, in a run that has several; else empty.
+        ranks: the processes of a run of several where it holds; else empty.
     """
 
     check: str
@@ -34,18 +38,22 @@ class Finding:
     hint: str = ""
     others: tuple[str, ...] = ()
     units: tuple[int, ...] = ()
+    step: int | None = None
+    model: str = ""
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Health(NotebookResult):
-    """The result of checking a model.
+    """The result of checking a model or a training run.
 
     Attributes:
         findings: errors, then warnings, then notes; each in the order of the table of checks.
         checks: the checks that were made.
         unmade: the checks that could not be made, each with the reason.
-        thresholds: by the name of the option.
-        metadata: model, inputs, seed, versions, loss.
+        thresholds: by the name of the option; of a run, by that of the field of ``RunThresholds``.
+        metadata: model, inputs, seed, versions, loss; of a run, what ``run`` is; of weights, what
+            ``weights`` are.
     """
 
     findings: tuple[Finding, ...]
@@ -55,7 +63,9 @@ class Health(NotebookResult):
     metadata: dict[str, Any]
 
     def __repr__(self) -> str:
-        model = self.metadata.get("model", {}).get("word", "a model")
+        model = self.metadata.get("model", {}).get("spec", "a model")
+        model = self.metadata.get("run", {}).get("folder", model)
+        model = self.metadata.get("weights", {}).get("path", model)
         counts = [sum(finding.level == level for finding in self.findings) for level in LEVELS]
         levels = ", ".join(
             f"{n} {level}{'s' * (n != 1)}" for n, level in zip(counts, LEVELS, strict=True)

@@ -14,7 +14,7 @@ from hookscope.files.strict_json import Number, type_error
 class ModelMetadata(TypedDict, total=False):
     """The model: its spec, its source and its weights."""
 
-    word: str
+    spec: str
     source: str
     weights: str | None
     blake3: str | None
@@ -23,7 +23,7 @@ class ModelMetadata(TypedDict, total=False):
 class InputMetadata(TypedDict, total=False):
     """One input; files have a hash, images may have the values of black and white."""
 
-    word: str
+    spec: str
     shape: str
     dtype: str
     sha256: str | None
@@ -66,18 +66,20 @@ class AppliedEdit(TypedDict):
     changed: list[str]
 
 
-class _Change(TypedDict):
+class TensorChange(TypedDict):
+    """The change of a tensor, in its largest entry and relative to its norm."""
+
     largest: Number | None
     relative: Number | None
 
 
-class OutputChange(_Change):
+class OutputChange(TensorChange):
     """The change of a tensor of the model's output."""
 
     name: str
 
 
-class RecordChange(_Change):
+class RecordChange(TensorChange):
     """The change of a recorded tensor."""
 
     key: str
@@ -117,6 +119,83 @@ class PenaltyMetadata(_Value):
     norms: list[Number]
 
 
+class _ClassScore(TypedDict):
+    index: int | None
+    label: str | None
+    score: Number
+    probability: Number | None
+
+
+class CamImage(_ClassScore):
+    """One image of a class activation map: its class, and where the map peaks.
+
+    ``index`` is None if the class differs from position to position, ``peak`` and ``pixel`` if no
+    entry of the map is positive.
+    """
+
+    spec: str
+    peak: list[int] | None
+    pixel: list[int] | None
+    largest: Number
+
+
+class CamLayer(TypedDict, total=False):
+    """The layer of a class activation map, and its grid."""
+
+    layer: str
+    type: str
+    call: int
+    grid: list[int]
+    channels: int
+    layout: str
+    prefix: int
+    upsampling: str
+
+
+class CamMetadata(CamLayer, total=False):
+    """A class activation map; keys of other methods are missing."""
+
+    method: str
+    formula: str
+    paper: str
+    target: str
+    image: str
+    images: list[CamImage]
+    layers: list[str]
+    tokens: list[list[int]]
+    relus: int
+    unguided: dict[str, int]
+    steps: int
+    baseline: str
+    gap: list[Number | None]
+
+
+class ChannelSummary(TypedDict):
+    """The statistics of all channels of a layer as one; None without a finite value."""
+
+    channels: int
+    values: int
+    mean: Number | None
+    std: Number | None
+    min: Number | None
+    median: Number | None
+    max: Number | None
+    dead: int
+    nan: int
+    inf: int
+
+
+class LayerStatistics(ChannelSummary):
+    """The statistics of a layer over a dataset."""
+
+    key: str
+    module: str
+    type: str
+    call: int
+    what: str
+    kind: str
+
+
 # The optimizer of a step, and its arguments. In a class body ``class`` would be a syntax error.
 OptimizerMetadata = TypedDict("OptimizerMetadata", {"class": str, "arguments": dict[str, Any]})
 
@@ -150,7 +229,7 @@ def has_random_weights(metadata: Mapping[str, Any]) -> bool:
     """Whether a run used random weights, so that the model was not trained.
 
     Example:
-        >>> has_random_weights({"model": {"word": "resnet18", "weights": "random"}})
+        >>> has_random_weights({"model": {"spec": "resnet18", "weights": "random"}})
         True
     """
     model = metadata.get("model") or {}

@@ -14,12 +14,13 @@ class LayerRun:
     """Calls, output shapes and FLOPs of a module in one forward pass.
 
     ``outputs`` has one text per output tensor of the first call (``1x64x112x112``). ``flops``
-    includes all calls and all modules inside the module. A module that did not run has 0 calls.
+    includes all calls and all modules inside the module; it is None where none are counted, as in
+    an ONNX file. A module that did not run has 0 calls.
     """
 
     calls: int
     outputs: tuple[str, ...]
-    flops: int
+    flops: int | None
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class ModuleNode:
     of its whole subtree, with each shared parameter counted once. ``trainable`` is the part of
     ``parameters`` that requires grad. ``bytes`` is the size of the subtree's parameters and
     buffers. ``arguments`` is the module's ``extra_repr()``. ``source`` is the file and line of its
-    ``forward``; for a scripted module, of the code it was made from, if its file has that.
+    ``forward``; for a scripted module, of the code it was made from, if its file has that. ``note``
+    is a remark on a module from a file.
     """
 
     name: str
@@ -46,6 +48,15 @@ class ModuleNode:
     aliases: tuple[str, ...] = ()
     source: str = ""
     run: LayerRun | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class AbsentModule:
+    """A module of the model that was exported which is not in its file, and what became of it."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -54,13 +65,14 @@ class ModuleTree(NotebookResult):
 
     ``nodes`` may be a selection of the modules; ``total`` always describes the whole model.
     ``execution`` has the names of the modules that ran in a forward pass, in the order of their
-    first calls; it is empty without a pass.
+    first calls; it is empty without a pass. ``absent`` has the modules that an exporter removed.
     """
 
     model: str
     nodes: tuple[ModuleNode, ...]
     total: ModuleNode
     execution: tuple[str, ...] = ()
+    absent: tuple[AbsentModule, ...] = ()
 
     def mermaid(self) -> str:
         """Return the modules as a graph for Mermaid, as ``hookscope tree --mermaid`` prints it.

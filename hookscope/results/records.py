@@ -7,7 +7,7 @@ a module's first call has no number, so that it does not change if there is a se
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
@@ -141,6 +141,13 @@ class Coverage:
         """The number of modules that the patterns matched."""
         return len(self.executed) + len(self.not_executed)
 
+    def to_json(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the modules as plain dicts, as the metadata of a file has them."""
+        return {
+            "executed": [asdict(module) for module in self.executed],
+            "not_executed": [asdict(module) for module in self.not_executed],
+        }
+
 
 class Recording(NotebookResult):
     """The records and metadata of a recording, without the tensors.
@@ -164,6 +171,11 @@ class Recording(NotebookResult):
         return tuple(self._records.values())
 
     @property
+    def has_coverage(self) -> bool:
+        """Whether it says which modules ran; that of a stopped training has one call alone."""
+        return bool(self.coverage.matched or not self._records)
+
+    @property
     def image(self) -> tuple[int, int] | None:
         """Height and width of the input images or videos; None without images."""
         for argument in self.metadata.get("arguments") or ():
@@ -179,8 +191,7 @@ class Recording(NotebookResult):
             **self.metadata,
             "records": [r.to_json() for r in self.records],
             "absent": [vars(a) for a in self.absent],
-            "fired": [vars(f) for f in self.coverage.executed],
-            "silent": [vars(s) for s in self.coverage.not_executed],
+            **self.coverage.to_json(),
         }
 
     def load_info(
@@ -201,8 +212,8 @@ class Recording(NotebookResult):
             self._records = {r.key: r for r in map(Record.from_json, metadata.pop("records"))}
             self.absent = tuple(Absent(**entry) for entry in metadata.pop("absent"))
             self.coverage = Coverage(
-                tuple(ExecutedModule(**entry) for entry in metadata.pop("fired")),
-                tuple(UnexecutedModule(**entry) for entry in metadata.pop("silent")),
+                tuple(ExecutedModule(**entry) for entry in metadata.pop("executed")),
+                tuple(UnexecutedModule(**entry) for entry in metadata.pop("not_executed")),
             )
             wrong = self._type_error(shapes) or find_damage(metadata, self._records)
         except KeyError as error:

@@ -108,9 +108,11 @@ class Moments:
         if self._count:
             self._spread.add(*_between(mean, self._mean, self._count, n))
         step = delta * n / total
-        if not math.isfinite(step):  # two means of nearly the largest float
-            step = mean * (n / total) - self._mean * (n / total)
-        self._mean = self._bounded(self._mean + step)
+        if math.isfinite(step):
+            merged = self._mean + step
+        else:  # the distance of two means of nearly the largest float
+            merged = self._mean * (self._count / total) + mean * (n / total)
+        self._mean = self._bounded(merged)
         self._square.add(square, 2 * exponent)
         self._count = total
 
@@ -197,6 +199,9 @@ class ScaledSum:
     def add(self, value: float, exponent: int = 0) -> None:
         """Add ``value * 2**exponent``."""
         if not value:
+            return
+        if exponent == self.exponent:
+            self.value += value
             return
         if not self.value:
             self.value, self.exponent = value, exponent

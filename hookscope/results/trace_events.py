@@ -66,7 +66,7 @@ class Trace(NotebookResult):
     output: Any = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        model = self.metadata.get("model", {}).get("word", "a model")
+        model = self.metadata.get("model", {}).get("spec", "a model")
         counts = [sum(e.direction == way for e in self.events) for way in (FORWARD, BACKWARD)]
         return f"<Trace of {model}: {counts[0]} forward and {counts[1]} backward calls>"
 
@@ -80,7 +80,7 @@ class Trace(NotebookResult):
         Each direction is a thread. Each event is a pair of ``B`` and ``E`` with ``ts`` in
         microseconds, nested like the modules.
         """
-        model = self.metadata.get("model", {}).get("word", "")
+        model = self.metadata.get("model", {}).get("spec", "")
         names = [("process_name", 0, f"hookscope {model}".strip())]
         names += [("thread_name", i, name) for i, name in enumerate((FORWARD, BACKWARD), start=1)]
         events = [

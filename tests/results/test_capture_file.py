@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hookscope
-from hookscope.errors import RequestError, StoreError
+from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.hooks.capture import Capture
 from hookscope.results.capture_file import open_capture
 from hookscope.results.numpy_stats import blocks, summarize
@@ -39,6 +40,18 @@ def kept(**tensors: Tensor) -> Capture:
 def opened(path: Path, tensor: Tensor) -> Any:
     kept(a=tensor).save(path)
     return open_capture(path)
+
+
+def picture(path: Path) -> None:
+    Image.new("RGB", (2, 2)).save(path)
+
+
+def script(path: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.ReLU()), path)
+
+
+def array(path: Path) -> None:
+    np.save(path, np.zeros(2))
 
 
 def values(dtype: torch.dtype) -> Tensor:
@@ -162,6 +175,25 @@ def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(StoreError, match=told):
             open_capture(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize(
+    ("name", "write", "sentence", "hint"),
+    [
+        ("a.png", picture, "is an image, not a result file", "hookscope capture --input {}"),
+        ("a.pt", script, "is a TorchScript archive, not a result file", "hookscope capture {}"),
+        ("a.npy", array, "without statistics or metadata", "Open it with numpy.load"),
+    ],
+)
+def test_a_file_of_another_type_is_named_with_what_to_do_with_it(
+    tmp_path: Path, name: str, write: Any, sentence: str, hint: str
+) -> None:
+    path = tmp_path / name
+    write(path)
+    with pytest.raises(ResultsFileError, match=sentence) as caught:
+        open_capture(path)
+    assert hint.format(path) in caught.value.hint
 
 
 def test_a_record_without_its_tensor_is_damage(tmp_path: Path) -> None:

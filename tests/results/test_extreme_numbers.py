@@ -14,7 +14,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+import hookscope
 from hookscope.analysis.cams.methods.grad_cam_plus_plus import GradCamPlusPlus
 from hookscope.execution.edit_effect import relative_change, tensor_change
 from hookscope.execution.gradient_penalty import gradient_penalty
@@ -100,6 +102,29 @@ def test_a_long_tensor_of_one_size_has_its_norm_and_deviation(number: float) -> 
         assert close(found.std, number)
         assert close(found.norm, root(Fraction(number) ** 2 * count))
         assert found.mean == 0 and found.inf == 0
+
+
+def test_blocks_whose_means_are_farther_apart_than_the_largest_number_are_merged() -> None:
+    blocks = [np.full(2, LARGEST), np.full(3, -LARGEST)]
+    demand_exact(arrays.summarize(blocks), [*blocks[0].tolist(), *blocks[1].tolist()])
+    known = DatasetStatistics()
+    for rows, block in ((range(2), blocks[0]), (range(2, 5), blocks[1])):
+        known.update("a", torch.from_numpy(block).reshape(-1, 1, 1), rows)
+    assert known.channels["a"].mean.item() == pytest.approx(LARGEST * -0.2, rel=1e-9)
+    assert known.channels["a"].std.item() == pytest.approx(LARGEST * math.sqrt(0.96), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [LARGEST, 1e200, 1.0, 1e-200, LEAST])
+def test_sums_of_squares_and_of_squared_distances_are_those_of_exact_fractions(size) -> None:
+    a, b = np.array([size, -size, 0.0]), np.array([-size, size, size])
+    value, exponent = arrays.sum_of_squares(a)
+    assert close(root(Fraction(value) * Fraction(2) ** exponent), root(2 * Fraction(size) ** 2))
+    with np.errstate(over="ignore"):
+        gap = np.abs(a - b)
+    value, exponent = arrays.squared_distance(a, b, gap)
+    true = sum((Fraction(x) - Fraction(y)) ** 2 for x, y in zip(a, b, strict=True))
+    # Without the root: the distance itself may be beyond the largest number.
+    assert abs(Fraction(value) * Fraction(2) ** exponent / true - 1) < Fraction(1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -196,6 +221,16 @@ def test_an_ordinary_norm_is_that_of_pytorch_bit_for_bit() -> None:
     assert euclidean_norm(torch.zeros(3)) == 0
     assert euclidean_norm(torch.tensor([1.0, math.nan])).isnan()
     assert euclidean_norm(torch.tensor([1.0, math.inf])).isinf()
+
+
+def test_the_norm_of_a_parameter_may_be_beyond_single_precision() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.constant_(model.weight, 3e38)
+    with hookscope.record(model, grads=True) as capture:
+        model(torch.zeros(1, 2)).sum().backward()
+    [record] = [record for record in capture.records if record.kind == "param.grad"]
+    assert record.weight_norm == pytest.approx(6e38, rel=1e-6)
+    assert record.ratio == 0
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])

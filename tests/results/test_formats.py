@@ -16,6 +16,7 @@ import hookscope
 from hookscope.errors import RequestError, StoreError
 from hookscope.hooks.capture import Capture
 from hookscope.results.capture_file import open_capture
+from hookscope.specs.output_path import recording_ending
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:ComplexHalf|torch.quantize", "ignore:.*quantize_per"
@@ -74,6 +75,19 @@ def test_what_numpy_lacks_is_widened_without_a_change_of_value(
         torch.from_numpy(array).to(dtype).view(torch.uint8), tensor.view(torch.uint8)
     )
     assert str(dtype).removeprefix("torch.") in caplog.text
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (2, " and 1 more"), (3, " and 2 more")])
+def test_the_note_on_widened_tensors_names_the_first_and_counts_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int, more: str
+) -> None:
+    halves = {f"m{i}": torch.ones(2, dtype=torch.bfloat16) for i in range(count)}
+    with caplog.at_level("INFO", logger="hookscope"):
+        size = kept(plain=torch.ones(2), **halves).save(tmp_path / "a.npz")
+    assert caplog.messages == [
+        f"m0/output{more}: numpy has no bfloat16; written as float32 with the same values"
+    ]
+    assert size == (tmp_path / "a.npz").stat().st_size
 
 
 def test_sparse_quantized_and_conjugate_tensors_are_written_by_value(tmp_path: Path) -> None:
@@ -212,3 +226,10 @@ def test_what_cannot_be_exported_of_a_capture(tmp_path: Path, name, layers, mess
         hookscope.export(file, tmp_path / name, layers=layers)
     assert file.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+@pytest.mark.parametrize("ending", ["png", "PDF"])
+def test_a_picture_as_the_output_of_a_recording_leads_to_plot(ending: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        recording_ending(Path(f"x.{ending}"))
+    assert caught.value.hint.endswith(f"hookscope plot FILE.safetensors LAYER -o x.{ending}")

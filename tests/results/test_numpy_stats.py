@@ -179,6 +179,7 @@ def test_plain_tensors_are_dense_and_real() -> None:
     for same in (dense, dense.to_sparse(), dense.to_mkldnn()):
         assert torch.equal(summaries.dense_real(same), dense)
     assert summaries.dense_real(torch.tensor([3 + 4j]).to(torch.complex32)).tolist() == [5.0]
+    assert summaries.dense_real(torch.tensor([3e38 + 3e38j])).isfinite().all()
     quantized = torch.quantize_per_tensor(dense, 0.5, 4, torch.qint8)
     assert torch.equal(summaries.dense_real(quantized), dense)
 

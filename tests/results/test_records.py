@@ -69,6 +69,8 @@ def test_a_record_describes_its_tensor() -> None:
     assert capture["a.b:2/output"] is x and capture.records == (record,)
     assert capture.nbytes == 24 and len(capture) == 1
     assert repr(capture) == "<Capture of 1 tensor, 24 bytes>"
+    capture.metadata = {"model": {"spec": "resnet18"}}
+    assert repr(capture) == "<Capture of 1 tensor of resnet18, 24 bytes>"
 
 
 def test_what_is_not_held_keeps_the_statistics_of_that_moment() -> None:
@@ -117,9 +119,9 @@ def test_what_is_told_goes_to_text_and_back() -> None:
     assert (again.absent, again.coverage) == (capture.absent, capture.coverage)
     assert again.metadata == capture.metadata
     assert isinstance(again.records[0].shape, tuple) and again.records[0].aliases == ("z",)
-    assert info["absent"][0]["reason"] == "integer" and info["fired"][0]["calls"] == 2
-    assert info["silent"] == [{"module": "c", "type": "ReLU", "reason": "a branch"}]
-    assert list(info) == ["command", "seed", "records", "absent", "fired", "silent"]
+    assert info["absent"][0]["reason"] == "integer" and info["executed"][0]["calls"] == 2
+    assert info["not_executed"] == [{"module": "c", "type": "ReLU", "reason": "a branch"}]
+    assert list(info) == ["command", "seed", "records", "absent", "executed", "not_executed"]
 
 
 def dumped(capture: Capture) -> str:
@@ -132,8 +134,8 @@ Change = Callable[[dict[str, Any]], Any]
 DAMAGES: dict[str, tuple[Change, str]] = {
     "no records": (lambda info: info.pop("records"), "'records' is missing"),
     "no absent": (lambda info: info.pop("absent"), "'absent' is missing"),
-    "no fired": (lambda info: info.pop("fired"), "'fired' is missing"),
-    "no silent": (lambda info: info.pop("silent"), "'silent' is missing"),
+    "no executed": (lambda info: info.pop("executed"), "'executed' is missing"),
+    "no not_executed": (lambda info: info.pop("not_executed"), "'not_executed' is missing"),
     "no shape": (lambda info: info["records"][0].pop("shape"), "'shape' is missing"),
     "no stats": (lambda info: info["records"][0].pop("stats"), "'stats' is missing"),
     "no key": (lambda info: info["records"][0].pop("key"), "key"),
@@ -158,6 +160,9 @@ DAMAGES: dict[str, tuple[Change, str]] = {
     "a word for a statistic": (
         lambda info: info["records"][0]["stats"].update(mean="m"), "'m'",
     ),
+    "half a count": (
+        lambda info: info["records"][0]["stats"].update(zeros=1.5), "a.b/output.zeros is 1.5",
+    ),
     "fewer than no zeros": (
         lambda info: info["records"][0]["stats"].update(zeros=-1),
         "the statistics of a.b/output are impossible",
@@ -166,13 +171,13 @@ DAMAGES: dict[str, tuple[Change, str]] = {
         lambda info: info["absent"][0].update(reason=4), "c.reason is 4",
     ),
     "a word for calls": (
-        lambda info: info["fired"][0].update(calls="x"), "a.b.calls is 'x'",
+        lambda info: info["executed"][0].update(calls="x"), "a.b.calls is 'x'",
     ),
     "a list for a reason": (
-        lambda info: info["silent"][0].update(reason=[]), "c.reason is []",
+        lambda info: info["not_executed"][0].update(reason=[]), "c.reason is []",
     ),
     "a list of no records": (lambda info: info.update(records=[3]), "damaged"),
-    "no list": (lambda info: info.update(fired=3), "damaged"),
+    "no list": (lambda info: info.update(executed=3), "damaged"),
     "a word for the seed": (lambda info: info.update(seed="x"), "metadata.seed is 'x'"),
 }  # fmt: skip
 

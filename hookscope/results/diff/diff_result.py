@@ -9,7 +9,7 @@ from typing import Any
 from hookscope.results.notebook import NotebookResult
 
 # How a pair was matched.
-BY_NAME, BY_MAP, BY_ORDER = "name", "map", "order"
+BY_NAME, BY_MAP, BY_ORDER, BY_FOLD = "name", "map", "order", "fold"
 # The verdict on a pair: the same numbers, within tolerance, beyond tolerance.
 EQUAL, CLOSE, DIFFERS = "equal", "close", "differs"
 
@@ -49,7 +49,7 @@ class TensorComparison:
     Attributes:
         key: its name in A.
         other: the name of the other tensor in B.
-        by: how they were matched: ``name``, ``map`` or ``order``.
+        by: how they were matched: ``name``, ``map``, ``order`` or ``fold``.
         type: class name of the module in A.
         shapes: of the two tensors.
         dtypes: of the two tensors.
@@ -58,7 +58,7 @@ class TensorComparison:
         atol: absolute tolerance for the dtypes of this pair.
         rtol: relative tolerance.
         verdict: ``equal``, ``close`` (within tolerance) or ``differs``.
-        reason: why they differ, if not only by their numbers.
+        reason: why they differ, if not only by their numbers; or why their shapes may differ.
     """
 
     key: str
@@ -77,7 +77,7 @@ class TensorComparison:
     @property
     def share(self) -> float | None:
         """Share of entries beyond the tolerance, from 0 to 1; None if the shapes differ."""
-        if self.shapes[0] != self.shapes[1]:
+        if self.shapes[0] != self.shapes[1] and self.figures.max_abs is None:
             return None
         return self.figures.beyond / self.numel if self.numel else 0.0
 
@@ -89,12 +89,46 @@ class TensorComparison:
 
 @dataclass(frozen=True)
 class UnmatchedTensor:
-    """A tensor that matches none on the other side."""
+    """A tensor that matches none on the other side.
+
+    Attributes:
+        key: its name.
+        type: class name of the module.
+        shape: of the tensor.
+        dtype: name of its dtype.
+        reason: what became of the module in the other model, if that is an ONNX file; empty if this
+            is not known.
+    """
 
     key: str
     type: str
     shape: tuple[int, ...]
     dtype: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DifferingModule:
+    """The first module that differs, and what it is in a model and in an ONNX file.
+
+    Attributes:
+        names: its name in A and in B.
+        descriptions: what it is in A and in B: the class and its arguments, or the operators of the
+            file with their attributes; empty if nothing is known.
+        equal: names of its parameters and buffers that are equal in both.
+        unequal: names of those that have one shape and differ.
+        transposed: names of those that one of the two stores transposed.
+        model_compared: number of parameters of the whole model that have one name and one shape.
+        model_unequal: number of those that differ.
+    """
+
+    names: tuple[str, str]
+    descriptions: tuple[str, str]
+    equal: tuple[str, ...]
+    unequal: tuple[str, ...]
+    transposed: tuple[str, ...]
+    model_compared: int
+    model_unequal: int
 
 
 @dataclass(frozen=True)
@@ -109,6 +143,8 @@ class Diff(NotebookResult):
         equal_nan: whether NaN in both counts as equal.
         a: where A came from: its file, model, weights, inputs, versions.
         b: where B came from.
+        engines: whether the tolerances are the defaults for two engines.
+        module: more on the first module that differs, if one of the two is an ONNX file.
     """
 
     rows: tuple[TensorComparison, ...]
@@ -118,6 +154,8 @@ class Diff(NotebookResult):
     equal_nan: bool
     a: dict[str, Any]
     b: dict[str, Any]
+    engines: bool = False
+    module: DifferingModule | None = None
 
     def __repr__(self) -> str:
         text = f"<Diff of {len(self.rows)} tensors: {self.counts[DIFFERS]} differ"
@@ -126,7 +164,8 @@ class Diff(NotebookResult):
     @property
     def same(self) -> bool:
         """Whether nothing differs."""
-        return self.first is None and not (self.strict and (self.only_a or self.only_b))
+        unexplained = any(not tensor.reason for tensor in (*self.only_a, *self.only_b))
+        return self.first is None and not (self.strict and unexplained)
 
     @property
     def first(self) -> TensorComparison | None:
@@ -155,6 +194,8 @@ class Diff(NotebookResult):
             "counts": self.counts,
             "strict": self.strict,
             "equal_nan": self.equal_nan,
+            "engines": self.engines,
+            "module": self.module and asdict(self.module),
             "rows": [row.to_json() for row in self.rows],
             "only_a": [asdict(tensor) for tensor in self.only_a],
             "only_b": [asdict(tensor) for tensor in self.only_b],

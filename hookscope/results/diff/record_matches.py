@@ -11,6 +11,7 @@ from typing import Any
 
 from hookscope.errors import LayerError, RequestError
 from hookscope.results.diff.diff_result import (
+    BY_FOLD,
     BY_MAP,
     BY_NAME,
     BY_ORDER,
@@ -39,8 +40,24 @@ class RecordMatches:
         return [(a, b)[number] for a, b, _ in self.pairs]
 
 
+@dataclass(frozen=True)
+class ExportRules:
+    """How the records of a model and those of an ONNX file of it differ.
+
+    Attributes:
+        folded: the name in B of each module of A that is folded into another one there.
+        absent: for A and for B, modules whose outputs the other side does not have, and why.
+    """
+
+    folded: Mapping[str, str]
+    absent: tuple[Mapping[str, str], Mapping[str, str]]
+
+
 def match_records(
-    a: Sequence[Record], b: Sequence[Record], prefixes: Mapping[str, str]
+    a: Sequence[Record],
+    b: Sequence[Record],
+    prefixes: Mapping[str, str],
+    rules: ExportRules | None = None,
 ) -> RecordMatches:
     """Match the records of two recordings, each in its order of execution.
 
@@ -48,10 +65,15 @@ def match_records(
     replaced. Then unmatched records between the same two matched neighbours are matched if they
     follow in the same order with the same module type, kind and shape.
 
+    If one of the two is an ONNX file, a module that is folded into another one is matched with that
+    one first, and unmatched records of one call, such as the parts of a tuple, are matched if they
+    follow in the same order with the same kind and shape.
+
     Args:
         a: A's records.
         b: B's records.
         prefixes: prefixes of names in A and their replacements in B.
+        rules: what an exporter changed, if one of the two is an ONNX file.
 
     Raises:
         RequestError: no name in A begins with one of ``prefixes``.
@@ -60,14 +82,25 @@ def match_records(
     unmatched = {record.key: record for record in b}
     matches_of_a: dict[str, tuple[Record, str]] = {}
     for record in a:
+        if rules is not None and record.module in rules.folded:
+            other = key_of(rules.folded[record.module], record.call, record.what)
+            if other in unmatched:
+                matches_of_a[record.key] = unmatched.pop(other), BY_FOLD
+    without = set() if rules is None else {*rules.absent[0], *rules.absent[1]}
+    left = [r for r in a if r.module not in without and r.key not in matches_of_a]
+    for record in left:
         if record.key in unmatched:
             matches_of_a[record.key] = unmatched.pop(record.key), BY_NAME
-    for record in a:
+    for record in left:
         other = key_of(_replace_prefix(record.module, prefixes), record.call, record.what)
         if record.key not in matches_of_a and other in unmatched:
             matches_of_a[record.key] = unmatched.pop(other), BY_MAP
+    if rules is not None:
+        for record_a, record_b in _match_within_calls(left, unmatched.values(), matches_of_a):
+            matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
     matched = {key: record.key for key, (record, _) in matches_of_a.items()}
-    for record_a, record_b in _match_by_order(a, b, matched):
+    left = [r for r in a if r.module not in without or r.key in matched]
+    for record_a, record_b in _match_by_order(left, b, matched):
         matches_of_a[record_a.key] = unmatched.pop(record_b.key), BY_ORDER
     pairs = tuple((record, *matches_of_a[record.key]) for record in a if record.key in matches_of_a)
     only_a = tuple(record for record in a if record.key not in matches_of_a)
@@ -97,6 +130,21 @@ def _replace_prefix(module: str, prefixes: Mapping[str, str]) -> str:
     old = max(matching, key=len)
     rest = ("" if module == ROOT else module)[len(old) :].strip(".")
     return ".".join(part for part in (prefixes[old], rest) if part) or ROOT
+
+
+def _match_within_calls(
+    a: Iterable[Record], unmatched: Iterable[Record], matched: Mapping[str, Any]
+) -> list[tuple[Record, Record]]:
+    """Pairs of unmatched records of the same call, of the same kind and shape."""
+    parts: dict[Any, list[Record]] = defaultdict(list)
+    for record in unmatched:
+        parts[record.module, record.call, record.kind, record.shape].append(record)
+    pairs = []
+    for record in a:
+        others = parts[record.module, record.call, record.kind, record.shape]
+        if record.key not in matched and others:
+            pairs.append((record, others.pop(0)))
+    return pairs
 
 
 def _match_by_order(
@@ -208,11 +256,16 @@ def build_diff(
     equal_nan: bool,
     a: dict[str, Any],
     b: dict[str, Any],
+    rules: ExportRules | None = None,
 ) -> Diff:
     """Return the result of comparing the pairs of ``matches``."""
+    absent: Sequence[Mapping[str, str]] = rules.absent if rules is not None else ({}, {})
     only_a, only_b = (
-        tuple(UnmatchedTensor(r.key, r.type, r.shape, r.dtype) for r in side)
-        for side in (matches.only_a, matches.only_b)
+        tuple(
+            UnmatchedTensor(r.key, r.type, r.shape, r.dtype, reasons.get(r.module, ""))
+            for r in side
+        )
+        for side, reasons in zip((matches.only_a, matches.only_b), absent, strict=True)
     )
     return Diff(tuple(rows), only_a, only_b, strict, equal_nan, a, b)
 

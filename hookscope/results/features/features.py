@@ -74,20 +74,20 @@ class Features(NotebookResult):
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys)
 
-    def __contains__(self, word: object) -> bool:
-        return isinstance(word, str) and word in self.keys
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self.keys
 
-    def __getitem__(self, word: str) -> LazyRows:
+    def __getitem__(self, key: str) -> LazyRows:
         """Return the rows of a layer or a key.
 
         Raises:
             RequestError: there is none of that name, or several, or there are no rows.
             ResultsFileError: the first shard is missing or damaged.
         """
-        keys = self.choose([word])
+        keys = self.choose([key])
         if len(keys) > 1:
             raise RequestError(
-                f"{word!r} matches {len(keys)} keys in {self.folder}.",
+                f"{key!r} matches {len(keys)} keys in {self.folder}.",
                 f"Name one: {', '.join(keys)}.",
             )
         if any(entry["reduce"] == STATISTICS_ONLY for entry in self.manifest["keys"]):
@@ -104,13 +104,13 @@ class Features(NotebookResult):
         [key] = keys
         return LazyRows(self._shards, key, (self.rows, *self._shapes[key]))
 
-    def choose(self, words: Iterable[str]) -> list[str]:
+    def choose(self, names: Iterable[str]) -> list[str]:
         """Return the keys that match layers, keys or globs of either; all keys if none is given.
 
         Raises:
             RequestError: a layer, key or glob matches no key.
         """
-        chosen = choose_keys(list(words), self.keys, self.folder) or [(k, WHOLE) for k in self.keys]
+        chosen = choose_keys(list(names), self.keys, self.folder) or [(k, WHOLE) for k in self.keys]
         for key, index in chosen:
             if index != WHOLE:
                 raise RequestError(
@@ -119,11 +119,11 @@ class Features(NotebookResult):
                 )
         return [key for key, _ in chosen]
 
-    def dataset(self, word: str, *, with_path: bool = False) -> RowsDataset:
+    def dataset(self, key: str, *, with_path: bool = False) -> RowsDataset:
         """Return a ``torch.utils.data.Dataset`` of the rows of a layer or a key.
 
         Args:
-            word: the layer or the key.
+            key: the layer or the key.
             with_path: return pairs of a row and the path of its input.
 
         Raises:
@@ -136,7 +136,7 @@ class Features(NotebookResult):
             )
         from hookscope.results.features.torch_dataset import RowsDataset
 
-        return RowsDataset(self[word], self.inputs if with_path else None)
+        return RowsDataset(self[key], self.inputs if with_path else None)
 
 
 class InputTable(Sequence[dict[str, Any]]):

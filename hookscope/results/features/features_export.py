@@ -97,7 +97,7 @@ def _header(
     info = {name: v for name, v in features.manifest.items() if name not in _NOT_COPIED}
     info |= {
         "schema": SCHEMA,
-        "inputs": [{"word": word} for word in features.manifest["inputs"]["words"]],
+        "inputs": [{"spec": spec} for spec in features.manifest["inputs"]["specs"]],
         "records": [
             {
                 **{n: v for n, v in entries[rows.key].items() if n != "reduce"},
@@ -159,8 +159,8 @@ def write_parquet(
         column_type = arrow.list_(item_type, _width(rows)) if rows.ndim > 1 else item_type
         shape = strict_json.dumps(rows.shape[1:])
         fields.append(arrow.field(rows.key, column_type, metadata={"shape": shape}))
-    names = ("command", "options", "model", "versions")
-    metadata = {name: features.manifest[name] for name in names}
+    names = {"command", "options", "model", "versions"}
+    metadata = {name: value for name, value in features.manifest.items() if name in names}
     schema = arrow.schema(fields, metadata={MARK: strict_json.dumps(metadata, sort_keys=True)})
     bytes_in_row = sum(rows.nbytes for rows in chosen) // max(features.rows, 1)
     step = max(BLOCK // max(bytes_in_row, 1), 1)

@@ -12,14 +12,19 @@ import re
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from hookscope.errors import RequestError, ResultsFileError, cause
 from hookscope.files import strict_json
+from hookscope.files.shell_words import join_words
 from hookscope.results.features.location import Location
+from hookscope.specs.output_path import FEATURES_INDEX
+
+if TYPE_CHECKING:
+    from hookscope.results.features.manifest_schema import FileEntry
 
 MANIFEST = "manifest.json"
-INDEX = "features.safetensors.index.json"
+INDEX = FEATURES_INDEX
 INPUTS = "inputs.jsonl"
 STATISTICS = "statistics.safetensors"  # of all rows, if no rows are stored
 STATISTICS_ONLY = "statistics"  # the manifest's name of that reduction
@@ -116,7 +121,7 @@ def _own_checksum(data: bytes) -> str:
     return f"{zlib.crc32(blank):08x}"
 
 
-def is_intact(location: Location, entry: Mapping[str, Any]) -> bool:
+def is_intact(location: Location, entry: FileEntry) -> bool:
     """Whether a file has the size and checksum of its ``entry``.
 
     A link that leads out of the folder is not intact.
@@ -160,7 +165,8 @@ def check_folder(location: Location, *, resume: bool, force: bool) -> None:
     if Path(location.address).suffix.lower() in _FILE_SUFFIXES:
         raise RequestError(
             f"{location} has the name of a file, but the results are a folder.",
-            "Give a folder, such as features/. 'hookscope export' then writes it to one file.",
+            "Extract into a folder: -o features/. Then write one file:"
+            f" hookscope export features/ --layer LAYER -o {join_words([str(location)])}",
         )
     location.check_writable()
     names = location.names()
@@ -212,6 +218,6 @@ def _is_partial(name: str) -> bool:
     return bool(re.fullmatch(rf"\.+({_OWN_NAMES})(\.[^/]*)?\.part(/[^/]*)?", name))
 
 
-def file_entry(location: Location, name: str) -> dict[str, Any]:
+def file_entry(location: Location, name: str) -> FileEntry:
     """The manifest's entry of a file: name, size and checksum."""
-    return {"file": name, "bytes": location.size(name), "crc32": _crc32(location, name)}
+    return {"file": name, "bytes": location.size(name) or 0, "crc32": _crc32(location, name)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,12 @@ from hookscope.results.features.folder import (
 )
 from hookscope.results.features.location import Location
 from hookscope.results.features.manifest import input_lines, lines_crc32
+from hookscope.results.features.manifest_schema import (
+    FileEntry,
+    KeyEntry,
+    Manifest,
+    ShardEntry,
+)
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.output_path import header_in
 
@@ -66,7 +72,7 @@ class Verification(NotebookResult):
 
 
 def verify_folder(
-    location: Location, manifest: Mapping[str, Any], progress: Callable[[int, int], None]
+    location: Location, manifest: Manifest, progress: Callable[[int, int], None]
 ) -> Verification:
     """Compare every file of a finished folder with its manifest.
 
@@ -105,7 +111,7 @@ def verify_folder(
     return Verification(str(location), manifest["rows"], len(shards), size, tuple(damages))
 
 
-def _file_problem(location: Location, entry: Mapping[str, Any]) -> str:
+def _file_problem(location: Location, entry: FileEntry) -> str:
     """How a file differs from its entry in the manifest; empty if it does not."""
     try:
         size = location.size(entry["file"])
@@ -123,8 +129,8 @@ def _file_problem(location: Location, entry: Mapping[str, Any]) -> str:
 
 def _shard_problem(
     location: Location,
-    shard: Mapping[str, Any],
-    keys: list[Mapping[str, Any]],
+    shard: ShardEntry,
+    keys: list[KeyEntry],
     stored: dict[str, tuple[str, int]],
 ) -> str:
     """What is wrong with a shard; empty if it is intact.
@@ -184,7 +190,7 @@ def _index_problems(
         yield f"its total_size is {size}, but the tensors in the shards have {total} bytes"
 
 
-def _table_problems(location: Location, manifest: Mapping[str, Any]) -> Iterator[str]:
+def _table_problems(location: Location, manifest: Manifest) -> Iterator[str]:
     line, rows = -1, manifest["rows"]
     try:
         if location.size(INPUTS) is None:

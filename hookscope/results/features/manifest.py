@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
-from typing import Any
+from typing import cast
 
 from hookscope.errors import RequestError, ResultsFileError, StoreError
 from hookscope.files import strict_json
@@ -28,20 +28,25 @@ from hookscope.results.features.folder import (
 from hookscope.results.features.location import Location, write_error
 from hookscope.results.features.manifest_schema import (
     FileEntry,
+    FinishedShard,
+    Manifest,
+    Plan,
+    RowFile,
     check_manifest,
     check_schema,
     is_finished_shard,
 )
+from hookscope.results.records import Coverage
 from hookscope.specs.output_path import ADDRESS, holds_features
 
 _PART = rf"{re.escape(PARTS)}\d+\.json"
 # The manifest's entries of the files with the results, the file of each tensor, and the number of
 # bytes of all tensors.
-GatheredResults = tuple[list[dict[str, Any]], dict[str, str], int]
-Gather = Callable[[Location, Sequence[dict[str, Any]]], GatheredResults]
+GatheredResults = tuple[list[RowFile], dict[str, str], int]
+Gather = Callable[[Location, Sequence[RowFile]], GatheredResults]
 
 
-def fitted_entry(location: Location) -> dict[str, Any] | None:
+def fitted_entry(location: Location) -> FileEntry | None:
     """The entry of the file of components; None if it is missing or damaged."""
     try:
         entry = read_json(location, FIT)
@@ -62,7 +67,7 @@ def part_names(location: Location) -> list[str]:
     return sorted(names, key=lambda name: (len(name), name))
 
 
-def read_parts(location: Location) -> Iterator[dict[str, Any]]:
+def read_parts(location: Location) -> Iterator[FinishedShard]:
     """Yield the entry of each finished shard, in order, with the lines of its rows.
 
     Damaged entries are skipped, as if their shards were not finished.
@@ -73,7 +78,7 @@ def read_parts(location: Location) -> Iterator[dict[str, Any]]:
                 yield part
 
 
-def input_lines(location: Location, shards: Iterable[Mapping[str, Any]]) -> Iterator[list[bytes]]:
+def input_lines(location: Location, shards: Iterable[RowFile]) -> Iterator[list[bytes]]:
     """Yield the lines of the table of inputs for each shard, as far as they exist."""
     exists = location.size(INPUTS) is not None
     with location.open(INPUTS) if exists else nullcontext(()) as lines:
@@ -86,9 +91,7 @@ def lines_crc32(lines: Iterable[bytes]) -> str:
     return f"{zlib.crc32(b''.join(lines)):08x}"
 
 
-def finish_run(
-    location: Location, plan: Mapping[str, Any], coverage: Mapping[str, Any], gather: Gather
-) -> dict[str, Any]:
+def finish_run(location: Location, plan: Plan, coverage: Coverage, gather: Gather) -> Manifest:
     """Write manifest, index and table of inputs from the entries of the finished shards.
 
     Args:
@@ -111,10 +114,11 @@ def finish_run(
             "Files may have been removed during the run. Run the same command with --resume.",
         )
     lines = map(lines_crc32, input_lines(location, shards))
-    shards = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
+    entries = [{**shard, "table_crc32": crc} for shard, crc in zip(shards, lines, strict=True)]
     entry = fitted_entry(location)
     fitted = {"fitted": entry} if entry else {}
-    manifest = {**plan, **coverage, **fitted, "schema": SCHEMA, "shards": shards}
+    results = {**coverage.to_json(), **fitted, "schema": SCHEMA, "shards": entries}
+    manifest = cast(Manifest, {**plan, **results})
     metadata = {"total_size": size, "manifest": manifest}  # a copy, in case the other is damaged
     write_json(location, INDEX, {"metadata": metadata, "weight_map": files})
     write_json(location, MANIFEST, manifest)
@@ -122,23 +126,32 @@ def finish_run(
     return manifest
 
 
-def _write_inputs(location: Location) -> list[dict[str, Any]]:
+def _write_inputs(location: Location) -> list[RowFile]:
     """Write the table of inputs, a shard's lines at a time; return the rest of each entry."""
-    scratch, parts = location.scratch(INPUTS), []
+    scratch = location.scratch(INPUTS)
+    shards: list[RowFile] = []
     try:
         with scratch.open("w", encoding="utf-8", newline="\n") as file:
             for part in read_parts(location):
                 file.writelines(
-                    f"{strict_json.dumps(line, surrogates=True)}\n" for line in part.pop("inputs")
+                    f"{strict_json.dumps(line, surrogates=True)}\n" for line in part["inputs"]
                 )
-                parts.append(part)
+                shards.append(
+                    {
+                        "file": part["file"],
+                        "first": part["first"],
+                        "rows": part["rows"],
+                        "bytes": part["bytes"],
+                        "crc32": part["crc32"],
+                    }
+                )
         location.publish(scratch, INPUTS)
     except OSError as error:
         raise write_error(f"{INPUTS} to {location}", error) from error
-    return parts
+    return shards
 
 
-def read_manifest(location: Location) -> dict[str, Any]:
+def read_manifest(location: Location) -> Manifest:
     """Return the manifest of a finished folder.
 
     Raises:
@@ -176,8 +189,8 @@ def read_manifest(location: Location) -> dict[str, Any]:
         reason = f"{MANIFEST} describes none" if manifest else f"it has no {MANIFEST}"
         raise RequestError(
             f"The folder {location} contains no features: {reason}.",
-            "Give a folder written by 'hookscope extract'.",
+            "Give a folder written by 'hookscope extract', or by 'hookscope run' (runs/train-1).",
         )
     check_schema(location, manifest)
     check_manifest(location, manifest)
-    return manifest
+    return cast(Manifest, manifest)

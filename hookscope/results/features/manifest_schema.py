@@ -27,26 +27,26 @@ class FileEntry(TypedDict):
     crc32: str
 
 
-class _RowRange(FileEntry):
+class RowFile(FileEntry):
+    """A file of rows; ``first`` is the number of its first row."""
+
     first: int
     rows: int
 
 
-class ShardEntry(_RowRange, total=False):
+class ShardEntry(RowFile, total=False):
     """A shard; ``table_crc32`` is the checksum of its lines in the table of inputs."""
 
     table_crc32: str
 
 
-class FinishedShard(_RowRange):
+class FinishedShard(RowFile):
     """A finished shard of an unfinished run; ``inputs`` are its lines in the table of inputs."""
 
     inputs: list[dict[str, Any]]
 
 
-class KeyEntry(TypedDict):
-    """A key of the stored rows; ``shape`` is the shape of one row."""
-
+class _StoredKey(TypedDict):
     key: str
     module: str
     type: str
@@ -57,18 +57,66 @@ class KeyEntry(TypedDict):
     reduce: str | None
 
 
+class KeyEntry(_StoredKey, total=False):
+    """A key of the stored rows; ``shape`` is the shape of one row.
+
+    ``kind`` is that of the records; ``edges`` are those of the bins of a histogram.
+    """
+
+    kind: str
+    edges: list[float]
+
+
 class InputsEntry(TypedDict):
     """The inputs of the rows."""
 
-    words: list[str]
+    specs: list[str]
     rows: int
 
 
 class ModelEntry(TypedDict):
     """The model that was run."""
 
-    word: str
+    spec: str
     weights: str | None
+
+
+class PlannedInputs(InputsEntry):
+    """The inputs of a plan; ``sha256`` is the hash of their names, None for a Dataset."""
+
+    sha256: str | None
+
+
+class PlannedModel(ModelEntry):
+    """The model of a plan, with the hashes of its weights and of its code."""
+
+    source: str
+    blake3: str | None
+    state_blake3: str | None
+    code_sha256: str | None
+
+
+class PlanOrigin(TypedDict):
+    """The model and the options of a plan."""
+
+    command: str
+    options: dict[str, Any]
+    model: PlannedModel
+    seed: int
+    device: str
+    dtype: str
+    stopped_after: str | None
+    versions: dict[str, str]
+
+
+class Plan(PlanOrigin):
+    """The plan of a run: everything that the bytes of its results depend on."""
+
+    keys: list[KeyEntry]
+    inputs: PlannedInputs
+    rows: int
+    batch: int
+    shard_rows: int
 
 
 class _Finished(TypedDict):
@@ -87,6 +135,8 @@ class Manifest(_Finished, total=False):
     """A complete manifest; ``fitted`` is the file of the components of ``pca``."""
 
     fitted: FileEntry
+    stopped_after: str | None
+    schema: Any  # ``check_schema`` reads it
 
 
 def check_schema(location: Location, manifest: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from hookscope.errors import RequestError, ResultsFileError
 from hookscope.files import strict_json
@@ -33,12 +33,12 @@ from hookscope.results.features.manifest import (
     part_names,
     read_parts,
 )
-from hookscope.results.features.manifest_schema import check_manifest, check_schema
+from hookscope.results.features.manifest_schema import Manifest, Plan, check_manifest, check_schema
 
 log = logging.getLogger("hookscope")
 
 # Keys of a manifest that a plan does not have.
-_NOT_PLANNED = {"options", "schema", "shards", "fired", "silent", "fitted"}
+_NOT_PLANNED = {"options", "schema", "shards", "executed", "not_executed", "fitted"}
 
 
 class _Metadata(TypedDict):
@@ -49,7 +49,7 @@ class _Index(TypedDict):
     metadata: _Metadata
 
 
-def start_run(location: Location, plan: Mapping[str, Any]) -> set[str]:
+def start_run(location: Location, plan: Plan) -> set[str]:
     """Write the plan of a run, after comparing it with the plan of an earlier run.
 
     If the manifest of an earlier run is damaged, the copy in the index is used. Without a copy the
@@ -79,7 +79,7 @@ def start_run(location: Location, plan: Mapping[str, Any]) -> set[str]:
     options = {**earlier["options"], **plain["options"]}
     _check_same(location, "", _comparable(earlier, options), _comparable(plain, options))
     if "shards" in earlier:
-        _restore_parts(location, earlier)
+        _restore_parts(location, cast(Manifest, earlier))
     write_json(location, PLAN, plain)
     location.remove(MANIFEST)
     if not ((fitted := fitted_entry(location)) and is_intact(location, fitted)):
@@ -159,12 +159,12 @@ def _checked(location: Location, manifest: Any) -> dict[str, Any] | None:
 
 def _comparable(plan: Mapping[str, Any], options: Iterable[str]) -> dict[str, Any]:
     """The values that must be the same to resume; options and model, which cause others, first."""
-    values = {name: plan.get(name, plan["options"].get(name)) for name in options}
+    values = {name: plan["options"].get(name) for name in options}
     values["model"] = plan.get("model")
     rest = sorted({*plan} - _NOT_PLANNED, key=lambda name: (name == "keys", name))
     values |= {name: plan[name] for name in rest}
     if isinstance(inputs := values.get("inputs"), dict) and inputs.get("sha256"):
-        values["inputs"] = {name: inputs[name] for name in inputs if name != "words"}
+        values["inputs"] = {name: inputs[name] for name in inputs if name != "specs"}
     return values
 
 
@@ -184,7 +184,7 @@ def _check_same(location: Location, name: str, was: Any, now: Any) -> None:
     )
 
 
-def _restore_parts(location: Location, manifest: Mapping[str, Any]) -> None:
+def _restore_parts(location: Location, manifest: Manifest) -> None:
     """Turn a finished folder into an unfinished one, with an entry in ``.parts`` per shard."""
     kept = {shard["file"] for shard in manifest["shards"]}
     remove_stray_files(location, kept)  # from a run that was interrupted while it cleaned up

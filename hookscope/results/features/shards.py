@@ -16,6 +16,7 @@ from hookscope.results.capture_file import StoredTensor
 from hookscope.results.dtypes import RAW
 from hookscope.results.features.folder import is_intact, slice_key
 from hookscope.results.features.location import Location
+from hookscope.results.features.manifest_schema import ShardEntry
 from hookscope.specs.output_path import header_in
 
 MAX_OPEN = 128  # shards that are kept open: each takes a file descriptor
@@ -35,7 +36,7 @@ class OpenShard:
         ResultsFileError: it is missing, has another size, or is not a safetensors file.
     """
 
-    def __init__(self, location: Location, entry: Mapping[str, Any]) -> None:
+    def __init__(self, location: Location, entry: ShardEntry) -> None:
         self.first, self.rows = int(entry["first"]), int(entry["rows"])
         self._location, self._name = location, str(entry["file"])
         size = location.size(self._name)
@@ -146,7 +147,7 @@ class Shards:
     """
 
     def __init__(
-        self, location: Location, entries: Sequence[Mapping[str, Any]], sums: bool = False
+        self, location: Location, entries: Sequence[ShardEntry], sums: bool = False
     ) -> None:
         self._arguments = (location, entries, sums)
         self._location, self._entries = location, entries

@@ -1,0 +1,1 @@
+"""The folder of a training run: what was measured, step by step."""
