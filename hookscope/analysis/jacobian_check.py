@@ -18,8 +18,9 @@ from hookscope.execution.forward import forward, forward_error
 from hookscope.execution.prepare import Prepared
 from hookscope.results.grad_check import Derivative, GradientComparison
 from hookscope.sources.wrappers import unwrapped
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import TensorPath, as_call, map_tensors, walk
-from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 LARGEST = 10_000_000  # entries of a Jacobian: 80 MB; twice that is in memory
 PARAMETERS = 10_000  # entries of parameters that are varied, with two runs of the model each
@@ -42,7 +43,7 @@ def compare_jacobians(
     inputs = dict(_floating_tensors(as_call(prepared.value)))
     if not any(tensor.numel() for tensor in inputs.values()):
         raise RequestError(
-            f"The input of {prepared.loaded.word} contains no floating-point values.",
+            f"The input of {prepared.loaded.spec} contains no floating-point values.",
             "Set the shapes with --shape, once for each input.",
         )
     parameters = {} if describe_fixed_parameters(prepared) else _parameters(prepared)
@@ -81,11 +82,11 @@ def _analytical_jacobians(
     The second value has the path and the shape of each output.
     """
     leaves = {path: x.detach().clone().requires_grad_() for path, x in inputs.items()}
-    with signal_safe(torch.enable_grad()):
+    with grad_mode(True):
         results = _evaluate(prepared, {path: x.clone() for path, x in leaves.items()})
     if not results:
         raise LossError(
-            f"{prepared.loaded.word} returns no floating-point tensor, so there is no gradient.",
+            f"{prepared.loaded.spec} returns no floating-point tensor, so there is no gradient.",
             "Choose a model that returns one.",
         )
     leaves |= parameters
@@ -141,7 +142,7 @@ def _numerical_jacobians(
         index = _unravel(j, tuple(x.shape))
         value = varied[index].clone()
         sides = []
-        with _restored(varied, index), signal_safe(torch.no_grad()):
+        with _restored(varied, index), grad_mode(False):
             for step in (eps, -eps):
                 varied[index] = value + step
                 sides.append(_evaluate(prepared, {} if in_model else {path: varied.clone()}))

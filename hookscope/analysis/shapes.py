@@ -27,8 +27,9 @@ from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import OUTPUT
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
-from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
+from hookscope.tensors.signal_safety import signal_safe_contextmanager
 
 log = logging.getLogger("hookscope")
 
@@ -81,7 +82,7 @@ def add_shapes(
             failed = forward_error(module, value, stopped.reason)
             failed.tree = stopped.tree
             raise failed from meta_error
-    log.info("shapes: from a real run (%s cannot run on the meta device)", loaded.word)
+    log.info("shapes: from a real run (%s cannot run on the meta device)", loaded.spec)
     return run
 
 
@@ -125,7 +126,7 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
         # The counter needs a grad_fn of each parameter that a module is called with and that
         # requires grad.
         frozen(model.parameters()),
-        signal_safe(torch.no_grad()),
+        grad_mode(False),
         _counting_flops() as counter,
         recorder as capture,
     ):
@@ -143,13 +144,18 @@ def _with_runs(tree: ModuleTree, model: nn.Module, value: Any) -> ModuleTree:
             shapes[record.module].append("x".join(map(str, record.shape)) or "scalar")
     flops = {name: sum(counts.values()) for name, counts in counter.get_flop_counts().items()}
     root = type(model).__name__
+    is_counted = not getattr(model, "_hookscope_keeps_dtypes", False)  # a graph of onnxruntime
     runs = {
-        x.name: LayerRun(calls.get(x.name, 0), tuple(shapes[x.name]), _flops_of(x, root, flops))
+        x.name: LayerRun(
+            calls.get(x.name, 0),
+            tuple(shapes[x.name]),
+            _flops_of(x, root, flops) if is_counted else None,
+        )
         for x in layers
     }
     nodes = tuple(replace(node, run=runs[node.name]) for node in tree.nodes)
     execution = tuple(executed.module for executed in capture.coverage.executed)
-    known = ModuleTree(tree.model, nodes, nodes[0], execution)
+    known = ModuleTree(tree.model, nodes, nodes[0], execution, tree.absent)
     if failure is not None:
         raise _Stopped(failure, known) from failure
     return known

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,11 +20,21 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.edits.bound_edit import BoundEdit
 from hookscope.hooks.edits.editor import Editor
 from hookscope.hooks.interventions import BoundInterventions
+from hookscope.results.metadata import (
+    AppliedEdit,
+    EditEffect,
+    OutputChange,
+    RecordChange,
+    TensorChange,
+)
 from hookscope.results.stats import ScaledSum
 from hookscope.specs.choices import VALUE_HOOKS
+from hookscope.specs.model_spec import FILE, MODULE
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import walk
 from hookscope.tensors.tensor_stats import sum_of_squares
+
+log = logging.getLogger("hookscope")
 
 
 def describe_effect(
@@ -49,48 +60,61 @@ def describe_effect(
     interventions = prepared.interventions
     if not interventions:
         return {}
-    metadata = {
-        "edits": _edit_entries(interventions.values, run.values),
-        "grad_edits": (
-            _edit_entries(interventions.gradients, run.gradients) if run.gradients else []
-        ),
-    }
+    applied = _edit_entries(interventions.values, run.values)
+    grad_edits = _edit_entries(interventions.gradients, run.gradients) if run.gradients else []
     edits = interventions.values + interventions.gradients
     # Edited layers are recorded in the first run, so the second run has to record them too.
     layers = tuple(dict.fromkeys((*prepared.layers, *(edit.layer for edit in edits))))
     clean = replace(prepared, interventions=BoundInterventions(), layers=layers)
-    effect: dict[str, Any] = {}
+    effect: EditEffect = {}
     with second_run(len(run.capture)), grad_mode(run.gradients is not None):
         compared = rerun(clean).capture if compare else None
         has_user_hooks = compared is not None and interventions.hooks_of(VALUE_HOOKS)
         if interventions.values or has_user_hooks:  # edits of gradients do not change the output
             output = run_without_hooks(clean) if compared is None else compared.output
             effect |= _output_effect(prepared, run.capture.output, output)
+            if compared is not None and _lacks_class_names(prepared, output):
+                log.info(
+                    "no top classes: %s defines no list 'categories' of their names",
+                    prepared.loaded.spec.rpartition(":")[0] or prepared.loaded.spec,
+                )
     if compared is not None:
         entries = drift(run.capture, compared)
-        changed = {key for entry in metadata["edits"] for key in entry["changed"]}
+        changed = {key for entry in applied for key in entry["changed"]}
         indices = [n for n, entry in enumerate(entries) if entry["key"] in changed]
         effect["drift"] = entries[indices[0] if indices and run.gradients is None else 0 :]
-    return {name: value for name, value in (metadata | {"effect": effect}).items() if value}
+    metadata = {"edits": applied, "grad_edits": grad_edits, "effect": effect}
+    return {name: value for name, value in metadata.items() if value}
 
 
-def _edit_entries(edits: Sequence[BoundEdit], editor: Editor) -> list[dict[str, Any]]:
-    texts = {edit.position: edit.edit.word for edit in edits}
+def _edit_entries(edits: Sequence[BoundEdit], editor: Editor) -> list[AppliedEdit]:
+    texts = {edit.position: edit.edit.text for edit in edits}
     return [{"edit": text, "changed": editor.changed[n]} for n, text in texts.items()]
 
 
-def _output_effect(prepared: Prepared, edited: Any, clean: Any) -> dict[str, Any]:
+def _lacks_class_names(prepared: Prepared, output: Any) -> bool:
+    """Whether a model from a Python file returns (N, C), and its file names no classes."""
+    loaded = prepared.loaded
+    if loaded.source not in (FILE, MODULE) or loaded.categories:
+        return False
+    first = next((tensor for _, tensor in walk(output)), None)
+    return first is not None and first.ndim == 2 and first.shape[1] > 1
+
+
+def _output_effect(prepared: Prepared, edited: Any, clean: Any) -> EditEffect:
     old = {".".join(("output", *path)): tensor for path, tensor in walk(clean)}
     new = {".".join(("output", *path)): tensor for path, tensor in walk(edited)}
-    changes = [
+    changes: list[OutputChange] = [
         {"name": name, **tensor_change(old.get(name), tensor)} for name, tensor in new.items()
     ]
     before, after = (top_classes(prepared, value) for value in (clean, edited))
-    top = {"top": {"unedited": before, "edited": after}} if before and after else {}
-    return {"output": changes, **top}
+    effect: EditEffect = {"output": changes}
+    if before and after:
+        effect["top"] = {"unedited": before, "edited": after}
+    return effect
 
 
-def drift(edited: Capture, clean: Capture) -> list[dict[str, Any]]:
+def drift(edited: Capture, clean: Capture) -> list[RecordChange]:
     """Return the change of each recorded tensor, by ``key``, in the order of the edited run."""
     kinds = {record.kind for record in clean.records}  # without those of edits and hooks only
     return [
@@ -100,7 +124,7 @@ def drift(edited: Capture, clean: Capture) -> list[dict[str, Any]]:
     ]
 
 
-def tensor_change(before: Tensor | None, after: Tensor) -> Mapping[str, float | None]:
+def tensor_change(before: Tensor | None, after: Tensor) -> TensorChange:
     """Return the change from ``before`` to ``after``, computed in float64.
 
     ``largest`` is the largest absolute difference of two entries, ``relative`` the Euclidean norm

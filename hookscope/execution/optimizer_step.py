@@ -98,7 +98,7 @@ def take_step(
     parameters = [p for p in prepared.module.parameters() if p.requires_grad]
     if not parameters:
         raise RequestError(
-            f"{prepared.loaded.word} has no parameter that requires grad, so there is nothing to"
+            f"{prepared.loaded.spec} has no parameter that requires grad, so there is nothing to"
             " update.",
             "hookscope grads shows the gradient at its input.",
         )

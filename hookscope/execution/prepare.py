@@ -19,11 +19,12 @@ from hookscope.hooks.layers import Layer, check_not_lazy
 from hookscope.hooks.selection import select
 from hookscope.hooks.user_hooks.hook_loader import bind_user_hooks, load_user_hooks
 from hookscope.inputs.batch import Batch, build_batch
+from hookscope.results.metadata import InputMetadata
 from hookscope.sources.live import check_model
 from hookscope.sources.loaded import LoadedModel, Recipe
 from hookscope.sources.model_loader import load, wrap
 from hookscope.sources.wrappers import copy_model, dispatch_device
-from hookscope.specs.model_spec import LIVE
+from hookscope.specs.model_spec import LIVE, ONNX
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.tensors.nested import as_call, map_tensors
 
@@ -54,7 +55,7 @@ class Prepared:
     module: nn.Module
     layers: tuple[Layer, ...]
     value: Any
-    sources: tuple[dict[str, Any], ...]
+    sources: tuple[InputMetadata, ...]
     seed: int
     device: torch.device
     dtype: str
@@ -90,6 +91,7 @@ def find_model(model: ModelRequest, seed: int) -> LoadedModel:
         method=model.method,
         attn=model.attn,
         trust=model.trust,
+        onnx_optimize=model.onnx_optimize,
     )
 
 
@@ -117,14 +119,15 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
     live = loaded.source == LIVE
     check_not_lazy(loaded.module)
     if run.generate is not None:
-        check_generation(loaded.module, loaded.word, run.generate, request.model.method)
+        check_generation(loaded.module, loaded.spec, run.generate, request.model.method)
     layers = select_layers(
-        request.layers, loaded.module, loaded.word
+        request.layers, loaded.module, loaded.spec
     )  # errors come before the slow part
     batch = _build_input(request.input, loaded, run.seed)
     dtype: torch.dtype | None = getattr(torch, run.dtype) if run.dtype is not None else None
     if run.device_map is None:
-        device = _choose_device(run.device, loaded.module, live=live)
+        name = "cpu" if loaded.source == ONNX else run.device
+        device = _choose_device(name, loaded.module, live=live)
         module = _move_model(loaded.module, device, dtype, live=live)
     else:
         from hookscope.execution.device_dispatch import dispatch
@@ -132,22 +135,23 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         module = loaded.module.to(dtype=dtype)  # first: the dtype decides what fits
         device = dispatch(module, run.device_map, run.max_memory)
     if module is not loaded.module:
-        layers = select_layers(request.layers, module, loaded.word)
+        layers = select_layers(request.layers, module, loaded.spec)
     dtype = dtype or next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
+    cast = None if getattr(module, "_hookscope_keeps_dtypes", False) else dtype
     return Prepared(
         loaded,
         module,
         layers,
-        map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, dtype)),
+        map_tensors(batch.value, lambda path, tensor: _to_model(tensor, device, cast)),
         batch.sources,
         run.seed,
         device,
         str(dtype or torch.float32).removeprefix("torch."),
         run.train,
         interventions=BoundInterventions(
-            bind_edits(module, interventions.value_edits, loaded.word),
-            bind_edits(module, interventions.gradient_edits, loaded.word),
-            bind_user_hooks(hooks, module, layers, loaded.word),
+            bind_edits(module, interventions.value_edits, loaded.spec),
+            bind_edits(module, interventions.gradient_edits, loaded.spec),
+            bind_user_hooks(hooks, module, layers, loaded.spec),
         ),
         recipe=batch.recipe,
         generate=run.generate,
@@ -162,7 +166,7 @@ def select_layers(selection: LayerSelection, module: nn.Module, spec: str) -> tu
         types=selection.types,
         depth=selection.depth,
         leaves=selection.leaves,
-        word=spec,
+        spec=spec,
     )
 
 

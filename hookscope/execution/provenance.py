@@ -12,6 +12,7 @@ from hookscope.errors import HookError
 from hookscope.execution.prepare import Prepared
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import describe_hooks
+from hookscope.results.metadata import ClassProbability
 from hookscope.tensors.nested import as_call, walk
 from hookscope.version import __version__
 
@@ -59,9 +60,9 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         "command": command,
         "options": dict(options),
         "model": {
-            "word": loaded.word,
+            "spec": loaded.spec,
             "source": loaded.source,
-            "weights": loaded.weights.word,
+            "weights": loaded.weights.name,
             "blake3": loaded.weights.blake3,
         },
         "inputs": list(prepared.sources),
@@ -70,7 +71,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         "device": str(prepared.device),
         "dtype": prepared.dtype,
         "training": prepared.train,
-        "versions": versions(),
+        "versions": versions() | {name: version(name) for name in loaded.packages},
         **({"hooks": describe_hooks(hooks)} if (hooks := prepared.interventions.hooks) else {}),
     }
 
@@ -90,7 +91,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
     )
 
 
-def top_classes(prepared: Prepared, output: Any) -> list[list[dict[str, Any]]]:
+def top_classes(prepared: Prepared, output: Any) -> list[list[ClassProbability]]:
     """Return the five most probable classes of each image; empty if the classes have no names.
 
     ``probability`` is the softmax of the output over its classes.

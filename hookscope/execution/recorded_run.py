@@ -25,6 +25,7 @@ from hookscope.hooks.ops.op_recorder import record_ops
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import CaptureSink
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.signal_safety import signal_safe
 
 _SWITCHED = "switched it between train and eval mode"
@@ -67,7 +68,7 @@ def run_forward(
         explain_forward_errors(prepared),
         _attach_capture(recorder),
         guard as switched,
-        signal_safe(torch.no_grad()),
+        grad_mode(False),
         interventions as values,
         recorder as capture,
         record_ops(recorder) as attention,
@@ -133,7 +134,7 @@ def _run_with_backward(
         _attach_capture(recorder),
         guard as switched,
         signal_safe(torch.inference_mode(False)),
-        signal_safe(torch.enable_grad()),
+        grad_mode(True),
         forward_interventions(interventions, model, seed, recorder) as values,
         recorder as capture,
         record_ops(recorder),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-import torch
-
 from hookscope.errors import CheckFailed
 from hookscope.execution.isolation import seeded
 from hookscope.execution.prepare import Prepared
@@ -15,8 +13,8 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
 from hookscope.sources.meta import meta_copy
 from hookscope.specs.model_spec import LIVE
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
-from hookscope.tensors.signal_safety import signal_safe
 
 log = logging.getLogger("hookscope")
 
@@ -38,7 +36,7 @@ def estimate_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
         layers = [layer for layer in layers_of(copy) if layer.name in names]
         args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
         recorder = Recorder(copy, layers, forward_kinds - {"param"}, sink=ShapeSink())
-        with seeded(copy, prepared.seed), signal_safe(torch.no_grad()), recorder as capture:
+        with seeded(copy, prepared.seed), grad_mode(False), recorder as capture:
             copy(*args, **kwargs)
     except (Exception, SystemExit):  # the run itself will report the model's errors
         return None

@@ -32,6 +32,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import CallRegistry
 from hookscope.results.features.location import Location
 from hookscope.sources.wrappers import release_offloaded_weights
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.seeding import seeded_throughout
 from hookscope.tensors.signal_safety import signal_safe, signal_safe_contextmanager
@@ -173,7 +174,7 @@ class BatchRunner:
             return self._rows_of(capture, batch)
 
         preserved = preserve_model_state(self.module, train=False, seed=self.seed)
-        with report_dead_workers(), preserved, signal_safe(torch.no_grad()):
+        with report_dead_workers(), preserved, grad_mode(False):
             yield forward
 
     def _check_usable(self, batch: RowBatch) -> None:
@@ -246,7 +247,7 @@ def run_batches(
     batches: Iterable[RowBatch],
     sink: BatchSink,
     progress: Callable[[RunProgress], None],
-    earlier: int = 0,
+    earlier: int,
 ) -> RunProgress:
     """Run the model on ``batches``, those of ``shards`` in order, and store the results.
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hookscope.extraction.axes import accumulation_dtype
+from hookscope.results.metadata import ChannelSummary
 from hookscope.tensors.tensor_stats import euclidean_norm, scale_by_power_of_two
 
 # Exact in binary: 2**-14, 1.5 * 2**-14, ... 1.5 * 2**9, 2**10, and the same below zero.
@@ -204,7 +204,7 @@ class ChannelStatistics:
         values = bin_centers(bins + self.first_bin).clamp(self.min[:, None], self.max[:, None])
         return torch.where(self.count[:, None] > 0, values, float("nan"))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> ChannelSummary:
         """The statistics of all channels as one, as plain values; None without a finite value."""
         values, all_channels = int(self.count.sum()), self.combined
         return {

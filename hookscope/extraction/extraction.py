@@ -20,6 +20,7 @@ from hookscope.extraction.sinks import RowSink
 from hookscope.results.features.folder import FITTED, STATISTICS, check_folder, clear_folder
 from hookscope.results.features.location import Location, parse_location
 from hookscope.results.features.manifest import finish_run
+from hookscope.results.features.manifest_schema import Manifest
 from hookscope.results.features.resumption import start_run
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.command_options import ExtractOptions
@@ -47,7 +48,7 @@ class Extraction(NotebookResult):
     """
 
     location: Location
-    manifest: dict[str, Any]
+    manifest: Manifest
     state: RunProgress
     resumed: int
     group: ProcessGroup
@@ -127,8 +128,10 @@ def _extract(
     state.skipped = group.sum(state.skipped)
     plan.sink.warn()
     group.barrier()
-    result = finish_run(location, plan.settings, plan.coverage, plan.sink.gather) if first else {}
-    return Extraction(location, group.broadcast(result), state, resumed, group)
+    manifest = None
+    if first:
+        manifest = finish_run(location, plan.settings, plan.coverage, plan.sink.gather)
+    return Extraction(location, group.broadcast(manifest), state, resumed, group)
 
 
 def _warn_of_unused_processes(shards: int, processes: int) -> None:

@@ -25,6 +25,8 @@ from hookscope.extraction.shape_probe import FEW, RecordColumn, ShapeProbe, prob
 from hookscope.extraction.sharding_plan import Shard, plan_shards, shard_row_count
 from hookscope.extraction.sinks import BatchSink, ChannelStatisticsSink, RowSink
 from hookscope.files.weight_files import sha256_of
+from hookscope.results.features.manifest_schema import Plan, PlannedModel, PlanOrigin
+from hookscope.results.records import Coverage
 from hookscope.sources.loaded import LoadedModel
 from hookscope.specs.command_options import ExtractOptions
 from hookscope.specs.input_list import InputEntry, list_entries
@@ -50,7 +52,7 @@ class ExtractionPlan:
         batch: rows per batch; the last batch may be smaller.
         shards: all of them, done or not.
         settings: everything that the bytes of the results depend on, as plain values.
-        coverage: which of the selected modules run, ``fired``, and which do not, ``silent``.
+        coverage: which of the selected modules run.
     """
 
     runner: BatchRunner
@@ -58,8 +60,8 @@ class ExtractionPlan:
     read: Callable[[Sequence[range]], Iterable[RowBatch]]
     batch: int
     shards: Sequence[Shard]
-    settings: dict[str, Any]
-    coverage: dict[str, Any]
+    settings: Plan
+    coverage: Coverage
 
 
 def check_devices(request: Request, options: ExtractOptions, group: ProcessGroup) -> None:
@@ -96,7 +98,7 @@ def plan_extraction(
         ModelError, LayerError, InputError, RequestError: a spec, a pattern or a file is wrong.
         ForwardError: the model itself raised.
     """
-    inputs, input_summary = _inputs(request, options)
+    inputs, specs, digest = _inputs(request, options)
     run = replace(request.run, device=_device(request.run.device, group))
     prepared, rows = prepare_rows(replace(request, run=run), options, inputs)
     arrange, placeholder, total = rows.arrange, rows.placeholder, len(rows.dataset)
@@ -109,10 +111,10 @@ def plan_extraction(
     batch = options.batch or loader_batch or batch_size(arrange([placeholder]), *limits)
     shard_rows = shard_row_count(sink.row_bytes or row_bytes, batch, options.shard_size, total)
     chosen = {k: v for k, v in request.chosen(options).items() if k not in NOT_IN_PLAN}
-    settings = {
+    settings: Plan = {
         **_origin(prepared, chosen, runner),
         "keys": sink.key_entries,
-        "inputs": {**input_summary, "rows": total},
+        "inputs": {"specs": specs, "sha256": digest, "rows": total},
         "rows": total,
         "batch": batch,
         "shard_rows": shard_rows,
@@ -135,17 +137,17 @@ def _device(name: str | None, group: ProcessGroup) -> str | None:
 
 def _inputs(
     request: Request, options: ExtractOptions
-) -> tuple[Sequence[InputEntry] | DatasetItems, dict[str, Any]]:
-    """The inputs, and their entry in the manifest."""
+) -> tuple[Sequence[InputEntry] | DatasetItems, list[str], str | None]:
+    """The inputs, their specs, and the hash of their names."""
     input = request.input.input
     items = find_items(input, options.every, request.run.seed)
     if items is not None:
-        return items, {"words": [items.name], "sha256": None}
+        return items, [items.name], None
     specs = list(as_texts(input or ()))
     entries = list_entries(specs, skip_bad=options.skip_bad)[:: options.every]
     # Names whose bytes are not UTF-8 contain surrogates, which are escaped.
     names = "\n".join(entry.name for entry in entries).encode(errors="backslashreplace")
-    return entries, {"words": specs, "sha256": hashlib.sha256(names).hexdigest()}
+    return entries, specs, hashlib.sha256(names).hexdigest()
 
 
 def _probe(
@@ -159,7 +161,7 @@ def _probe(
         )
 
     first = map_tensors(cast_inputs(FEW), lambda path, tensor: tensor.to(prepared.device))
-    with explain_forward_errors(replace(prepared, value=first, sources=({"word": "rows"},))):
+    with explain_forward_errors(replace(prepared, value=first, sources=({"spec": "rows"},))):
         return probe_shapes(
             prepared.module,
             prepared.layers,
@@ -207,7 +209,7 @@ def _autocast(options: ExtractOptions) -> torch.dtype | None:
     return getattr(torch, options.autocast) if options.autocast else None
 
 
-def _origin(prepared: Prepared, options: dict[str, Any], runner: BatchRunner) -> dict[str, Any]:
+def _origin(prepared: Prepared, options: dict[str, Any], runner: BatchRunner) -> PlanOrigin:
     """Model and options, as plain values."""
     return {
         "command": "extract",
@@ -221,7 +223,7 @@ def _origin(prepared: Prepared, options: dict[str, Any], runner: BatchRunner) ->
     }
 
 
-def model_identity(loaded: LoadedModel) -> dict[str, Any]:
+def model_identity(loaded: LoadedModel) -> PlannedModel:
     """The manifest's entry of a model.
 
     ``state_blake3`` is None if ``blake3``, the hash of the file, covers all weights.
@@ -231,10 +233,10 @@ def model_identity(loaded: LoadedModel) -> dict[str, Any]:
     covered = digest and not loaded.weights.missing
     values = chain(loaded.module.named_parameters(), loaded.module.named_buffers())
     return {
-        "word": loaded.word,
+        "spec": loaded.spec,
         "source": loaded.source,
-        "weights": loaded.weights.word,
+        "weights": loaded.weights.name,
         "blake3": digest,
         "state_blake3": None if covered else hash_tensors(values),
-        "code_sha256": sha256_of(parse_model(loaded.word).path) if loaded.source == FILE else None,
+        "code_sha256": sha256_of(parse_model(loaded.spec).path) if loaded.source == FILE else None,
     }

@@ -91,7 +91,7 @@ def fit_layers(
         count = reducer.reduction.count
         if len(vectors) <= count:
             raise LayerError(
-                f"--reduce {reducer.reduction.word} needs more than {count} observations of {key},"
+                f"--reduce {reducer.reduction.text} needs more than {count} observations of {key},"
                 f" and there are {len(vectors)}.",
                 "Use fewer components or more inputs"
                 + (

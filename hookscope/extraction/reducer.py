@@ -84,7 +84,7 @@ def make_reducer(
     def error(reason: str) -> LayerError:
         shape_text = "x".join(map(str, shape)) or "one number"
         return LayerError(
-            f"--reduce {reduction.word} cannot be applied to {key} (shape of a row: {shape_text}):"
+            f"--reduce {reduction.text} cannot be applied to {key} (shape of a row: {shape_text}):"
             f" {reason}.",
             "Leave the layer out, or choose another reduction.",
         )

@@ -24,9 +24,10 @@ from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import Layer, layers_of
 from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tensor_sink import ShapeSink
-from hookscope.results.records import Record
+from hookscope.results.records import Coverage, Record
 from hookscope.sources.meta import meta_copy
 from hookscope.sources.wrappers import dispatch_device
+from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
 from hookscope.tensors.signal_safety import signal_safe
 
@@ -65,12 +66,12 @@ class ShapeProbe:
         columns: in execution order.
         last: name and call number of the last call of a selected module; None if the order may
             depend on data.
-        coverage: which of the selected modules ran, ``fired``, and which did not, ``silent``.
+        coverage: which of the selected modules ran.
     """
 
     columns: tuple[RecordColumn, ...]
     last: tuple[str, int] | None
-    coverage: dict[str, list[dict[str, Any]]]
+    coverage: Coverage
 
 
 def probe_shapes(
@@ -117,11 +118,7 @@ def probe_shapes(
                 _record_with_values(module, layers, kinds, make_inputs(n), autocast)
                 for n in (FEW, MORE)
             )
-    coverage = {
-        "fired": [vars(entry) for entry in few.coverage.executed],
-        "silent": [vars(entry) for entry in few.coverage.not_executed],
-    }
-    return ShapeProbe(tuple(_columns(few, more)), last, coverage)
+    return ShapeProbe(tuple(_columns(few, more)), last, few.coverage)
 
 
 def _record_with_values(
@@ -158,7 +155,7 @@ def _record(
     moved = map_tensors(value, lambda path, tensor: tensor.to(device))
     args, kwargs = as_call(moved)
     recorder = Recorder(module, layers, kinds, sink=ShapeSink())
-    with signal_safe(torch.no_grad()), recorder as capture:
+    with grad_mode(False), recorder as capture:
         module(*args, **kwargs)
     return capture
 

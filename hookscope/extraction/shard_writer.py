@@ -29,6 +29,7 @@ from hookscope.files import strict_json
 from hookscope.results.features.folder import crc32_in, slice_key, write_json
 from hookscope.results.features.location import Location, write_error
 from hookscope.results.features.manifest import part_name
+from hookscope.results.features.manifest_schema import FinishedShard, RowFile
 from hookscope.specs.output_path import MARK
 from hookscope.tensors.nested import bits_of
 
@@ -73,7 +74,7 @@ class ShardWriter(Protocol):
     def write(self, first: int, values: Any) -> int:
         """Write the values of the rows from ``first`` on; return the number of bytes written."""
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> RowFile:
         """Give the file its name; return its entry for the manifest."""
 
     def discard(self) -> None:
@@ -107,7 +108,7 @@ class ShardFile:
             written += self._file.write(bits_of(tensor).numpy().data)
         return written
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> RowFile:
         """Give the file its name; return its entry for the manifest."""
         self._file.close()
         return publish_file(self.location, self.shard.name, self.scratch, self.shard)
@@ -119,11 +120,11 @@ class ShardFile:
         self.scratch.unlink(missing_ok=True)
 
 
-def publish_file(location: Location, name: str, scratch: Path, rows: Shard) -> dict[str, Any]:
+def publish_file(location: Location, name: str, scratch: Path, rows: Shard) -> RowFile:
     """Give a complete file its name; return its entry for the manifest."""
     with scratch.open("rb") as file:
         checksum = crc32_in(file)
-    entry = {
+    entry: RowFile = {
         "file": name,
         "first": rows.first,
         "rows": rows.rows,
@@ -182,7 +183,7 @@ class BackgroundWriter:
         self.bytes = 0
         self._queue: queue.Queue[PendingBatch | None] = queue.Queue(maxsize=2)
         self._error: BaseException | None = None
-        self._unwritten_parts: list[dict[str, Any]] = []
+        self._unwritten_parts: list[FinishedShard] = []
         self._thread = threading.Thread(target=self._work, name="hookscope-writer", daemon=True)
 
     def __enter__(self) -> BackgroundWriter:
@@ -243,7 +244,7 @@ class BackgroundWriter:
 
     def _finish(self, writer: ShardWriter, entries: list[dict[str, Any]]) -> None:
         try:
-            part = writer.finish() | {"inputs": entries}
+            part: FinishedShard = {**writer.finish(), "inputs": entries}
         except BaseException:
             writer.discard()
             raise
@@ -252,7 +253,7 @@ class BackgroundWriter:
         except StoreError:
             self._unwritten_parts.append(part)
 
-    def _write_part(self, part: dict[str, Any]) -> None:
+    def _write_part(self, part: FinishedShard) -> None:
         write_json(self.location, part_name(part["first"]), part)
 
     def _retry_parts(self) -> None:

@@ -37,13 +37,13 @@ from hookscope.results.capture_file import SCHEMA
 from hookscope.results.features.folder import STATISTICS, STATISTICS_ONLY, slice_key
 from hookscope.results.features.location import Location
 from hookscope.results.features.manifest import GatheredResults
+from hookscope.results.features.manifest_schema import KeyEntry, RowFile
+from hookscope.results.metadata import LayerStatistics
 from hookscope.specs.output_path import MARK
 from hookscope.specs.reduction import HISTOGRAM, PCA, Reduction, StorageOptions
 from hookscope.tensors.save import write_tensors
 
 log = logging.getLogger("hookscope")
-
-ORIGIN_FIELDS = ("key", "module", "type", "call", "what", "kind")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class BatchSink(Protocol):
         row_bytes: size of one row on disk; 0 if no rows are stored.
     """
 
-    key_entries: list[dict[str, Any]]
+    key_entries: list[KeyEntry]
     row_bytes: int
 
     def values(self, tensors: Mapping[str, Tensor], rows: range, bad: Sequence[int]) -> HostCopy:
@@ -111,7 +111,7 @@ class BatchSink(Protocol):
     def begin(self, location: Location, shard: Shard) -> ShardWriter:
         """Begin the file of a shard."""
 
-    def gather(self, location: Location, parts: Sequence[dict[str, Any]]) -> GatheredResults:
+    def gather(self, location: Location, parts: Sequence[RowFile]) -> GatheredResults:
         """Return what the manifest and the index tell of the files with the results.
 
         Args:
@@ -138,7 +138,7 @@ class RowSink:
     ) -> None:
         self.reducers: dict[str, Reducer] = {}
         self._casts: dict[str, StorageCast] = {}
-        self.key_entries: list[dict[str, Any]] = []
+        self.key_entries: list[KeyEntry] = []
         self._stored: list[StoredColumn] = []
         self._copy = AsyncCopier()
         for column in columns:
@@ -194,7 +194,7 @@ class RowSink:
         """Begin the file of a shard, which stays as it is."""
         return ShardFile(location, shard, self._stored)
 
-    def gather(self, location: Location, parts: Sequence[dict[str, Any]]) -> GatheredResults:
+    def gather(self, location: Location, parts: Sequence[RowFile]) -> GatheredResults:
         """Return the shards, without reading them."""
         files = {
             slice_key(stored.key, part["first"], part["first"] + part["rows"]): part["file"]
@@ -212,16 +212,19 @@ class RowSink:
 
 def column_entry(
     column: RecordColumn, stored: StoredColumn, reduction: Reduction | None
-) -> dict[str, Any]:
+) -> KeyEntry:
     """The manifest's entry of a key."""
-    entry = {name: getattr(column.record, name) for name in ORIGIN_FIELDS}
-    suffix = stored.key.removeprefix(column.record.key)
-    entry |= {
+    record = column.record
+    entry: KeyEntry = {
         "key": stored.key,
-        "what": f"{column.record.what}{suffix}",
+        "module": record.module,
+        "type": record.type,
+        "call": record.call,
+        "what": f"{record.what}{stored.key.removeprefix(record.key)}",
+        "kind": record.kind,
         "shape": list(stored.shape),
         "dtype": str(stored.dtype).removeprefix("torch."),
-        "reduce": reduction.word if reduction else None,
+        "reduce": reduction.text if reduction else None,
     }
     if reduction and reduction.name == HISTOGRAM:
         entry["edges"] = list(HISTOGRAM_EDGES)
@@ -246,7 +249,7 @@ class ChannelStatisticsSink:
     row_bytes = 0
 
     def __init__(self, columns: Sequence[RecordColumn], image: tuple[int, int] | None) -> None:
-        self.key_entries: list[dict[str, Any]] = []
+        self.key_entries: list[KeyEntry] = []
         self._columns = columns
         self._axes = {c.record.key: infer_axes(c.record.type, c.shape, image) for c in columns}
         for column in columns:
@@ -267,7 +270,7 @@ class ChannelStatisticsSink:
         """Begin the statistics of a shard's rows; their file is removed when the run finishes."""
         return _StatisticsFile(location, shard)
 
-    def gather(self, location: Location, parts: Sequence[dict[str, Any]]) -> GatheredResults:
+    def gather(self, location: Location, parts: Sequence[RowFile]) -> GatheredResults:
         """Write the statistics of all rows, merged in the order of the rows."""
         done = [part for part in parts if part["file"] == STATISTICS]
         if not done:
@@ -288,7 +291,7 @@ class ChannelStatisticsSink:
     def _capture(self, statistics: DatasetStatistics, rows: int) -> Capture:
         """The statistics as a capture, which ``hookscope show`` opens."""
         capture = Capture()
-        summaries: list[dict[str, Any]] = []
+        summaries: list[LayerStatistics] = []
         for column in self._columns:
             record = column.record
             channels = statistics.channels.get(record.key)
@@ -305,8 +308,17 @@ class ChannelStatisticsSink:
                     what=f"{record.what}.{name}",
                     kind="statistics",
                 )
-            origin = {name: getattr(record, name) for name in ORIGIN_FIELDS}
-            summaries.append(origin | channels.summary())
+            summaries.append(
+                {
+                    "key": record.key,
+                    "module": record.module,
+                    "type": record.type,
+                    "call": record.call,
+                    "what": record.what,
+                    "kind": record.kind,
+                    **channels.summary(),
+                }
+            )
         capture.metadata = {
             "command": "statistics",
             "rows": rows,
@@ -331,7 +343,7 @@ class _StatisticsFile:
         self.statistics.merge(values)
         return 0
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> RowFile:
         metadata = {"schema": SCHEMA, "rows": [self.shard.first, self.shard.last]}
         scratch = self.location.scratch(self.shard.name)
         text = strict_json.dumps(metadata, sort_keys=True)

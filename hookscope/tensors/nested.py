@@ -48,7 +48,10 @@ def unreadable_reason(tensor: Tensor) -> str:
     kind = type(tensor)
     if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not tensor.is_nested:
         try:
-            real = bool(tensor.untyped_storage().data_ptr()) or not tensor.numel()
+            # PyTorch warns if the pointer of a FakeTensor is read.
+            real = not hasattr(tensor, "fake_mode") and (
+                bool(tensor.untyped_storage().data_ptr()) or not tensor.numel()
+            )
         except RuntimeError:  # made of other tensors, or of none
             real = False
         if not real:

@@ -232,6 +232,20 @@ class RecordingThreads:
         return scope is not None and self in scope.recordings
 
 
+class EveryThread(RecordingThreads):
+    """All threads of the process, for a recording that is not of one run but of the process."""
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def includes_current_thread(self) -> bool:
+        """True."""
+        return True
+
+
 class _FairLock:
     """A reentrant lock that threads get in the order in which they requested it."""
 

@@ -53,7 +53,7 @@ def begin_again(out: Path) -> None:
     """Turn a finished folder into an unfinished one with an entry in ``.parts`` per shard."""
     location = parse_location(out)
     told = folder.read_json(location, "manifest.json")
-    finished = {"schema", "shards", "fired", "silent", "fitted"}
+    finished = {"schema", "shards", "executed", "not_executed", "fitted"}
     resumption.start_run(location, {name: told[name] for name in told if name not in finished})
 
 

@@ -50,8 +50,8 @@ def write_features(
         "schema": 1,
         "command": "extract",
         "options": {},
-        "model": {"word": "m.py:M", "source": "file", "weights": "random", "blake3": None},
-        "inputs": {"words": ["photos"], "rows": rows},
+        "model": {"spec": "m.py:M", "source": "file", "weights": "random", "blake3": None},
+        "inputs": {"specs": ["photos"], "rows": rows},
         "rows": rows,
         "batch": shard_rows,
         "shard_rows": shard_rows,
@@ -62,8 +62,8 @@ def write_features(
         "versions": {"hookscope": "0"},
         "keys": keys,
         "shards": shards,
-        "fired": [],
-        "silent": [],
+        "executed": [],
+        "not_executed": [],
     }
     size = sum(tensor.nbytes for tensor in named.values())
     index = {"metadata": {"total_size": size}, "weight_map": places}

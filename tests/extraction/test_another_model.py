@@ -108,3 +108,15 @@ def test_the_hash_tells_names_shapes_dtypes_and_values_and_not_the_layout() -> N
     ]
     assert found not in [hashed(other) for other in others]
     assert hashed(net("a", values.to("meta"))) is None
+
+
+def test_the_manifest_names_what_the_bytes_depend_on(tmp_path) -> None:
+    plain = extract(Net(), tmp_path / "plain").manifest
+    wide = extract(Net(), tmp_path / "wide", dtype="float64", seed=3, layers="norm").manifest
+    assert (plain["command"], wide["command"]) == ("extract", "extract")
+    assert (plain["seed"], wide["seed"]) == (0, 3)
+    assert (plain["dtype"], wide["dtype"]) == ("float32", "float64")
+    assert (plain["device"], wide["device"]) == ("cpu", "cpu")
+    assert (plain["stopped_after"], wide["stopped_after"]) == (None, "norm")
+    assert torch.__version__.startswith(plain["versions"]["torch"])
+    assert "workers" not in plain["options"] and plain["options"]["batch"] == 2

@@ -63,7 +63,7 @@ def test_one_safetensors_file_is_what_a_capture_would_be(folder: Path, tmp_path:
         assert stats.mean == pytest.approx(finite.mean().item())
         assert stats.nan == int(tensor.isnan().sum())
         assert record.shape == tuple(tensor.shape)
-    assert capture.metadata["model"]["word"] == "m.py:M"
+    assert capture.metadata["model"]["spec"] == "m.py:M"
 
 
 @pytest.mark.parametrize("name", ["conv", "ids", "half", "flags"])

@@ -362,7 +362,10 @@ def test_no_hook_and_no_memory_format_stays_on_a_module_that_was_given(photos, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "batch", "idle"), [(2, 2, 0), (3, 6, 1)])
+@pytest.mark.parametrize(
+    ("processes", "batch", "idle"),
+    [(2, 2, 0), pytest.param(3, 6, 1, marks=pytest.mark.exhaustive)],
+)
 def test_several_processes_write_what_one_writes(photos, tmp_path, processes, batch, idle) -> None:
     (tmp_path / "run.py").write_text(
         "import hookscope, logging; logging.basicConfig()\n"

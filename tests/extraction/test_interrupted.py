@@ -71,6 +71,7 @@ def narrow(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     capture, narrow, tmp_path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_room_lets_it_go_on(
     assert contents(out) == contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("limit", "more"),
     [
@@ -162,6 +164,7 @@ def test_a_process_that_dies_is_started_again_and_the_bytes_are_the_same(
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "how",
     [
@@ -184,6 +187,7 @@ def test_started_again_before_it_began_a_run_does_not_go_on_from_older_results(
     assert contents(tmp_path / "out") == contents(tmp_path / "undisturbed") != older
 
 
+@pytest.mark.exhaustive
 def test_another_number_of_processes_finishes_what_was_begun(launch, tmp_path) -> None:
     launch("dying.py", "undisturbed/", "-")
     launch(*TORCHRUN, "--nproc-per-node", "2", "dying.py", "out/", "die", well=False)

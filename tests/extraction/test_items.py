@@ -250,3 +250,27 @@ def test_the_command_takes_a_dataset(run, home) -> None:
     assert (done.rc, done.stdout) == (2, "")
     assert "shuffle=False" in done.stderr
     assert not (home / "other").exists() or not any((home / "other").iterdir())
+
+
+class WorkersOfItems(Dataset):
+    """Items that tell how many workers read them."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, position: int) -> torch.Tensor:
+        workers = torch.utils.data.get_worker_info()
+        return torch.tensor([float(workers.num_workers if workers else 0)])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_as_many_workers_read_as_are_asked_for(tmp_path, workers: int) -> None:
+    out = tmp_path / "out"
+    hookscope.extract(torch.nn.Identity(), out, layers=".", input=WorkersOfItems(), workers=workers)
+    assert hookscope.load(out)["."][:].tolist() == [[float(workers)]] * 6
+
+
+def test_without_a_number_some_workers_read(tmp_path) -> None:
+    out = tmp_path / "out"
+    hookscope.extract(torch.nn.Identity(), out, layers=".", input=WorkersOfItems())
+    assert hookscope.load(out)["."][:].min() >= 1

@@ -87,7 +87,7 @@ def test_every_flipped_bit_is_noticed(small: Path, name: str) -> None:
 
 def test_no_bit_of_a_json_file_can_be_flipped_unnoticed(tmp_path: Path) -> None:
     location = parse_location(tmp_path)
-    value = {"options": {"checksum": "00000000"}, "rows": 1, "word": '\n "checksum": "00000000"'}
+    value = {"options": {"checksum": "00000000"}, "rows": 1, "spec": '\n "checksum": "00000000"'}
     folder.write_json(location, "a.json", value)
     assert folder.read_json(location, "a.json") == value
     for data in flipped((tmp_path / "a.json").read_bytes()):

@@ -167,7 +167,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.exhaustive)])
 def test_arrays_on_disk_go_to_workers_of_a_dataloader(many, whole, tmp_path, start: str) -> None:
     (tmp_path / "loading.py").write_text(LOADING)
     words = [sys.executable, "loading.py", str(many), start]

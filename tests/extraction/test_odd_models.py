@@ -68,6 +68,20 @@ def test_a_shape_that_depends_on_the_batch_is_told_so(tmp_path) -> None:
     assert "--batch" in caught.value.hint
 
 
+class Whole(nn.Module):
+    """A model that returns one number for the whole batch if it likes an input of it."""
+
+    def forward(self, x):
+        return x[:, 0] if bool((x < 5).all()) else x.sum()
+
+
+def test_a_single_number_in_place_of_rows_is_told_so(tmp_path) -> None:
+    large = torch.cat([VALUES, torch.full((2, 4), 9.0)])
+    options = {"batch": 4, "workers": 0, "layers": "."}
+    with pytest.raises(CheckFailed, match=r"Rows 8 to 11 returned \./output with shape \(\)"):
+        hookscope.extract(Whole(), tmp_path / "out", input=TensorDataset(large), **options)
+
+
 class Drawing(nn.Module):
     """A model that draws from every random generator."""
 

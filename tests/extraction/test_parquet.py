@@ -45,7 +45,7 @@ def test_a_row_an_input_with_path_and_lists(tmp_path: Path, monkeypatch, block) 
             assert field.type.list_size == wanted[0].size
             assert field.type.value_type.to_pandas_dtype() == wanted.dtype
     told = json.loads(table.schema.metadata[b"hookscope"])
-    assert told["model"]["word"] == "m.py:M"
+    assert told["model"]["spec"] == "m.py:M"
 
 
 def test_one_layer_alone(tmp_path: Path) -> None:

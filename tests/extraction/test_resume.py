@@ -27,6 +27,7 @@ from hookscope.results.features.location import (
     parse_location,
     write_error,
 )
+from hookscope.results.records import Coverage
 from hookscope.tensors.hash import hash_tensors
 
 from .conftest import contents
@@ -245,8 +246,8 @@ def extract(out: Path, values: torch.Tensor = VALUES, **more: Any) -> Any:
 PLAN: dict[str, Any] = {
     "command": "extract",
     "options": {"batch": 2, "seed": 0},
-    "model": {"word": "m", "blake3": "1"},
-    "inputs": {"words": ["a"], "rows": 6, "sha256": "2"},
+    "model": {"spec": "m", "blake3": "1"},
+    "inputs": {"specs": ["a"], "rows": 6, "sha256": "2"},
     "rows": 6,
     "keys": [{"key": "0/output"}],
 }
@@ -282,12 +283,12 @@ def changed(**more: Any) -> dict[str, Any]:
         (changed(options={"batch": 2, "seed": 1}), r"seed was 0, and is 1 now\."),
         (changed(options={"batch": 2, "seed": 0, "x": 1}), r"x was not set, and is 1 now\."),
         (changed(options={"batch": 2}), r"seed was 0, and is not set now\."),
-        (changed(model={"word": "n", "blake3": "1"}), r'model word was "m", and is "n" now'),
-        (changed(model={"word": "m", "blake3": "9"}), r'model blake3 was "1", and is "9" now'),
+        (changed(model={"spec": "n", "blake3": "1"}), r'model spec was "m", and is "n" now'),
+        (changed(model={"spec": "m", "blake3": "9"}), r'model blake3 was "1", and is "9" now'),
         (changed(rows=7), r"rows was 6, and is 7 now\."),
         (changed(keys=[]), r'keys was \[\{"key": "0/output"\}\], and is \[\] now'),
         (
-            changed(inputs={"words": ["a"], "rows": 6, "sha256": "3"}),
+            changed(inputs={"specs": ["a"], "rows": 6, "sha256": "3"}),
             r'inputs sha256 was "2", and is "3" now',
         ),
         (
@@ -310,8 +311,8 @@ def test_a_plan_that_differs_is_refused_with_the_first_difference(
 @pytest.mark.parametrize(
     "plan",
     [
-        changed(inputs={"words": ["b", "c"], "rows": 6, "sha256": "2"}),
-        changed(model={"word": "m", "blake3": None}),
+        changed(inputs={"specs": ["b", "c"], "rows": 6, "sha256": "2"}),
+        changed(model={"spec": "m", "blake3": None}),
         changed(options={"batch": 2, "seed": 0, "skip_bad": True}),
     ],
 )
@@ -321,17 +322,17 @@ def test_what_does_not_change_the_bytes_may_differ(tmp_path: Path, plan: dict[st
     assert folder.read_json(location, folder.PLAN) == plan
 
 
-def test_words_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
+def test_specs_of_inputs_count_where_no_hash_tells(tmp_path: Path) -> None:
     location = Location(str(tmp_path / "out"))
-    plan = changed(inputs={"words": ["a"], "rows": 6, "sha256": None})
+    plan = changed(inputs={"specs": ["a"], "rows": 6, "sha256": None})
     resumption.start_run(location, plan)
     location.write("rows-00000000.safetensors", b"abc")
     part = {"file": "rows-00000000.safetensors", "bytes": 3, "crc32": "352441c2"}
     folder.write_json(
         location, manifest.part_name(0), {**part, "first": 0, "rows": 1, "inputs": []}
     )
-    with pytest.raises(RequestError, match=r'inputs words was \["a"\]'):
-        resumption.start_run(location, changed(inputs={"words": ["b"], "rows": 6, "sha256": None}))
+    with pytest.raises(RequestError, match=r'inputs specs was \["a"\]'):
+        resumption.start_run(location, changed(inputs={"specs": ["b"], "rows": 6, "sha256": None}))
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"options": 3}'])
@@ -356,7 +357,7 @@ def test_a_finished_run_has_nothing_left_and_its_bytes_stay(tmp_path: Path) -> N
     assert [shard["first"] for shard in told["shards"]] == [0, 2, 4]
     assert told["schema"] == 2 and told["rows"] == 6
     model = told["model"]
-    assert (model["word"], model["source"], model["blake3"]) == ("Sequential", "live", None)
+    assert (model["spec"], model["source"], model["blake3"]) == ("Sequential", "live", None)
     assert model["state_blake3"] == hash_of_state(MODEL) and model["code_sha256"] is None
     index = json.loads((out / "features.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 6 * 3 * 4
@@ -403,11 +404,11 @@ def test_rows_that_are_not_told_of_keep_the_manifest_from_being_written(tmp_path
         return list(parts), {"0/output[0:1]": "rows-00000000.safetensors"}, 12
 
     with pytest.raises(StoreError, match="incomplete: 1 of 6 rows"):
-        manifest.finish_run(location, PLAN, {"fired": []}, gather)
+        manifest.finish_run(location, PLAN, Coverage(), gather)
     assert "manifest.json" not in location.names()
-    found = manifest.finish_run(location, PLAN | {"rows": 1}, {"fired": [], "silent": []}, gather)
+    found = manifest.finish_run(location, PLAN | {"rows": 1}, Coverage(), gather)
     assert found == folder.read_json(location, "manifest.json")
-    assert (found["schema"], found["rows"], found["silent"]) == (2, 1, [])
+    assert (found["schema"], found["rows"], found["not_executed"]) == (2, 1, [])
     assert (tmp_path / "out" / "inputs.jsonl").read_text() == '{"row": 0}\n'
     index = folder.read_json(location, folder.INDEX)
     assert index["metadata"]["total_size"] == 12

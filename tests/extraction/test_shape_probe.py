@@ -69,14 +69,15 @@ def test_items_of_another_dtype_become_the_models(tmp_path) -> None:
     assert torch.equal(found, model(VALUES))
 
 
-def test_under_autocast_rows_are_of_the_dtype_that_it_gives(tmp_path) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_rows_are_of_the_dtype_that_it_gives(tmp_path, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(4, 2))
-    extract(model, tmp_path / "out", layers="0", autocast="bfloat16")
+    extract(model, tmp_path / "out", layers="0", autocast=str(dtype).removeprefix("torch."))
     features = hookscope.load(tmp_path / "out")
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         expected = model(VALUES)
     found = features["0"].torch()[:]
-    assert (found.dtype, expected.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert (found.dtype, expected.dtype) == (dtype, dtype)
     assert torch.equal(found, expected)
 
 

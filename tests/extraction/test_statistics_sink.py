@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -134,9 +135,25 @@ def test_a_summary_of_no_finite_value_tells_none() -> None:
     assert (told["channels"], told["values"], told["dead"], told["nan"]) == (3, 0, 3, 6)
 
 
+def test_all_channels_together_have_the_dtypes_of_each_also_without_a_value() -> None:
+    for values in (X, torch.full((2, 3, 1), math.nan)):
+        each = known(values)
+        for field in fields(each):
+            for other in (each.combined, each.merge(each)):
+                assert getattr(other, field.name).dtype is getattr(each, field.name).dtype
+    assert each.combined.std.isnan().all() and each.combined.mean.item() == 0
+
+
+def test_a_single_value_is_its_own_mean() -> None:
+    one = known(torch.tensor([[[3.0]]])).combined
+    assert (one.count.item(), one.mean.item(), one.std.item()) == (1, 3, 0)
+
+
 def test_complex_values_are_described_by_their_size() -> None:
     found = known(torch.tensor([[[3 + 4j]], [[0j]]]))
     assert (found.max.item(), found.zeros.item(), found.mean.item()) == (5, 1, 2.5)
+    wide = known(torch.tensor([[[3e200 + 4e200j]]], dtype=torch.complex128))
+    assert wide.max.item() == pytest.approx(5e200) and wide.inf.item() == 0
 
 
 def test_as_many_inputs_are_told_as_asked_for_and_the_best_of_them() -> None:
@@ -224,6 +241,8 @@ def test_a_run_that_keeps_statistics_alone_tells_those_of_every_row(
     first, last = shot.metadata["statistics"]
     assert (first["module"], last["module"]) == ("act", ".")
     assert (first["values"], first["channels"], first["type"]) == (55, 5, "ReLU")
+    assert (first["key"], first["what"], first["kind"]) == ("act/output", "output", "output")
+    assert (first["call"], last["key"]) == (1, "./output")
     record = next(r for r in shot.records if r.key == "act/output.mean")
     assert (record.module, record.call, record.kind) == ("act", 1, "statistics")
     [shard] = done.manifest["shards"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 import hookscope
 from hookscope.errors import HookscopeError, InputError, ResultsFileError, StoreError
+from hookscope.results.features.location import write_error
 
 from .conftest import contents
 from .handwritten_features import ramp, write_features
@@ -233,3 +235,18 @@ def test_the_times_of_files_play_no_part(extract, photos, tmp_path, moment: int)
     assert extract(out, resume=True).resumed == 10
     assert contents(out) == whole
     assert np.isfinite(hookscope.load(out)["head"][:]).all()
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "Free some space"),
+        (errno.EFBIG, "Free some space"),
+        (getattr(errno, "EDQUOT", errno.ENOSPC), "Free some space"),
+        (errno.EACCES, "Check that the folder is writable"),
+    ],
+)
+def test_the_hint_of_a_failed_write_depends_on_whether_the_disk_is_full(number, fix) -> None:
+    error = write_error("to out/", OSError(number, os.strerror(number)))
+    assert error.message.startswith("Cannot write to out/: ")
+    assert error.hint == f"Finished rows are saved. {fix}, then run the same command with --resume."

@@ -50,6 +50,26 @@ def test_reduced_rows_are_those_of_the_whole_ones(photos, tmp_path, whole) -> No
             assert told["shape"] == list(of(whole[told["key"]]).shape[1:])
 
 
+def test_a_map_with_its_channels_last_is_reduced_over_its_positions(photos, tmp_path) -> None:
+    source = tmp_path / "small.py"
+    turned = "class Last(nn.Module):\n    def forward(self, x):\n        return x.movedim(1, 3)\n\n"
+    source.write_text(
+        source.read_text()
+        .replace("class Small", f"{turned}class Small")
+        .replace("self.pool =", "self.last = Last()\n        self.pool =")
+        .replace("x = self.relu(x - 0.1)", "self.last(x)\n        x = self.relu(x - 0.1)")
+    )
+    for reduce, options in (("mean", {}), (None, {"stats_only": True})):
+        out = tmp_path / f"out-{reduce}"
+        extract(photos, out, layers=["relu", "last"], reduce=reduce, **options)
+    assert torch.equal(
+        joined(tmp_path / "out-mean", "last/output"),
+        joined(tmp_path / "out-mean", "relu/output"),
+    )
+    found = load_file(tmp_path / "out-None" / "statistics.safetensors")
+    assert torch.equal(found["last/output.mean"], found["relu/output.mean"])
+
+
 def test_the_largest_lie_beside_their_places(photos, tmp_path, whole) -> None:
     out = tmp_path / "out"
     extract(photos, out, reduce="topk:3")
@@ -246,7 +266,9 @@ def test_statistics_go_on_where_a_run_was_cut_short(photos, tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["stats_only=True", "reduce='pca:2'"])
+@pytest.mark.parametrize(
+    "option", ["stats_only=True", pytest.param("reduce='pca:2'", marks=pytest.mark.exhaustive)]
+)
 def test_several_processes_keep_what_one_keeps(photos, tmp_path, option) -> None:
     text = (
         "import hookscope\n"

@@ -200,7 +200,7 @@ def test_show_summarizes_a_folder(run, folder: Path) -> None:
     assert (done.rc, done.stderr) == (0, "")
     assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["a", "b"]
     assert "8 rows from photos in 3 shards" in done.stdout
-    assert "model.word" in run("show", f"{folder}/", "-v").stdout
+    assert "model.spec" in run("show", f"{folder}/", "-v").stdout
     told = json.loads(run("show", folder, "--json").stdout)
     assert told["features"]["rows"] == 8
     done = run("show", folder, "a")

@@ -57,8 +57,8 @@ def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdi
     [edit] = parse_edits(f"*={ABLATION_EDITS[by]}")
     target = layer.name if channel is None else f"{layer.name}[{channel}]"
     channels = None if channel is None else (channel,)
-    word = f"{target}={ABLATION_EDITS[by]}"
-    return BoundEdit(edit._replace(word=word, pattern=layer.name, channels=channels), 0, layer, {})
+    text = f"{target}={ABLATION_EDITS[by]}"
+    return BoundEdit(edit._replace(text=text, pattern=layer.name, channels=channels), 0, layer, {})
 
 
 class AblationScan(CallSubscriber):

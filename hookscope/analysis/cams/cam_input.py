@@ -94,7 +94,7 @@ def find_image(prepared: Prepared) -> tuple[TensorPath, Tensor]:
     task = prepared.loaded.task
     if task in ("detection", "optical flow"):
         raise RequestError(
-            f"{prepared.loaded.word} is a model for {task}: its output has no class scores for the"
+            f"{prepared.loaded.spec} is a model for {task}: its output has no class scores for the"
             " image.",
             "cam needs a classifier or a segmentation model.",
         )

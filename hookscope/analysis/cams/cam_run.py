@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from hookscope.analysis.cams.methods.score_cam import ScoreCam
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.tensor_sink import what_of
+from hookscope.results.metadata import CamImage, CamLayer, CamMetadata
 from hookscope.specs.cam_methods import METHODS
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import ATTRIBUTION, CAM, INPUT
@@ -43,7 +44,7 @@ CLASSES: dict[str, type[CamMethod]] = {
 
 def run_cam(
     inputs: CamInput, method: str, upsample: str, steps: int | None, baseline: Any
-) -> tuple[Capture, dict[str, Any]]:
+) -> tuple[Capture, CamMetadata]:
     """Run a method; return its maps, and the entries of the metadata under ``cam``.
 
     Args:
@@ -78,7 +79,7 @@ def run_cam(
         "image": origin,
         "images": _image_entries(inputs, result, maps),
     }
-    return _capture_of(inputs, result, maps, image), metadata
+    return _capture_of(inputs, result, maps, image), cast(CamMetadata, metadata)
 
 
 def _capture_of(inputs: CamInput, result: CamResult, maps: Tensor, image: Tensor) -> Capture:
@@ -115,7 +116,7 @@ def upsampled(maps: Tensor, size: tuple[int, int], how: str) -> Tensor:
     return F.interpolate(maps.unsqueeze(1), size, mode=how, **corners).squeeze(1)
 
 
-def _layer_entry(result: CamResult, upsample: str) -> dict[str, Any]:
+def _layer_entry(result: CamResult, upsample: str) -> CamLayer:
     candidate = result.candidate
     if candidate is None or candidate.grid is None:
         return {}
@@ -132,33 +133,33 @@ def _layer_entry(result: CamResult, upsample: str) -> dict[str, Any]:
     }
 
 
-def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[dict[str, Any]]:
+def _image_entries(inputs: CamInput, result: CamResult, maps: Tensor) -> list[CamImage]:
     """One entry for each image: its class, the class's score, and where the map peaks."""
-    specs = [str(source["word"]) for source in inputs.prepared.sources]
+    specs = [str(source["spec"]) for source in inputs.prepared.sources]
     scores = inputs.score.each(result.output).tolist()
     probabilities = inputs.score.probabilities(result.output)
     assert inputs.score.classes is not None
+    indices = map(_class_of, inputs.score.classes)
+    names = inputs.prepared.loaded.categories
     return [
         {
-            "word": specs[n] if len(specs) == len(result.maps) else str(n + 1),
-            **_class_entry(classes, inputs.prepared.loaded.categories),
+            "spec": specs[n] if len(specs) == len(result.maps) else str(n + 1),
+            "index": index,
+            "label": None if index is None or index >= len(names) else names[index],
             "score": scores[n],
             "probability": probabilities[n],
             "peak": _peak(result.maps[n]),
             "pixel": _peak(maps[n]),
             "largest": float(result.maps[n].max()),
         }
-        for n, classes in enumerate(inputs.score.classes)
+        for n, index in enumerate(indices)
     ]
 
 
-def _class_entry(classes: Tensor, categories: tuple[str, ...]) -> dict[str, Any]:
+def _class_of(classes: Tensor) -> int | None:
     """The class of an image; None where it differs from position to position."""
-    distinct = classes.unique().tolist()
-    if len(distinct) > 1:
-        return {"index": None, "label": None}
-    index = distinct[0]
-    return {"index": index, "label": categories[index] if index < len(categories) else None}
+    distinct: list[int] = classes.unique().tolist()
+    return distinct[0] if len(distinct) == 1 else None
 
 
 def _peak(values: Tensor) -> list[int] | None:

@@ -249,7 +249,7 @@ def gradient_at_image(
 def run_on_image(prepared: Prepared, path: TensorPath, image: Tensor) -> Any:
     """Return the model's output for ``image``, from a run without autograd."""
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
-    with guard, signal_safe(torch.no_grad()):
+    with guard, grad_mode(False):
         return detach_clone(forward(prepared, call=_with_image(prepared, path, image)))
 
 

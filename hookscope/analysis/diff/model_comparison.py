@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
-import torch
 from torch import Tensor, nn
 
+from hookscope.analysis.diff.differing_module import describe_difference
+from hookscope.analysis.diff.export_rules import export_rules
 from hookscope.analysis.diff.lockstep import Lockstep
-from hookscope.errors import LayerError
+from hookscope.errors import InputError, LayerError
 from hookscope.execution.failures.failure_explanation import explain_forward_errors
 from hookscope.execution.forward import forward
 from hookscope.execution.isolation import preserve_model_state
-from hookscope.execution.prepare import Prepared, prepare, select_layers
+from hookscope.execution.prepare import Prepared, find_model, prepare, select_layers
 from hookscope.execution.provenance import describe_run
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.layers import layers_of
@@ -36,12 +38,14 @@ from hookscope.results.diff.record_matches import (
 )
 from hookscope.results.records import Absent, Record
 from hookscope.results.stats import Stats
+from hookscope.sources.onnx.graph_modules import GraphModel, accepts
 from hookscope.sources.wrappers import copy_model
 from hookscope.specs.diff_request import DiffRequest, label_errors
+from hookscope.specs.model_spec import ONNX
 from hookscope.specs.record_kinds import OUTPUT
-from hookscope.specs.request import InputRequest, LayerSelection, chosen_options
-from hookscope.tensors.nested import unreadable_reason
-from hookscope.tensors.signal_safety import signal_safe
+from hookscope.specs.request import InputRequest, LayerSelection, Request, chosen_options
+from hookscope.tensors.grad_mode import grad_mode
+from hookscope.tensors.nested import as_call, unreadable_reason
 from hookscope.tensors.tensor_stats import numpy_blocks
 from hookscope.tensors.threads import as_this_thread
 
@@ -91,7 +95,7 @@ def list_records(prepared: Prepared, kinds: Iterable[str], side: int) -> tuple[R
     recorder = Recorder(prepared.module, layers, kinds, sink=sink)
     guard = preserve_model_state(prepared.module, train=prepared.train, seed=prepared.seed)
     explained = explain_forward_errors(prepared)
-    with label_errors(side), explained, guard, signal_safe(torch.no_grad()), recorder:
+    with label_errors(side), explained, guard, grad_mode(False), recorder:
         forward(prepared, sink.capture)
     return sink.capture.records
 
@@ -143,7 +147,7 @@ class _PairBuffer:
 
     def run_model(self, side: int, prepared: Prepared, capture: Capture) -> None:
         """Run one of the models, in its thread."""
-        with label_errors(side), signal_safe(torch.no_grad()):
+        with label_errors(side), grad_mode(False):
             forward(prepared, capture)
         # This model makes no further partners for the tensors of the other one.
         self._waiting = {n: entry for n, entry in self._waiting.items() if entry[0] == side}
@@ -173,37 +177,82 @@ def compare_models(request: DiffRequest) -> Diff:
     """Compare two models on one input."""
     a, b = prepared = _prepare_both(request)
     kinds = request.kinds or {OUTPUT}
-    comparator = Comparator(request.atol, request.rtol, request.equal_nan)
+    engines = any(isinstance(model.module, GraphModel) for model in prepared)
+    comparator = Comparator(request.atol, request.rtol, request.equal_nan, engines)
     chosen_a, chosen_b = _selected_layers(prepared, request.selection)
     records_a, records_b = (list_records(model, kinds, n) for n, model in enumerate(prepared))
+    for model, one_request in zip(prepared, request.requests, strict=True):
+        if one_request.model.onnx_optimize not in (None, "none"):
+            cast(GraphModel, model.module).separate_depths()
+    rules = export_rules((a.module, b.module), (records_a, records_b))
     matches = select_matches(
-        match_records(records_a, records_b, request.map or {}),
+        match_records(records_a, records_b, request.map or {}, rules),
         lambda record: record.module in chosen_a,
         lambda record: record.module in chosen_b,
     )
     pairs = compare_in_lockstep(prepared, kinds, matches, comparator)
     options = {k: v for k, v in chosen_options(request).items() if k not in ("a", "b")}
     origins = {"a": describe_run("diff", a, options), "b": describe_run("diff", b, options)}
-    return build_diff(
-        matches, pairs, strict=request.strict, equal_nan=comparator.equal_nan, **origins
+    found = build_diff(
+        matches,
+        pairs,
+        strict=request.strict,
+        equal_nan=comparator.equal_nan,
+        rules=rules,
+        **origins,
     )
+    if not engines:
+        return found
+    given = request.atol is not None and request.rtol is not None
+    module = None
+    if found.first is not None:
+        first, second = next((x, y) for x, y, _ in matches.pairs if x.key == found.first.key)
+        module = describe_difference((a.module, b.module), (first.module, second.module))
+    return replace(found, engines=not given, module=module)
 
 
 def _prepare_both(request: DiffRequest) -> tuple[Prepared, Prepared]:
-    """Load both models. The input is built once, for A, and B gets the same values."""
-    prepared: list[Prepared] = []
-    for side, model_request in enumerate(request.requests):
-        with label_errors(side):
-            if prepared:
-                batch = Batch(prepared[0].value, prepared[0].sources, "")
-                model_request = replace(model_request, input=InputRequest(batch))
-            prepared.append(prepare(model_request))
-    a, b = prepared
+    """Load both models. The input is built once, for one of them, and the other gets its values."""
+    for_file = request.requests[1].model.source == ONNX and not request.has_input
+    a, b = _prepare_for_file(request) if for_file else _prepare_in_order(request)
     if _tensors_and_modules(a.module) & _tensors_and_modules(b.module):
         # One module would have the hooks of both.
         repair = "Build a second model instead of passing the same one twice."
         b = replace(b, module=copy_model(b.module, "to be compared with itself", repair))
     return a, b
+
+
+def _prepare_in_order(request: DiffRequest) -> tuple[Prepared, Prepared]:
+    """Load both models, with the input as A takes it."""
+    with label_errors(0):
+        a = prepare(request.requests[0])
+    with label_errors(1):
+        return a, prepare(_with_input_of(a, request.requests[1]))
+
+
+def _prepare_for_file(request: DiffRequest) -> tuple[Prepared, Prepared]:
+    """Load both models, with the example input of A; with that of the ONNX file B if A has none.
+
+    So it is if A's example does not fit the file, which may allow one shape alone.
+    """
+    request_a, request_b = request.requests
+    with label_errors(1):
+        file = find_model(request_b.model, request.seed)
+    try:
+        a: Prepared | None = prepare(request_a)
+    except InputError:
+        a = None
+    if a is None or not accepts(file.module, *as_call(a.value)):
+        with label_errors(1):
+            b = prepare(request_b, loaded=file)
+        with label_errors(0):
+            return prepare(_with_input_of(b, request_a), loaded=a.loaded if a else None), b
+    with label_errors(1):
+        return a, prepare(_with_input_of(a, request_b), loaded=file)
+
+
+def _with_input_of(prepared: Prepared, request: Request) -> Request:
+    return replace(request, input=InputRequest(Batch(prepared.value, prepared.sources, "")))
 
 
 def _tensors_and_modules(model: nn.Module) -> set[int]:
@@ -218,7 +267,7 @@ def _selected_layers(
     names: list[set[str]] = []
     for model in prepared:
         try:
-            layers = select_layers(selection, model.module, model.loaded.word)
+            layers = select_layers(selection, model.module, model.loaded.spec)
         except LayerError as error:
             errors.append(error)
             layers = ()

@@ -9,7 +9,7 @@ from hookscope.analysis.health.module_names import lies_in, outermost, topmost
 from hookscope.analysis.health.nonfinite_origin import NonFiniteOrigin, find_nonfinite_origins
 from hookscope.analysis.health.parameter_report import ParameterReport
 from hookscope.analysis.health.run_observation import RunObservation
-from hookscope.analysis.health.tensor_observation import Ratio, TensorObservation
+from hookscope.analysis.health.tensor_observation import MINUS_INF, Ratio, TensorObservation
 from hookscope.hooks.layer_coverage import UNEXPLAINED
 from hookscope.results.health import Finding
 from hookscope.results.records import Record
@@ -92,10 +92,10 @@ class CheckContext:
 
     def _restricted(self, observation: TensorObservation) -> TensorObservation:
         """The observation without the counts of what is not looked for."""
+        kinds = observation.arguments
         if NAN not in self.nonfinite_kinds:
-            return replace(observation, nan=0) if observation.nan else observation
-        infinite = observation.inf or observation.minus_inf
-        return replace(observation, inf=0, minus_inf=0) if infinite else observation
+            return replace(observation, nan=0, arguments=kinds - {NAN})
+        return replace(observation, inf=0, minus_inf=0, arguments=kinds - {INF, MINUS_INF})
 
     def nonfinite_parameters(self) -> list[str]:
         """The names of parameters and buffers with NaN or infinities that are looked for."""
@@ -168,13 +168,15 @@ def activation_findings(context: CheckContext) -> Iterator[Finding]:
 
     A layer with some dead units is a note while batch normalisation does not normalise: in eval
     mode half of googlenet's units in a layer are zero on noise as built, and none in train mode.
+    If no other check is made, dead units below the threshold are notes.
     """
     limits = context.thresholds
     for observation in context.run.observations:
         module, dead, saturated = observation.module, observation.dead, observation.saturated
         first_output = observation.what == OUTPUT and observation.call == 1
         where = "" if first_output else f" ({observation.label})"
-        if dead is not None and dead.count and dead.share >= limits.dead:
+        reported = dead is not None and (dead.share >= limits.dead or context.checks == (DEAD,))
+        if dead is not None and dead.count and reported:
             all_zero = dead.share == 1 and dead.of >= FEWEST
             if dead.values >= FEW or all_zero:
                 yield _dead_finding(context, module, where, dead)
@@ -197,12 +199,16 @@ def _dead_finding(context: CheckContext, module: str, where: str, dead: Ratio) -
         ranges = ranges_text(dead.indices).split(", ")
         if len(ranges) > LISTED_RANGES:
             ranges = [*ranges[:LISTED_RANGES], "... (--json lists all)"]
-        count = f"{dead.count:,} of {dead.of:,} units are dead (always zero){where}"
-        message = f"{count}: {', '.join(ranges)}"
+        below = dead.share < context.thresholds.dead
+        limit = f" (below the threshold {100 * context.thresholds.dead:.3g}%)"
+        state = f"always zero{where}{limit}" if below else f"dead (always zero){where}"
+        message = f"{dead.count:,} of {dead.of:,} units are {state}: {', '.join(ranges)}"
     hint = "They pass no gradient back: check the bias before them, the --input, and the learning"
     hint += " rate of the training."
     finding = _warning(DEAD, module, message, dead.share, context.thresholds.dead, hint)
     finding = replace(finding, units=dead.indices)
+    if dead.share < context.thresholds.dead:
+        return replace(finding, level=NOTE, hint="")
     if dead.share < 1 and context.unnormalised:
         return replace(finding, level=NOTE, hint=UNNORMALISED)
     return finding

@@ -25,6 +25,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.registry import HookSet
 from hookscope.results.records import Absent, Coverage, Record
 from hookscope.sources.meta import meta_copy
+from hookscope.specs.model_spec import ONNX
 from hookscope.specs.record_kinds import INPUT, INPUT_GRAD, OP, OUTPUT, OUTPUT_GRAD, PARAM_GRAD
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.nested import as_call, map_tensors
@@ -79,7 +80,9 @@ def run_and_observe(
     recorder = _recorder(prepared, kinds, margin, model_input=objective is not None)
     metadata: dict[str, Any] = {}
     failure: ForwardError | None = None
-    no_backward = "" if objective else "--forward-only"
+    is_onnx = prepared.loaded.source == ONNX
+    reason = "onnxruntime computes no gradients" if is_onnx else "--forward-only"
+    no_backward = "" if objective else reason
     output: Any = None
     try:
         with explain_forward_errors(prepared):
@@ -125,7 +128,7 @@ def runs_in_training(prepared: Prepared, names: Iterable[str]) -> set[str]:
         copy = meta_copy(prepared.module).train()
         args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
         wanted = set(names)
-        with HookSet(copy) as hooks, seeded(copy, prepared.seed), signal_safe(torch.no_grad()):
+        with HookSet(copy) as hooks, seeded(copy, prepared.seed), grad_mode(False):
             for layer in layers_of(copy):
                 if layer.name in wanted:
                     hooks.before(layer.module, partial(_add_name, ran, layer.name))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from hookscope.hooks.tensor_sink import RecordKey, absent, put
 from hookscope.results.records import Absent
 from hookscope.specs.record_kinds import OP, OUTPUT
 from hookscope.tensors.grad_mode import without_grad
-from hookscope.tensors.nested import unreadable_reason
+from hookscope.tensors.nested import unreadable_reason, walk
 from hookscope.tensors.tensor_stats import dense_real
 
 # By the name of a function, or of a module's class in lower case.
@@ -28,6 +29,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "relu6": (-math.inf, 6),  # its zeros count as those of a ReLU
 }
 SOFTMAX = {"softmax", "softmax2d"}
+
+NAN, INF, MINUS_INF = "nan", "inf", "minus_inf"  # the fields that count them, too
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class TensorObservation:
         minus_inf: number of entries that are -inf.
         dead: units that are zero everywhere; None if it is not the output of a ReLU.
         saturated: entries at a bound; None if the function has no bounds.
+        arguments: which of NAN, INF and MINUS_INF the tensors contained that the function of an
+            ``op`` got.
     """
 
     kind: str
@@ -83,6 +88,7 @@ class TensorObservation:
     minus_inf: int = 0
     dead: Ratio | None = None
     saturated: Ratio | None = None
+    arguments: frozenset[str] = frozenset()
 
     @property
     def function(self) -> str:
@@ -110,13 +116,21 @@ class ObservationSink:
         self.absent: list[Absent] = []
         self.open = False
         self.observations: list[TensorObservation] = []
+        self._arguments: frozenset[str] = frozenset()
+
+    def before_op(self, arguments: Sequence[Tensor]) -> None:
+        """Observe what a function gets, which it may change in place."""
+        self._arguments = nonfinite_kinds(arguments)
 
     def store(self, key: RecordKey, tensor: Tensor) -> None:
         """Observe a tensor."""
         if reason := unreadable_reason(tensor):
             self.mark_absent(key, reason)
             return
-        self.observations.append(observe_tensor(key, tensor, self.margin))
+        observation = observe_tensor(key, tensor, self.margin)
+        if key.kind == OP:
+            observation = replace(observation, arguments=self._arguments)
+        self.observations.append(observation)
 
     def store_gradient(
         self,
@@ -150,14 +164,29 @@ def observe_tensor(slot: RecordKey, tensor: Tensor, margin: float) -> TensorObse
     )
 
 
+@without_grad
+def nonfinite_kinds(tensors: Iterable[Tensor]) -> frozenset[str]:
+    """Return which of NAN, INF and MINUS_INF are among the values of some tensors.
+
+    A tensor whose values cannot be read counts as finite.
+    """
+    kinds: set[str] = set()
+    for _, tensor in walk(list(tensors)):
+        if not unreadable_reason(tensor):
+            values = dense_real(tensor.detach())
+            if values.is_floating_point() and values.numel():
+                kinds |= {kind for kind, count in _count_nonfinite(values).items() if count}
+    return frozenset(kinds)
+
+
 def _count_nonfinite(values: Tensor) -> dict[str, int]:
     """The numbers of entries that are not finite; empty if all are finite."""
     if bool(torch.isfinite(values).all()):
         return {}
     return {
-        "nan": int(torch.isnan(values).sum()),
-        "inf": int(torch.isposinf(values).sum()),
-        "minus_inf": int(torch.isneginf(values).sum()),
+        NAN: int(torch.isnan(values).sum()),
+        INF: int(torch.isposinf(values).sum()),
+        MINUS_INF: int(torch.isneginf(values).sum()),
     }
 
 

@@ -136,7 +136,7 @@ def _fix_layer(
     loaded, is_live = prepared.loaded, prepared.loaded.source == LIVE
     if loaded.weights.blake3 is not None:  # they would no longer fit
         return ""
-    file = loaded.word if loaded.word.endswith(".py") else loaded.word.rpartition(":")[0]
+    file = loaded.spec if loaded.spec.endswith(".py") else loaded.spec.rpartition(":")[0]
     definition = find_definition(
         prepared.module, failed.layer, file if loaded.source == FILE else ""
     )
@@ -224,7 +224,7 @@ def _fix_input(failed: Outcome, prepared: Prepared, meta_run: Prepared, grad: bo
 
 def _option(prepared: Prepared, shape: tuple[int, ...], fitting: tuple[int, ...]) -> str:
     """The option for an input of this shape, as the end of a sentence."""
-    specs = {source.get("word") for source in prepared.sources}
+    specs = {source.get("spec") for source in prepared.sources}
     sized = prepared.recipe is not None and prepared.recipe.tuned is not None
     if sized and len(fitting) == len(shape) == 4 and fitting[:2] == shape[:2]:
         return f": --size {fitting[2]}x{fitting[3]}"

@@ -151,7 +151,7 @@ def test_untrained_weights_are_stated(tmp_path: Path) -> None:
 
 def test_a_long_name_is_cut_within_the_page(shot, tmp_path: Path) -> None:
     shot = hookscope.Capture.load(_saved(shot, tmp_path))
-    shot.metadata["cam"]["images"][0]["word"] = "a_very_long_name_" * 20
+    shot.metadata["cam"]["images"][0]["spec"] = "a_very_long_name_" * 20
     save_overlay(shot, tmp_path / "a.svg")
     root = Tree.parse(tmp_path / "a.svg").getroot()
     [text] = [node.text for node in root.iter() if node.text and "a_very" in node.text]

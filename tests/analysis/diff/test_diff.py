@@ -278,10 +278,9 @@ def test_arguments_that_come_twice_are_as_and_bs() -> None:
     from hookscope.specs.model_spec import parse_assignments
 
     pair = parse_pairs_for_both(["a=1", "b=2", "a=3"], parse_assignments)
-    values = {"weights": (), "rename": None, "method": (), "attn": (), "dtype": (), "device": ()}
-    sides = split_paired_options(
-        {**values, "model_args": pair, "partial": False}, (f"{NETS}:Net", f"{NETS}:Net")
-    )
+    names = ("weights", "method", "attn", "onnx_optimize", "dtype", "device")
+    values = {**dict.fromkeys(names, ()), "rename": None, "model_args": pair, "partial": False}
+    sides = split_paired_options(values, (f"{NETS}:Net", f"{NETS}:Net"))
     assert [side["model_args"] for side in sides] == [{"a": "1", "b": "2"}, {"a": "3", "b": "2"}]
     assert parse_pairs_for_both(["a=1"], parse_assignments) == {"a": "1"}
 

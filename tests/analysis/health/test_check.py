@@ -470,3 +470,12 @@ def test_infinite_gradients_explode_where_inf_is_not_looked_for() -> None:
     assert "infinite" in finding.message
     assert not health.ok
     assert not health.unmade
+
+
+def test_fewer_dead_units_than_the_threshold_are_a_note_if_dead_is_the_only_check() -> None:
+    model, x = kill_units([0, 1, 2], 8), faulty.example_input()
+    health = hookscope.check(model, input=x, forward_only=True, only="dead")
+    finding = only(health, "dead")
+    assert (finding.level, finding.units, health.ok) == ("note", (0, 1, 2), True)
+    assert finding.message == "3 of 8 units are always zero (below the threshold 50%): 0-2"
+    assert not hookscope.check(model, input=x, forward_only=True, only="dead,nan").of("dead")

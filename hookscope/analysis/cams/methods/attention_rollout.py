@@ -176,7 +176,7 @@ def _indices(row: Tensor) -> list[int]:
 
 def _attention_records(capture: Capture, inputs: CamInput) -> list[Record]:
     """The attention of the model in execution order."""
-    word = inputs.prepared.loaded.word
+    spec = inputs.prepared.loaded.spec
     if capture.absent:
         hidden = capture.absent[0]
         raise RequestError(
@@ -186,7 +186,7 @@ def _attention_records(capture: Capture, inputs: CamInput) -> list[Record]:
         )
     if not capture.records:
         raise RequestError(
-            f"{word} computes no attention weights, and a rollout multiplies those of all layers.",
+            f"{spec} computes no attention weights, and a rollout multiplies those of all layers.",
             _OTHER_METHODS,
         )
     return list(capture.records)
