@@ -10,6 +10,8 @@ A few views are called directly, because the type of their argument does not det
 - ``models_lines``, ``extraction_lines`` and ``provenance_lines`` take a plain list or dict.
 - ``cam_lines`` takes a recording, as ``show`` does, which prints the same file as a table. In a
   notebook the result of ``cam`` has these lines.
+- ``weight_tree_lines`` and ``weight_tree_document``: ``tree`` of a file of weights loads no other
+  result, and so no numpy.
 - ``mermaid_text`` and ``dot_text`` return another form of a tree, as plain text.
 - ``map_lines`` fills a window in colour, and ``show_document`` describes a part of a file.
 - ``exported_lines`` takes the rows of a result that ``api`` defines, and ``failure_document`` names
@@ -39,7 +41,16 @@ from hookscope.results.grad_check import GradCheck
 from hookscope.results.health import Health
 from hookscope.results.module_tree import ModuleTree
 from hookscope.results.records import Recording
+from hookscope.results.runs.key_curves import KeyCurves
+from hookscope.results.runs.run_diff import RunDiff
+from hookscope.results.runs.run_export import ExportedRun
+from hookscope.results.runs.run_summary import RunSummary
+from hookscope.results.runs.training_run import TrainingRun
 from hookscope.results.trace_events import Trace
+from hookscope.results.weights.weight_diff import WeightDiff
+from hookscope.results.weights.weight_hashes import WeightHashes
+from hookscope.results.weights.weight_set import WeightSet
+from hookscope.results.weights.weight_tree import WeightTree
 from hookscope.views.images.tensor_view import TensorView
 from hookscope.views.text import documents
 
@@ -108,11 +119,15 @@ def result_columns(command: str) -> tuple[Column, ...]:
 
     if command == "tree":
         from hookscope.views.text.tree import tree_columns
+        from hookscope.views.text.weight_tree import COLUMNS
 
-        return (*tree_columns(ran=True, sources=True), NOTE)
+        return (*tree_columns(ran=True, sources=True), *COLUMNS, NOTE)
     if command not in ("capture", "diff", "grads", "step", "trace"):
         return ()
     columns: tuple[Column, ...] = import_module(f"hookscope.views.text.{command}").COLUMNS
+    if command == "diff":  # its other tables: those of runs and of weights
+        others = (import_module(f"hookscope.views.text.{kind}_diff") for kind in ("run", "weight"))
+        columns = (*columns, *(column for other in others for column in other.COLUMNS))
     return columns if command == "trace" else (*columns, NOTE)  # calls have no notes
 
 
@@ -138,6 +153,13 @@ def _(result: Diff, options: TextOptions) -> list[Text]:
 @document.register(Diff)
 def _(result: Diff, file: str | None = None) -> dict[str, Any]:
     return documents.document("diff", result.to_json())
+
+
+@text.register(ExportedRun)
+def _(result: ExportedRun, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.training_run import exported_run_lines
+
+    return exported_run_lines(result, options)
 
 
 @text.register(Features)
@@ -183,6 +205,13 @@ def _(result: Health, file: str | None = None) -> dict[str, Any]:
     return documents.document("check", result.to_json())
 
 
+@text.register(KeyCurves)
+def _(result: KeyCurves, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.training_run import curve_lines
+
+    return curve_lines(result, options)
+
+
 @text.register(ModuleTree)
 def _(result: ModuleTree, options: TextOptions) -> list[Text]:
     from hookscope.views.text.tree import tree_lines
@@ -221,6 +250,30 @@ def _(result: Recording, file: str | None = None) -> dict[str, Any]:
     return documents.capture_document(result, file)
 
 
+@text.register(RunDiff)
+def _(result: RunDiff, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.run_diff import run_diff_lines
+
+    return run_diff_lines(result, options)
+
+
+@document.register(RunDiff)
+def _(result: RunDiff, file: str | None = None) -> dict[str, Any]:
+    return documents.document("diff", result.to_json())
+
+
+@text.register(RunSummary)
+def _(result: RunSummary, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.training_run import run_lines
+
+    return run_lines(result, options)
+
+
+@document.register(RunSummary)
+def _(result: RunSummary, file: str | None = None) -> dict[str, Any]:
+    return documents.run_document(result)
+
+
 @text.register(TensorView)
 def _(result: TensorView, options: TextOptions) -> list[Text]:
     from hookscope.views.text.show import tensor_lines
@@ -240,6 +293,16 @@ def _(result: Trace, file: str | None = None) -> dict[str, Any]:
     return documents.trace_document(result)
 
 
+@text.register(TrainingRun)
+def _(result: TrainingRun, options: TextOptions) -> list[Text]:
+    return text(RunSummary.of(result), options)
+
+
+@document.register(TrainingRun)
+def _(result: TrainingRun, file: str | None = None) -> dict[str, Any]:
+    return documents.run_document(RunSummary.of(result))
+
+
 @text.register(Verification)
 def _(result: Verification, options: TextOptions) -> list[Text]:
     from hookscope.views.text.extract import verification_lines
@@ -250,3 +313,53 @@ def _(result: Verification, options: TextOptions) -> list[Text]:
 @document.register(Verification)
 def _(result: Verification, file: str | None = None) -> dict[str, Any]:
     return documents.document("verify", result.to_json())
+
+
+@text.register(WeightSet)
+def _(result: WeightSet, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.weights import weight_table_lines
+
+    return weight_table_lines(result, options)
+
+
+@document.register(WeightSet)
+def _(result: WeightSet, file: str | None = None) -> dict[str, Any]:
+    return documents.weights_document(result)
+
+
+@text.register(WeightDiff)
+def _(result: WeightDiff, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.weight_diff import weight_diff_lines
+
+    return weight_diff_lines(result, options)
+
+
+@document.register(WeightDiff)
+def _(result: WeightDiff, file: str | None = None) -> dict[str, Any]:
+    return documents.document("diff", result.to_json())
+
+
+@text.register(WeightHashes)
+def _(result: WeightHashes, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.weight_tree import hash_lines
+
+    return hash_lines(result, options)
+
+
+@document.register(WeightHashes)
+def _(result: WeightHashes, file: str | None = None) -> dict[str, Any]:
+    return documents.document("tree", result.to_json())
+
+
+@text.register(WeightTree)
+def _(result: WeightTree, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.weight_tree import weight_tree_lines
+
+    return weight_tree_lines(result, options)
+
+
+@document.register(WeightTree)
+def _(result: WeightTree, file: str | None = None) -> dict[str, Any]:
+    from hookscope.views.text.weight_tree import weight_tree_document
+
+    return weight_tree_document(result)

@@ -65,7 +65,7 @@ def test_names_are_escaped_wherever_they_stand() -> None:
     for name in HOSTILE:
         capture.put(torch.ones(2), module=name, type=name, call=1, what="x", kind="output")
     capture.metadata = {
-        "model": {"word": HOSTILE[0], "weights": "random"},
+        "model": {"spec": HOSTILE[0], "weights": "random"},
         "top": [[{"index": 1, "label": HOSTILE[1], "probability": 0.5}]],
     }
     html = capture._repr_html_()
@@ -146,7 +146,7 @@ def test_a_drawing_is_a_png_and_a_loaded_model_one_line(repo: Path) -> None:
     assert drawing._repr_png_().startswith(b"\x89PNG\r\n")
     assert repr(drawing) == "<Drawing of maps: conv1/output (1x16x8x8): channels 0-3 of 16>"
     model = hookscope.load_model(f"{repo}/{DIGITS}")
-    assert repr(model) == f"<LoadedModel {model.word}: DigitsCNN, weights: {model.weights.word}>"
+    assert repr(model) == f"<LoadedModel {model.spec}: DigitsCNN, weights: {model.weights.name}>"
 
 
 def modules_after(code: str) -> Iterator[str]:

@@ -110,8 +110,9 @@ function compilePattern(pattern) {
   return expressions ? (name) => expressions.some((e) => e.test(name)) : null;
 }
 
-// What is typed into the filter as a test of a name; null where it cannot be read. Several words
-// are a union, and those with a leading ! exclude, as with several --layer.
+// What is typed into the filter as a test of a name, or of several names of one thing; null where it
+// cannot be read. Several words are a union, and those with a leading ! exclude, as with several
+// --layer.
 function compileFilter(typed) {
   const words = typed.split(/\s+/u).filter((word) => word && word !== "!");
   const tests = words.map((word) => {
@@ -124,7 +125,7 @@ function compileFilter(typed) {
   if (tests.some(({ test }) => !test)) return null;
   const adding = tests.filter(({ takes }) => !takes);
   const taking = tests.filter(({ takes }) => takes);
-  return (name) =>
-    (!adding.length || adding.some(({ test }) => test(name))) &&
-    !taking.some(({ test }) => test(name));
+  return (...names) =>
+    (!adding.length || adding.some(({ test }) => names.some((name) => test(name)))) &&
+    !taking.some(({ test }) => names.some((name) => test(name)));
 }

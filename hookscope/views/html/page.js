@@ -1,10 +1,8 @@
-// What tree, graph and table share: one panel at a time and a filter; and dark and light. Without
-// any script everything is still shown. page.py puts this after the other scripts.
+// What tree, graph and table share: one panel at a time and a filter. Without any script everything
+// is still shown. page.py puts this after the scripts that it uses.
 "use strict";
 
 const panels = [...document.querySelectorAll(".panel")];
-const filter = document.getElementById("filter");
-const found = document.getElementById("found");
 
 // One panel at a time: the one that the address names, else the first layer that has something.
 
@@ -31,8 +29,6 @@ addEventListener("hashchange", () => show(true));
 
 // The filter, for tree, graph and table.
 
-let keep = null; // its test of a name, null for none
-
 // In a large model few of thousands change, and only those cost anything.
 function put(element, hidden) {
   if (element.hidden !== hidden) element.hidden = hidden;
@@ -56,46 +52,10 @@ function lay() {
     count += !row.hidden && !row.matches(".missing");
   }
   found.value = keep ? `${matched.filter(Boolean).length} of ${items.length} layers, ${count} of ${tensors} tensors` : "";
-  const stop = items.find((item) => item.tabIndex === 0);
+  const stop = items.find(isStop);
   if (!stop || stop.hidden) setStop(visibleItems()[0]);
 }
 
-filter.addEventListener("input", () => {
-  const typed = filter.value.trim();
-  const test = typed ? compileFilter(typed) : null;
-  filter.toggleAttribute("aria-invalid", Boolean(typed) && !test);
-  if (typed && !test) {
-    found.value = "Unmatched brace.";
-    return;
-  }
-  keep = test;
-  lay();
-});
-addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, textarea");
-  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
-    event.preventDefault();
-    filter.focus();
-  }
-  if (event.key === "Escape" && event.target === filter) {
-    filter.value = "";
-    filter.dispatchEvent(new Event("input"));
-  }
-});
-
-// Dark and light: the system's choice, until the button is used.
-
-const theme = document.getElementById("theme");
-const systemDark = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (document.documentElement.dataset.theme ?? (systemDark.matches ? "dark" : "light")) === "dark";
-const nameTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
-theme.hidden = false;
-theme.addEventListener("click", () => {
-  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  nameTheme();
-});
-systemDark.addEventListener("change", nameTheme);
-nameTheme();
-
+onFilter(lay);
 show(false);
 document.documentElement.classList.add("live");

@@ -1,22 +1,15 @@
-"""The page as plain data, and its HTML: the template with style and script written into it.
-
-The page forbids everything that it does not contain: script and style are allowed by their hashes,
-and images as ``data:`` only. A name that was not escaped could run nothing.
-"""
+"""The page of captures as plain data, and its HTML."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hookscope.views.html.page_template import fill_template
+
 STYLES = ("page.css",)
-SCRIPTS = ("glob.js", "table.js", "tree.js", "graph.js", "page.js")
+SCRIPTS = ("glob.js", "filter.js", "table.js", "tree.js", "graph.js", "page.js", "theme.js")
 
 
 @dataclass(frozen=True)
@@ -163,38 +156,4 @@ class Page:
 
 def write_page(page: Page) -> str:
     """Return the page as HTML that opens from disk and needs no network."""
-    style, script = _joined_text(STYLES), _joined_text(SCRIPTS)
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            "img-src data:",
-            f"style-src '{_content_hash(style)}'",
-            f"script-src '{_content_hash(script)}'",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
-    template = _environment().get_template("page.html")
-    # Both are files of this package, without any content of a capture.
-    return template.render(page=page, policy=policy, style=Markup(style), script=Markup(script))
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("hookscope.views.html", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-@cache
-def _joined_text(names: tuple[str, ...]) -> str:
-    folder = files("hookscope.views.html")
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
-
-
-def _content_hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return fill_template("page.html", STYLES, SCRIPTS, page)

@@ -95,7 +95,7 @@ def build_page(captures: Sequence[CaptureFile], limits: PageLimits) -> Page:
 
 
 def _title(captures: Sequence[CaptureFile]) -> str:
-    models = [str(c.metadata.get("model", {}).get("word", "a model")) for c in captures]
+    models = [str(c.metadata.get("model", {}).get("spec", "a model")) for c in captures]
     return visible(" and ".join(dict.fromkeys(models)))
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from hookscope.files.shell_words import join_words
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.gradient_flow import EXPLODING, VANISHING, gradient_marks
-from hookscope.results.metadata import has_random_weights
+from hookscope.results.metadata import InputMetadata, has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.request import ONLY_PYTHON
 from hookscope.views.html.page import FileSummary, PageFigure
@@ -112,12 +112,13 @@ def _sentences(capture: Recording) -> Iterable[str]:
     if gradient_marks(gradient_records(capture.records)):
         yield GRADIENT_LEGEND
     # Modules that never ran are among the warnings.
-    yield coverage_lines(capture.coverage, PIPE)[0].plain
+    if capture.has_coverage:
+        yield coverage_lines(capture.coverage, PIPE)[0].plain
 
 
 def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple[str, str], ...]]]:
     images = metadata.get("top") or []
-    inputs = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
+    inputs = [str(entry.get("spec", "")) for entry in metadata.get("inputs", [])]
     for n, entries in enumerate(images):
         image = inputs[n] if len(inputs) == len(images) else f"image {n + 1}"
         rows = []
@@ -131,9 +132,9 @@ def _top_classes(metadata: Mapping[str, Any]) -> Iterable[tuple[str, tuple[tuple
 def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
     metadata = capture.metadata
     model = metadata.get("model", {})
-    yield "model", str(model.get("word", "unknown"))
+    yield "model", str(model.get("spec", "unknown"))
     yield "source", str(model.get("source", ""))
-    yield "weights", f"{model.get('weights') or ''} {_hash(model, 'blake3')}".strip()
+    yield "weights", f"{model.get('weights') or ''} {_hash('blake3', model.get('blake3'))}".strip()
     for entry in metadata.get("inputs", []):
         yield "input", _input(entry)
     for entry in metadata.get("arguments", []):
@@ -148,13 +149,14 @@ def _facts(capture: CaptureFile) -> Iterable[tuple[str, str]]:
         yield name, str(version)
 
 
-def _input(entry: Mapping[str, Any]) -> str:
+def _input(entry: InputMetadata) -> str:
     layout = f"{entry.get('shape', '')} {entry.get('dtype', '')}"
-    return f"{entry.get('word', 'unknown')}, {layout} {_hash(entry, 'sha256')}".strip()
+    digest = _hash("sha256", entry.get("sha256"))
+    return f"{entry.get('spec', 'unknown')}, {layout} {digest}".strip()
 
 
-def _hash(entry: Mapping[str, Any], kind: str) -> str:
-    return f"({kind} {entry[kind]})" if entry.get(kind) else ""
+def _hash(kind: str, digest: str | None) -> str:
+    return f"({kind} {digest})" if digest else ""
 
 
 def _tensors(keys: list[str]) -> str:
@@ -176,8 +178,8 @@ def original_command(metadata: Mapping[str, Any]) -> str:
         >>> original_command(
         ...     {
         ...         "command": "capture",
-        ...         "model": {"word": "resnet18", "source": "torchvision"},
-        ...         "inputs": [{"word": "my cat.png", "sha256": "d5"}],
+        ...         "model": {"spec": "resnet18", "source": "torchvision"},
+        ...         "inputs": [{"spec": "my cat.png", "sha256": "d5"}],
         ...         "options": {"layers": ["layer3.*"], "verify": True},
         ...     }
         ... )
@@ -188,17 +190,17 @@ def original_command(metadata: Mapping[str, Any]) -> str:
     values = [entry for entry in inputs if entry.get("sha256")]  # noise and examples have no hash
     by_python = (
         command not in RECORDING_COMMANDS
-        or "word" not in model
+        or "spec" not in model
         or model.get("source") == "live"
-        or any(entry.get("word", "tensor") == "tensor" for entry in values)
+        or any(entry.get("spec", "tensor") == "tensor" for entry in values)
         or _holds_objects(options)
     )
     if by_python:
         return ""
-    words = ["hookscope", str(command), str(model["word"])]
+    words = ["hookscope", str(command), str(model["spec"])]
     for entry in values:
-        if not entry.get("part") or entry["word"] != words[-1]:  # an input may be several tensors
-            words += ["--input", str(entry["word"])]
+        if not entry.get("part") or entry["spec"] != words[-1]:  # an input may be several tensors
+            words += ["--input", str(entry["spec"])]
     for name, value in options.items():
         words += _option_words(name, value)
     return join_words(words)

@@ -1,4 +1,5 @@
-// The table. Numbers sort as numbers; what is no number comes last both ways.
+// The table. Numbers sort as numbers; what is no number comes last both ways. A page that shows
+// some rows only listens for the event "sorted".
 "use strict";
 
 const table = document.getElementById("table");
@@ -26,10 +27,11 @@ function sortBy(column, down) {
     if (i === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   });
+  table.dispatchEvent(new Event("sorted"));
 }
 
 heads.forEach((head, i) => {
-  head.querySelector("button").addEventListener("click", () => {
+  head.querySelector("button")?.addEventListener("click", () => {
     sortBy(i, head.getAttribute("aria-sort") === "ascending");
   });
 });

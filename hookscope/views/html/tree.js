@@ -14,8 +14,12 @@ const parentOf = (item) => items[parents[items.indexOf(item)]];
 const isOpen = (item) => item.getAttribute("aria-expanded") !== "false";
 const visibleItems = () => items.filter((item) => !item.hidden);
 
+// The item that Tab stops at. The attribute is read: the property of an item out of sight would
+// make the browser lay it out.
+const isStop = (item) => item.getAttribute("tabindex") === "0";
+
 function setStop(item) {
-  for (const other of items) if (other.tabIndex === 0 && other !== item) other.tabIndex = -1;
+  for (const other of items) if (isStop(other) && other !== item) other.tabIndex = -1;
   if (item) item.tabIndex = 0;
 }
 

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from hookscope.errors import RequestError
 from hookscope.files.strict_json import parse_number
 from hookscope.results.capture_file import CaptureFile
+from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.specs.cam_methods import AT_INPUT, METHODS
 from hookscope.specs.choices import DPI, MAX_DPI, MIN_DPI, OVERLAY_ALPHA
 from hookscope.specs.patterns import ROOT
@@ -199,7 +200,7 @@ def lay_out(
     return CamSheet(size, tuple(tiles), tuple(labels), style.pixels(FONT), style.dpi)
 
 
-def _at_input(metadata: dict[str, Any]) -> bool:
+def _at_input(metadata: CamMetadata) -> bool:
     return METHODS[metadata["method"]].source == AT_INPUT
 
 
@@ -207,7 +208,7 @@ def _largest(values: NDArray[np.float64]) -> float:
     return float(np.nan_to_num(values, posinf=0).max())
 
 
-def heading(metadata: dict[str, Any]) -> str:
+def heading(metadata: CamMetadata) -> str:
     """Return a line with the method and the layer of a map, and the end of its colours."""
     if _at_input(metadata):
         return f"{metadata['method']} at the image; colours end at the map's 99th percentile"
@@ -217,12 +218,12 @@ def heading(metadata: dict[str, Any]) -> str:
     return f"{metadata['method']} at {metadata['layer']}, {grid}"
 
 
-def caption(entry: dict[str, Any]) -> str:
+def caption(entry: CamImage) -> str:
     """Return a line with the class of an image, its score and its probability."""
     name = entry["label"] or (
         f"class {entry['index']}" if entry["index"] is not None else "several classes"
     )
-    text = f"{entry['word']}: {name}, score {number_text(parse_number(entry['score']))}"
+    text = f"{entry['spec']}: {name}, score {number_text(parse_number(entry['score']))}"
     share = parse_number(entry["probability"])
     if share is None:
         return text

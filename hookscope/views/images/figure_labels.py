@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookscope.results.metadata import has_random_weights
-from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED, is_gradient
+from hookscope.specs.record_kinds import ATTENTION, PARAM_UPDATE, UNEDITED, WEIGHT, is_gradient
 
 
 def quantity_name(kind: str) -> str:
@@ -19,7 +19,7 @@ def quantity_name(kind: str) -> str:
     """
     if is_gradient(kind):
         return "gradient"
-    names = {ATTENTION: "attention weight", PARAM_UPDATE: "update"}
+    names = {ATTENTION: "attention weight", PARAM_UPDATE: "update", WEIGHT: "weight"}
     return names.get(kind.removesuffix(UNEDITED), "value")
 
 
@@ -32,19 +32,19 @@ def recording_caption(metadata: dict[str, Any]) -> str:
     """Return the model and the input of a recording.
 
     Example:
-        >>> model = {"word": "vgg11", "weights": "random"}
-        >>> recording_caption({"model": model, "inputs": [{"word": "noise"}]})
+        >>> model = {"spec": "vgg11", "weights": "random"}
+        >>> recording_caption({"model": model, "inputs": [{"spec": "noise"}]})
         'vgg11, random weights (untrained); input: noise'
     """
     model = metadata.get("model") or {}
-    caption = os.path.basename(str(model.get("word", "an unnamed model")))
+    caption = os.path.basename(str(model.get("spec", "an unnamed model")))
     if "weights" in model:
         # The name of the weights may be a file, or a phrase such as "as built".
         caption += f", {os.path.basename(str(model['weights']))}"
         caption += "" if "as " in str(model["weights"]) else " weights"
         caption += " (untrained)" if has_random_weights(metadata) else ""
     inputs = metadata.get("inputs") or ()
-    names = [os.path.basename(str(entry.get("word", ""))) for entry in inputs]
+    names = [os.path.basename(str(entry.get("spec", ""))) for entry in inputs]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         caption += f"; input: {names[0]}{more}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hookscope.errors import RequestError
 from hookscope.results.records import Record
@@ -16,6 +16,7 @@ from hookscope.specs.record_kinds import (
     PARAM_GRAD,
     PARAM_UPDATE,
     UNEDITED,
+    WEIGHT,
 )
 
 OUTPUTS, INPUTS, FUNCTIONS = "outputs", "inputs", "functions between modules"
@@ -40,12 +41,13 @@ class FlowPoint:
 
 @dataclass(frozen=True)
 class LayerFlow:
-    """A panel: the names of its rows in execution order, and the points of each series."""
+    """A panel: the names of its rows, the points of each series, and the order of the rows."""
 
     rows: tuple[str, ...]
     series: dict[str, tuple[FlowPoint, ...]]
     quantity: str
     norms: bool
+    order: str = "in execution order"
 
 
 def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]:
@@ -68,6 +70,10 @@ def layer_flows(records: Iterable[Record], named: bool) -> tuple[LayerFlow, ...]
         kept = [r for r in kept if r.kind != INPUT]
     gradients = [r for r in kept if r.kind.endswith(".grad")]
     updates = [r for r in kept if r.kind == PARAM_UPDATE]
+    weights = [r for r in kept if r.kind == WEIGHT]
+    if weights:
+        flow = _flow(weights, "weight: mean and standard deviation", False)
+        return (replace(flow, order="in the order of the file"),)
     values = [r for r in kept if r not in gradients and r not in updates]
     flows = (
         (values, "value: mean and standard deviation", False),
@@ -120,6 +126,8 @@ def _row(record: Record) -> str:
 
 
 def _series(record: Record) -> str:
+    if record.kind == WEIGHT:
+        return {"weight": WEIGHTS, "bias": BIASES}.get(record.what, PARAMETERS)
     if record.kind in (PARAM_GRAD, PARAM_UPDATE):
         name = record.what.rpartition(".")[0]
         return {"weight": WEIGHTS, "bias": BIASES}.get(name, PARAMETERS)

@@ -109,8 +109,10 @@ def _kind_for(
     # The name of a layer also selects the gradients of its parameters: the others decide.
     parts = [part for part in parts if part.record.kind not in _OF_PARAMETERS] or parts
     what = parts[0].name if len(parts) == 1 else f"each of {len(parts)} tensors"
-    if all(_fits("attention", part) for part in parts):
-        return "attention", f"{what} contains attention weights"
+    weights = [part for part in parts if _fits("attention", part)]
+    if {part.record.module for part in weights} == {part.record.module for part in parts}:
+        named = weights[0].name if len(weights) == 1 else f"each of {len(weights)} tensors"
+        return "attention", f"{named} contains attention weights"
     if all(_fits("maps", part) for part in parts):
         shapes = [capture.shape(part.record.key, part.index) for part in parts]
         if _one_call(parts) and all(

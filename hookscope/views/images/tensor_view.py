@@ -41,28 +41,49 @@ class TensorEntry:
 
 
 @dataclass(frozen=True)
-class TensorView:
-    """One tensor, or a part of it.
+class TensorSummary:
+    """The statistics of one tensor, or of a part of it.
 
     Attributes:
         record: the record of the tensor.
         part: the slice as it is written behind the key; empty for the whole tensor.
         shape: shape of the part.
         stats: statistics of the part; of the whole tensor those that were recorded.
-        histogram: of the finite entries, in bins of equal width; empty if there are none.
-        largest: the finite entries of largest absolute value, the largest first.
-        first_nan: index of the first NaN in the whole tensor; None if there is none.
-        first_inf: index of the first infinite entry.
     """
 
     record: Record
     part: str
     shape: tuple[int, ...]
     stats: Stats
+
+
+@dataclass(frozen=True)
+class TensorView(TensorSummary):
+    """One tensor, or a part of it, with its values.
+
+    Attributes:
+        histogram: of the finite entries, in bins of equal width; empty if there are none.
+        largest: the finite entries of largest absolute value, the largest first.
+        first_nan: index of the first NaN in the whole tensor; None if there is none.
+        first_inf: index of the first infinite entry.
+    """
+
     histogram: tuple[Bin, ...]
     largest: tuple[TensorEntry, ...]
     first_nan: tuple[int, ...] | None
     first_inf: tuple[int, ...] | None
+
+
+def summarize_tensor(capture: CaptureFile, key: str, index: Index = WHOLE) -> TensorSummary:
+    """Return the statistics of a tensor, or of a part of it.
+
+    Raises:
+        RequestError: there is no such key, or the index is outside the tensor.
+        ResultsFileError: the values cannot be read.
+    """
+    record, shape = capture.record(key), capture.shape(key, index)
+    stats = record.stats if index == WHOLE else summarize(capture.blocks(key, index))
+    return TensorSummary(record, slice_text(index), shape, stats)
 
 
 def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> TensorView:
@@ -72,8 +93,8 @@ def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> Te
         RequestError: there is no such key, or the index is outside the tensor.
         ResultsFileError: the values cannot be read.
     """
-    record, shape = capture.record(key), capture.shape(key, index)
-    stats = record.stats if index == WHOLE else summarize(capture.blocks(key, index))
+    summary = summarize_tensor(capture, key, index)
+    stats, shape = summary.stats, summary.shape
     size = capture.shape(key)
 
     def full_index(flat: int | None) -> tuple[int, ...] | None:
@@ -86,14 +107,11 @@ def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> Te
     if stats.nan or stats.inf:
         nan, inf = first_nonfinite(capture.blocks(key, index))
     return TensorView(
-        record,
-        slice_text(index),
-        shape,
-        stats,
-        histogram(capture.blocks(key, index), stats),
-        tuple(TensorEntry(full_index(flat) or (), value) for flat, value in entries),
-        full_index(nan),
-        full_index(inf),
+        **vars(summary),
+        histogram=histogram(capture.blocks(key, index), stats),
+        largest=tuple(TensorEntry(full_index(flat) or (), value) for flat, value in entries),
+        first_nan=full_index(nan),
+        first_inf=full_index(inf),
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
+from hookscope.results.metadata import CamImage, CamMetadata
 from hookscope.results.records import Recording
 from hookscope.views.text.capture import untrained_lines
 from hookscope.views.text.formats import layer_text, number_text, plural, shape_text
@@ -69,7 +68,7 @@ def cam_lines(capture: Recording, options: TextOptions) -> list[Text]:
     return join_blocks(lines, table, options=options)
 
 
-def _layer_text(cam: dict[str, Any]) -> str:
+def _layer_text(cam: CamMetadata) -> str:
     if "layer" not in cam:
         return ""
     order = {"NCHW": "maps (N, C, H, W)", "NHWC": "maps (N, H, W, C)", "NLC": "tokens (N, L, C)"}
@@ -83,7 +82,7 @@ def _layer_text(cam: dict[str, Any]) -> str:
     return f"{', '.join(parts)}; {cam['upsampling']} upsampling to the image."
 
 
-def _rollout_text(cam: dict[str, Any]) -> str:
+def _rollout_text(cam: CamMetadata) -> str:
     if "layers" not in cam:
         return ""
     tokens, *others = cam["tokens"]
@@ -93,7 +92,7 @@ def _rollout_text(cam: dict[str, Any]) -> str:
     return f"Attention of {plural(len(cam['layers']), 'layer')}, read at {read}."
 
 
-def _guided_text(cam: dict[str, Any]) -> str:
+def _guided_text(cam: CamMetadata) -> str:
     if "relus" not in cam:
         return ""
     others = ", ".join(f"{name} {count}" for name, count in cam["unguided"].items())
@@ -101,7 +100,7 @@ def _guided_text(cam: dict[str, Any]) -> str:
     return f"Guided backpropagation through {plural(cam['relus'], 'ReLU')}{rest}."
 
 
-def _integrated_text(cam: dict[str, Any]) -> str:
+def _integrated_text(cam: CamMetadata) -> str:
     if "steps" not in cam:
         return ""
     gap = max((abs(parse_number(gap) or 0.0) for gap in cam["gap"]), default=0.0)
@@ -111,7 +110,7 @@ def _integrated_text(cam: dict[str, Any]) -> str:
     )
 
 
-def _row(entry: dict[str, Any]) -> Row:
+def _row(entry: CamImage) -> Row:
     largest = parse_number(entry["largest"])
     name = label_cell(entry) if entry["index"] is not None else Cell("several")
     note = Cell()
@@ -120,7 +119,7 @@ def _row(entry: dict[str, Any]) -> Row:
     elif not largest:
         note = Cell("zero everywhere: nothing supports this class", style=NOTICE_STYLE)
     cells = (
-        Cell(entry["word"]),
+        Cell(entry["spec"]),
         name,
         Cell() if entry["index"] is None else count_cell(entry["index"]),
         number_cell(parse_number(entry["score"])),

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
-from hookscope.results.metadata import has_random_weights
+from hookscope.results.metadata import ClassProbability, RecordChange, has_random_weights
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import ATTENTION
 from hookscope.views.text.formats import count_text, layer_text, number_text
@@ -62,8 +62,9 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
         *effect_lines(capture, options),
         *verified_lines(capture, options),
         *attention_lines(capture, options),
-        *coverage_lines(capture.coverage, options),
     ]
+    if capture.has_coverage:
+        notes += coverage_lines(capture.coverage, options)
     top = top_change_lines(capture.metadata, options) or top_lines(capture.metadata, options)
     drift = drift_lines(capture, options)
     return join_blocks(capture_table(capture, options), drift, notes, top, options=options)
@@ -126,7 +127,7 @@ def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     images = metadata.get("top") or []
     if not any(images):
         return []
-    inputs = [str(entry.get("word", "")) for entry in metadata.get("inputs", [])]
+    inputs = [str(entry.get("spec", "")) for entry in metadata.get("inputs", [])]
     if len(inputs) != len(images):
         inputs = [str(n + 1) for n in range(len(images))]
     rows = [
@@ -190,6 +191,11 @@ def effect_lines(capture: Recording, options: TextOptions) -> list[Text]:
         else:
             change = "did not change."
         lines += sentence(f"The model's {entry['name']} {change}", options, NOTICE_STYLE)
+    drift = capture.metadata.get("effect", {}).get("drift", [])
+    if hooks and not edits and drift and all(entry["largest"] == 0 for entry in drift):
+        text = "The hooks changed nothing: every recorded tensor is equal without them. A hook"
+        text += " changes a value by returning the new one."
+        lines += sentence(text, options, NOTICE_STYLE)
     return lines
 
 
@@ -239,7 +245,7 @@ def drift_lines(capture: Recording, options: TextOptions) -> list[Text]:
     return table_lines(Table(columns, tuple(rows), squeeze), options)
 
 
-def _drift_row(record: Record, entry: dict[str, Any], metadata: dict[str, Any]) -> Row:
+def _drift_row(record: Record, entry: RecordChange, metadata: dict[str, Any]) -> Row:
     comparable = entry["largest"] is not None
     note = "" if comparable else "absent or of another shape without the edits"
     return Row(
@@ -254,5 +260,5 @@ def _drift_row(record: Record, entry: dict[str, Any], metadata: dict[str, Any]) 
     )
 
 
-def _class_cells(entry: dict[str, Any]) -> tuple[Cell, Cell]:
+def _class_cells(entry: ClassProbability) -> tuple[Cell, Cell]:
     return label_cell(entry), probability_cell(entry)

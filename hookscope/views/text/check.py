@@ -21,8 +21,11 @@ from hookscope.specs.health_checks import (
     RUN,
     SHARES,
     WARNING,
+    Check,
 )
 from hookscope.specs.output_path import REPORT_MARKS
+from hookscope.specs.run_checks import RUN_CHECKS, SKIPPED
+from hookscope.specs.weight_checks import UNDERFLOW, WEIGHT_CHECKS
 from hookscope.views.text.formats import layer_text, number_text, plural, visible
 from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, group_names, join_names
@@ -31,6 +34,7 @@ from hookscope.views.text.text_table import PIPE, TextOptions, join_blocks, sent
 STYLES = {ERROR: ALERT_STYLE, WARNING: NOTICE_STYLE, NOTE: ""}
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 RUN_FINDS = "models that fail while they run"
+WHOLE_RUN = "run"  # what a finding is about that concerns no layer
 
 
 def check_lines(health: Health, options: TextOptions) -> list[Text]:
@@ -41,7 +45,10 @@ def check_lines(health: Health, options: TextOptions) -> list[Text]:
         options: where the lines are printed; in a pipe a finding is one line.
     """
     findings = [_finding_lines(finding, options) for finding in health.findings]
-    uses_loss = any(CHECKS[name].backward or name in (NAN, INF) for name in health.checks)
+    of_model = [
+        name for name in health.checks if name in CHECKS and "weights" not in health.metadata
+    ]
+    uses_loss = any(CHECKS[name].backward or name in (NAN, INF) for name in of_model)
     loss = loss_lines(health.metadata, options) if uses_loss else []
     return join_blocks(*findings, loss + verdict_lines(health, options), options=options)
 
@@ -59,11 +66,26 @@ def _finding_lines(finding: Finding, options: TextOptions) -> list[Text]:
 
 
 def finding_text(finding: Finding, options: TextOptions = PIPE) -> str:
-    """Return the sentence of a finding, the layer first, then the other layers."""
+    """Return the sentence of a finding, the layer first, then the other layers.
+
+    >>> found = Finding("nonfinite", ERROR, "fc", "NaN", 1, step=7, model="net", ranks=(0, 3))
+    >>> finding_text(found)
+    'net fc, step 7, ranks 0, 3: NaN.'
+    """
     message = finding.message.rstrip(".")
     names = join_names(list(map(layer_text, finding.others)), options)
     others = f"; the same holds for {names}" if names else ""
-    return f"{layer_text(finding.layer)}: {message}{others}."
+    return f"{_place_text(finding)}: {message}{others}."
+
+
+def _place_text(finding: Finding) -> str:
+    layer = layer_text(finding.layer) if finding.layer else WHOLE_RUN
+    parts = [f"{finding.model} {layer}" if finding.model else layer]
+    parts += [] if finding.step is None else [f"step {finding.step}"]
+    if finding.ranks:
+        ranks = ", ".join(map(str, finding.ranks))
+        parts.append(f"rank{'s' * (len(finding.ranks) > 1)} {ranks}")
+    return ", ".join(parts)
 
 
 def measurement_text(finding: Finding) -> str:
@@ -72,10 +94,11 @@ def measurement_text(finding: Finding) -> str:
     >>> measurement_text(Finding("dead", WARNING, "relu", "all units are dead", 1.0, 0.5))
     '100% of units are always zero (threshold 50%)'
     """
-    if finding.check not in CHECKS:
+    check = _check_called(finding.check)
+    if check is None:
         return ""
-    one, _, several = CHECKS[finding.check].measure.partition("|")
-    if finding.check in SHARES:
+    one, _, several = check.measure.partition("|")
+    if finding.check in (*SHARES, SKIPPED, UNDERFLOW):
         number, limit = (
             f"{100 * (share or 0):.4g}%" for share in (finding.measured, finding.threshold)
         )
@@ -134,26 +157,35 @@ def sarif_report(health: Health) -> str:
 
 
 def _sarif_result(finding: Finding, rules: list[Any], file: str) -> dict[str, Any]:
-    layers = (finding.layer, *finding.others)
-    location: dict[str, Any] = {
-        "logicalLocations": [{"fullyQualifiedName": name, "kind": "module"} for name in layers]
-    }
+    layers = [name for name in (finding.layer, *finding.others) if name]
+    location: dict[str, Any] = {}
+    if layers:
+        location["logicalLocations"] = [
+            {"fullyQualifiedName": name, "kind": "module"} for name in layers
+        ]
     if file:
         location["physicalLocation"] = {"artifactLocation": {"uri": file}}
     text = f"{finding_text(finding)} {finding.hint}".strip()
+    run = {"step": finding.step, "model": finding.model, "ranks": list(finding.ranks)}
     return {
         "ruleId": finding.check,
         "ruleIndex": rules.index(finding.check),
         "level": finding.level,
         "message": {"text": text},
-        "locations": [location],
-        "properties": {"measured": finding.measured, "threshold": finding.threshold},
+        "locations": [location] if location else [],
+        "properties": {
+            "measured": finding.measured,
+            "threshold": finding.threshold,
+            **{name: value for name, value in run.items() if value not in (None, "", [])},
+        },
     }
 
 
 def junit_report(health: Health) -> str:
     """Return a JUnit report: a test case for each check, failed by its errors and warnings."""
-    model = health.metadata.get("model", {}).get("word", "")
+    model = health.metadata.get("model", {}).get("spec", "")
+    model = health.metadata.get("run", {}).get("folder", model)
+    model = health.metadata.get("weights", {}).get("path", model)
     names = [*health.checks, *health.unmade]
     names += [RUN] if any(finding.check == RUN for finding in health.findings) else []
     suite = ElementTree.Element("testsuite", name=visible(f"hookscope check {model}"))
@@ -187,16 +219,25 @@ def _junit_line(finding: Finding) -> str:
 
 
 def _check_purpose(name: str) -> str:
-    return CHECKS[name].finds if name in CHECKS else RUN_FINDS
+    check = _check_called(name)
+    return check.finds if check else RUN_FINDS
+
+
+def _check_called(name: str) -> Check | None:
+    """The check of a name; where a model and weights have one, its measure is the same."""
+    return CHECKS.get(name) or RUN_CHECKS.get(name) or WEIGHT_CHECKS.get(name)
 
 
 def _model_uri(health: Health) -> str:
     """The file of the model as a relative URI; empty if the model is not from a file."""
     model: Mapping[str, Any] = health.metadata.get("model", {})
-    if model.get("source") not in ("file", "torchscript", "exported"):
+    weights: Mapping[str, Any] = health.metadata.get("weights", {})
+    if weights:
+        return quote(str(weights["path"]).replace("\\", "/"))
+    if model.get("source") not in ("file", "torchscript", "exported", "onnx"):
         return ""
-    word = str(model.get("word", ""))
-    path = word.rpartition(":")[0] if ".py:" in word else word
+    spec = str(model.get("spec", ""))
+    path = spec.rpartition(":")[0] if ".py:" in spec else spec
     return quote(path.replace("\\", "/"))
 
 

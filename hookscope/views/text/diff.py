@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from hookscope.results.diff.diff_result import (
+    BY_FOLD,
     BY_MAP,
     BY_NAME,
     BY_ORDER,
@@ -52,7 +53,7 @@ SQUEEZE: tuple[Squeeze, ...] = (
     *(("drop", title) for title in ("by", "beyond", "SNR/dB")),
 )
 STYLES = {DIFFERS: ALERT_STYLE, CLOSE: NOTICE_STYLE}
-MATCHED_BY_TEXT = {BY_MAP: "by --map", BY_ORDER: "by order and shape"}
+MATCHED_BY_TEXT = {BY_MAP: "by --map", BY_ORDER: "by order and shape", BY_FOLD: "folded into one"}
 FIRST_DIFFERENCE_NOTE = "first difference"
 
 
@@ -103,7 +104,8 @@ def _unmatched_row(tensor: UnmatchedTensor, side: str) -> Row:
         Cell(tensor.dtype),
     )
     empty = [Cell()] * (len(COLUMNS) - len(cells))
-    return Row((*cells, *empty), Cell(f"only in {side}", style=NOTICE_STYLE), missing=True)
+    reason = f": {tensor.reason}" if tensor.reason else ""
+    return Row((*cells, *empty), Cell(f"only in {side}{reason}", style=NOTICE_STYLE), missing=True)
 
 
 def _verdict(result: Diff) -> list[tuple[str, str]]:
@@ -114,14 +116,50 @@ def _verdict(result: Diff) -> list[tuple[str, str]]:
         text = f"The first difference is at {result.first.key} ({result.first.type})."
         text += f" {count_text(counts[DIFFERS])} of {tensors} differ."
         sentences.append((text, ALERT_STYLE))
+        sentences += [(line, NOTICE_STYLE) for line in _module_lines(result)]
     elif result.first_unequal is not None:
         text = f"{tensors} compared: all agree within tolerance, {counts[CLOSE]:,} not exactly"
         sentences.append((f"{text} (the first is {result.first_unequal.key}).", "green"))
     else:
         sentences.append((f"{tensors} compared: all are equal.", "green"))
-    unmatched = ((len(result.only_a), "A"), (len(result.only_b), "B"))
+    unmatched = tuple(
+        (sum(not tensor.reason for tensor in tensors), side)
+        for tensors, side in ((result.only_a, "A"), (result.only_b, "B"))
+    )
     if text := " and ".join(f"{count_text(n)} in {side}" for n, side in unmatched if n):
         counted = " (a difference with --strict)" if result.strict else ""
         style = ALERT_STYLE if result.strict else NOTICE_STYLE
         sentences.append((f"Without a match: {text}{counted}.", style))
+    if exported := sum(bool(tensor.reason) for tensor in (*result.only_a, *result.only_b)):
+        text = f"Folded or left out by the exporter: {plural(exported, 'tensor')}."
+        sentences.append((text, ""))
+    if result.engines:
+        row = next((row for row in result.rows if row.rtol), result.rows[0])
+        text = f"Tolerance for two engines: {row.rtol:g} of the largest value of a tensor"
+        sentences.append((f"{text}, and of each value. --atol and --rtol replace it.", ""))
     return sentences
+
+
+def _module_lines(result: Diff) -> list[str]:
+    """What is known of the first module that differs, and of the parameters."""
+    module, lines = result.module, []
+    if module is None:
+        return []
+    lines += [
+        f"{name} in {side}: {text}."
+        for name, side, text in zip(module.names, "AB", module.descriptions, strict=True)
+        if text
+    ]
+    if 2 * module.model_unequal > module.model_compared:
+        lines.append(
+            f"{count_text(module.model_unequal)} of {plural(module.model_compared, 'parameter')}"
+            " with the same name differ: A and B are different models. Give the weights that were"
+            " exported: --weights FILE, or --seed N of random weights."
+        )
+    elif module.unequal:
+        lines.append(f"Different in A and B: {', '.join(module.unequal)}.")
+    elif module.transposed:
+        lines.append(f"Stored transposed in one of the two: {', '.join(module.transposed)}.")
+    elif module.equal:
+        lines.append("Its parameters are equal in A and B.")
+    return lines

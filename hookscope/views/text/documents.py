@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from hookscope.errors import ForwardError
     from hookscope.results.features.features import Features
     from hookscope.results.module_tree import ModuleTree
-    from hookscope.results.records import Coverage, Recording
+    from hookscope.results.records import Recording
+    from hookscope.results.runs.key_curves import KeyCurves
+    from hookscope.results.runs.run_summary import RunSummary
     from hookscope.results.trace_events import Trace
+    from hookscope.results.weights.weight_set import WeightSet
     from hookscope.specs.catalog import ModelInfo
-    from hookscope.views.images.tensor_view import TensorView
+    from hookscope.views.images.tensor_view import TensorSummary, TensorView
 
 SCHEMA = 1
 
@@ -32,9 +35,15 @@ def document(command: str, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def tree_document(tree: ModuleTree) -> dict[str, Any]:
-    """Return a tree: ``model``, ``total`` (of the whole model) and ``modules``, with all fields."""
+    """Return a tree: ``model``, ``total`` (of the whole model) and ``modules``, with all fields.
+
+    ``absent`` has the modules that an exporter removed from the file, if there are any.
+    """
     modules = [asdict(node) for node in tree.nodes]
-    return document("tree", {"model": tree.model, "total": asdict(tree.total), "modules": modules})
+    parts = {"model": tree.model, "total": asdict(tree.total), "modules": modules}
+    if tree.absent:
+        parts["absent"] = [asdict(module) for module in tree.absent]
+    return document("tree", parts)
 
 
 def capture_document(capture: Recording, file: str | None = None) -> dict[str, Any]:
@@ -58,17 +67,9 @@ def capture_document(capture: Recording, file: str | None = None) -> dict[str, A
         "file": file,
         "records": records,
         "absent": [asdict(absent) for absent in capture.absent],
-        "coverage": _coverage(capture.coverage),
+        "coverage": {"matched": capture.coverage.matched, **capture.coverage.to_json()},
     }
     return document(command, {**capture.metadata, **results})
-
-
-def _coverage(coverage: Coverage) -> dict[str, Any]:
-    return {
-        "matched": coverage.matched,
-        "fired": [asdict(module) for module in coverage.executed],
-        "silent": [asdict(module) for module in coverage.not_executed],
-    }
 
 
 def show_document(
@@ -80,22 +81,51 @@ def show_document(
     key, slice, shape, dtype, statistics, histogram, largest entries, and the indices of the first
     NaN and of the first infinity. One of the two is null.
     """
-    tensors = [
-        {
-            "key": view.record.key,
-            "slice": view.part,
-            "shape": view.shape,
-            "dtype": view.record.dtype,
-            "stats": view.stats.to_json(),
-            "histogram": [asdict(bin) for bin in view.histogram],
-            "largest": [asdict(entry) for entry in view.largest],
-            "first_nan": view.first_nan,
-            "first_inf": view.first_inf,
-        }
-        for view in views
-    ]
+    tensors = list(map(_tensor_document, views))
     recording = None if views else capture_document(capture, file)
     return document("show", {"file": file, "recording": recording, "tensors": tensors or None})
+
+
+def weights_document(weights: WeightSet, summaries: Sequence[TensorSummary] = ()) -> dict[str, Any]:
+    """Return a set of weights: ``file``, ``weights``, then the ``tensors`` of some summaries.
+
+    ``weights`` has the format, the totals and the metadata, and without summaries also all tensors
+    by their headers. Each of ``tensors`` has its key, slice, shape, dtype and statistics; with
+    values (a ``TensorView``) also the histogram and the rest.
+    """
+    about: dict[str, Any] = {
+        "kind": weights.kind,
+        "part": weights.part,
+        "parameters": weights.parameters,
+        "bytes": weights.nbytes,
+        "metadata": dict(weights.metadata),
+        "notes": list(weights.notes),
+    }
+    if not summaries:
+        about["tensors"] = [asdict(tensor) for tensor in weights.tensors.values()]
+    single = {"file": weights.path, "recording": None, "weights": about}
+    tensors = list(map(_tensor_document, summaries))
+    return document("show", {**single, "tensors": tensors or None})
+
+
+def _tensor_document(summary: TensorSummary) -> dict[str, Any]:
+    from hookscope.views.images.tensor_view import TensorView  # numpy, which few documents need
+
+    described = {
+        "key": summary.record.key,
+        "slice": summary.part,
+        "shape": summary.shape,
+        "dtype": summary.record.dtype,
+        "stats": summary.stats.to_json(),
+    }
+    if not isinstance(summary, TensorView):
+        return described
+    return described | {
+        "histogram": [asdict(bin) for bin in summary.histogram],
+        "largest": [asdict(entry) for entry in summary.largest],
+        "first_nan": summary.first_nan,
+        "first_inf": summary.first_inf,
+    }
 
 
 def trace_document(trace: Trace) -> dict[str, Any]:
@@ -103,7 +133,7 @@ def trace_document(trace: Trace) -> dict[str, Any]:
     results = {
         "milliseconds": {name: trace.total(name) for name in ("forward", "backward")},
         "events": [asdict(event) for event in trace.events],
-        "coverage": _coverage(trace.coverage),
+        "coverage": {"matched": trace.coverage.matched, **trace.coverage.to_json()},
     }
     return document("trace", {**trace.metadata, **results})
 
@@ -117,6 +147,20 @@ def features_document(features: Features) -> dict[str, Any]:
     """Return a features folder: what describes a single file as null, then the manifest."""
     single = {"file": features.folder, "recording": None, "tensors": None}
     return document("show", {**single, "features": features.manifest})
+
+
+def run_document(summary: RunSummary, curves: Sequence[KeyCurves] = ()) -> dict[str, Any]:
+    """Return a run: what describes a file of tensors as null, then ``run`` or some ``curves``.
+
+    ``run`` has the content of ``run.json``, the number of sampled steps, the first and last loss,
+    the last values of each layer, and the events. Each of ``curves`` has its model and key, and for
+    each measure its steps and values. One of the two is null.
+    """
+    single = {"file": str(summary.run.folder), "recording": None, "tensors": None}
+    run = None if curves else summary.to_json()
+    return document(
+        "show", {**single, "run": run, "curves": [each.to_json() for each in curves] or None}
+    )
 
 
 def failure_document(command: str, error: ForwardError) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.text import Text
@@ -34,6 +34,8 @@ from hookscope.views.text.text_table import (
 if TYPE_CHECKING:
     from hookscope.results.features.features import Features
     from hookscope.results.features.folder_verification import Verification
+    from hookscope.results.features.manifest_schema import Manifest
+    from hookscope.results.metadata import LayerStatistics
 
 EXTRACTION_COLUMNS = (
     Column("layer"),
@@ -76,7 +78,7 @@ FEATURES_SQUEEZE: tuple[Squeeze, ...] = (
 )
 
 
-def extraction_lines(manifest: Mapping[str, Any], options: TextOptions) -> list[Text]:
+def extraction_lines(manifest: Manifest, options: TextOptions) -> list[Text]:
     """Return what a run over a dataset wrote: a row for each key, and a sentence with the totals.
 
     Args:
@@ -120,8 +122,9 @@ def statistics_lines(recording: Recording, options: TextOptions) -> list[Text]:
     return join_blocks(table, sentence(total, options), options=options)
 
 
-def _statistics_row(layer: dict[str, Any]) -> Row:
+def _statistics_row(layer: LayerStatistics) -> Row:
     values = layer["values"]
+    numbers = (layer["mean"], layer["std"], layer["min"], layer["median"], layer["max"])
     cells = (
         Cell(layer_text(layer["module"])),
         Cell(layer["type"], style="cyan"),
@@ -129,7 +132,7 @@ def _statistics_row(layer: dict[str, Any]) -> Row:
         count_cell(layer["call"]),
         Cell(count_text(layer["channels"]), value=layer["channels"]),
         Cell(count_text(values), short=short_count_text(values), value=values),
-        *(number_cell(parse_number(layer[name])) for name in STATISTICS_NUMBERS),
+        *(number_cell(parse_number(number)) for number in numbers),
         Cell(
             count_text(layer["dead"]),
             value=layer["dead"],
@@ -164,11 +167,11 @@ def features_lines(features: Features, options: TextOptions) -> list[Text]:
         for entry in map(entries.__getitem__, features.keys)
     ]
     shards, model = features.manifest["shards"], features.manifest["model"]
-    inputs = ", ".join(features.manifest["inputs"]["words"])
+    inputs = ", ".join(features.manifest["inputs"]["specs"])
     size = bytes_text(sum(shard["bytes"] for shard in shards))
     text = (
         f"{plural(features.rows, 'row')} from {inputs or 'no files'} in"
-        f" {plural(len(shards), 'shard')} ({size}). Model: {model['word']}, weights:"
+        f" {plural(len(shards), 'shard')} ({size}). Model: {model['spec']}, weights:"
         f" {model['weights']}."
     )
     table = result_table(Table(FEATURES_COLUMNS, tuple(rows), FEATURES_SQUEEZE, note=""), options)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.results.gradient_flow import VANISHING, gradient_marks
+from hookscope.results.metadata import PenaltyMetadata
 from hookscope.results.records import Record, Recording
 from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.views.text.capture import (
@@ -90,7 +91,7 @@ def loss_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
     return [*lines, *_penalty_lines(penalty, options)] if penalty else lines
 
 
-def _penalty_lines(penalty: dict[str, Any], options: TextOptions) -> list[Text]:
+def _penalty_lines(penalty: PenaltyMetadata, options: TextOptions) -> list[Text]:
     """The penalty and the norms that it is computed from; on a terminal the first few norms."""
     norms = [number_text(parse_number(norm)) for norm in penalty["norms"]]
     shown = norms if options.width is None else norms[:MAX_NORMS]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from hookscope.files.strict_json import parse_number
 from hookscope.results.gradient_flow import DEFAULT_LIMITS, EXPLODING, SPREAD, VANISHING
+from hookscope.results.metadata import CamImage, ClassProbability
 from hookscope.results.records import Absent, Coverage, Record, Recording, UnexecutedModule
 from hookscope.specs.record_kinds import PARAM_GRAD
 from hookscope.views.text.formats import (
@@ -73,12 +74,12 @@ def share_cell(share: float, style: str = "") -> Cell:
     return Cell(percent_text(share), value=share, style=style)
 
 
-def label_cell(entry: dict[str, Any]) -> Cell:
+def label_cell(entry: ClassProbability | CamImage) -> Cell:
     """Return the name of a class, from an entry of the most probable classes."""
     return Cell(str(entry.get("label") or f"class {entry['index']}"))
 
 
-def probability_cell(entry: dict[str, Any]) -> Cell:
+def probability_cell(entry: ClassProbability | CamImage) -> Cell:
     """Return the probability of a class, from an entry of the most probable classes."""
     value = parse_number(entry["probability"])
     if value is None or value != value:

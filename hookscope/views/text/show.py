@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from hookscope.specs.record_kinds import WEIGHT
 from hookscope.views.images.tensor_view import Bin, TensorView
 from hookscope.views.text.formats import count_text, shape_text
 from hookscope.views.text.shared_parts import (
@@ -26,6 +27,7 @@ from hookscope.views.text.text_table import (
     sentence,
     table_lines,
 )
+from hookscope.views.text.weights import statistics_lines
 
 NUMBERS = ("mean", "std", "min", "max", "norm")
 COLUMNS = (
@@ -58,6 +60,8 @@ def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
 
 
 def _stats_table(view: TensorView, options: TextOptions) -> list[Text]:
+    if view.record.kind == WEIGHT:  # no module, so no type
+        return statistics_lines([view], options)
     stats = view.stats
     cells = (
         Cell(f"{view.record.key}{view.part}"),

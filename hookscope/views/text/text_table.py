@@ -8,12 +8,12 @@ values of its row on the line below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rich.cells import cell_len
-from rich.text import Text
+from rich.text import Span, Text
 
 from hookscope.views.text.formats import (
     PIPE_DIGITS,
@@ -212,14 +212,23 @@ def _pipe_lines(table: Table, options: TextOptions) -> list[Text]:
         for i in range(len(table.pipe_columns))
     ]
     right = [column.right for column in table.pipe_columns]
-    lines = []
-    for entries in grid:
-        line = Text()
-        for (text, style), width, on_right in zip(entries, widths, right, strict=True):
-            _append_cell(line, text, width, on_right, style)
-        line.rstrip()
-        lines.append(line)
-    return lines
+    return [_pipe_line(entries, widths, right) for entries in grid]
+
+
+def _pipe_line(
+    entries: Sequence[tuple[str, str]], widths: Sequence[int], right: Sequence[bool]
+) -> Text:
+    """A line of padded cells. It is made at once: rich takes 5 us for each part that is appended,
+    which is the most of the time that a table of thousands of rows takes.
+    """
+    line, spans = "", []
+    for (text, style), width, on_right in zip(entries, widths, right, strict=True):
+        pad = " " * (width - cell_len(text))
+        line += f"{GAP if line else ''}{pad if on_right else ''}"
+        if style and text:
+            spans.append(Span(len(line), len(line) + len(text), style))
+        line += text if on_right else f"{text}{pad}"
+    return Text(line.rstrip(), spans=spans)
 
 
 def _pipe_text(cell: Cell, options: TextOptions) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from rich.text import Text
 
-from hookscope.results.module_tree import ModuleNode, ModuleTree, nearest_ancestors
+from hookscope.results.module_tree import ModuleNode, ModuleTree
 from hookscope.specs.patterns import ROOT
 from hookscope.views.text.formats import (
     bytes_text,
@@ -16,6 +15,7 @@ from hookscope.views.text.formats import (
     plural,
     short_count_text,
 )
+from hookscope.views.text.name_guides import name_guides
 from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, count_cell
 from hookscope.views.text.text_table import (
     Cell,
@@ -32,8 +32,7 @@ MAX_TYPE_LENGTH = (
     20  # characters of a type without arguments; a long type then takes no room from columns
 )
 MAX_ARGUMENTS_LENGTH = 48  # characters of arguments on a terminal; a pipe has all
-BRANCHES = ("├─ ", "└─ ", "│  ", "   ")
-ASCII_BRANCHES = ("|- ", "`- ", "|  ", "   ")
+MAX_ABSENT = 5  # sentences on modules that are not in the file
 SQUEEZE: tuple[Squeeze, ...] = (
     ("drop", "own"),
     ("shorten", "parameters"),
@@ -76,7 +75,7 @@ def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None
     """
     ran = any(node.run for node in tree.nodes)
     names = [node.name for node in tree.nodes]
-    guides = _guides(names, ASCII_BRANCHES if options.ascii else BRANCHES)
+    guides = name_guides(names, options)
     rows = tuple(
         Row(
             _cells(node, ran, options.verbose),
@@ -87,7 +86,10 @@ def tree_lines(tree: ModuleTree, options: TextOptions, failed: str | None = None
         for node, guide in zip(tree.nodes, guides, strict=True)
     )
     lines = result_table(Table(tree_columns(ran, options.verbose), rows, SQUEEZE), options)
-    return [*lines, *sentence(_totals(tree, failed is not None), options, "bold")]
+    lines += sentence(_totals(tree, failed is not None), options, "bold")
+    for text in _absent_texts(tree, options.verbose):
+        lines += sentence(text, options)
+    return lines
 
 
 def tree_columns(ran: bool, sources: bool) -> tuple[Column, ...]:
@@ -171,34 +173,9 @@ def _note(node: ModuleNode, failed: str | None) -> Cell:
         return Cell("not reached", style=NOTICE_STYLE)
     if node.run is not None and not node.run.calls:
         return Cell("never ran", style=NOTICE_STYLE)
+    if node.note:
+        return Cell(node.note, style=NOTICE_STYLE)
     return Cell("= " + ", ".join(node.aliases), style="magenta") if node.aliases else Cell()
-
-
-def _guides(names: Sequence[str], branches: Sequence[str]) -> list[tuple[str, str]]:
-    """The lines drawn before each name, and before the lines that continue its row.
-
-    The parent of a module is its nearest ancestor among the names before it.
-    """
-    branch, last, bar, blank = branches
-    levels = _levels(names)
-    drawn: list[tuple[str, str]] = []
-    open_levels: set[int] = set()  # levels that have a sibling further down
-    for i in range(len(names) - 1, -1, -1):
-        level = levels[i]
-        before = "".join(bar if k in open_levels else blank for k in range(1, level))
-        own, below = (branch, bar) if level in open_levels else (last, blank)
-        inside = bar if i + 1 < len(names) and levels[i + 1] > level else blank
-        drawn.append((before + own, before + below + inside) if level else ("", inside))
-        open_levels = {k for k in open_levels if k < level} | {level}
-    return drawn[::-1]
-
-
-def _levels(names: Sequence[str]) -> list[int]:
-    """How many ancestors each name has among the names before it."""
-    levels: list[int] = []
-    for above in nearest_ancestors(names):
-        levels.append(0 if above is None else levels[above] + 1)
-    return levels
 
 
 def _totals(tree: ModuleTree, failed: bool) -> str:
@@ -216,8 +193,18 @@ def _totals(tree: ModuleTree, failed: bool) -> str:
     ]
     if total.run is not None:
         until = " until it failed" if failed else ""
-        parts.append(f"{short_count_text(total.run.flops)} FLOPs{until}")
+        if total.run.flops is not None:
+            parts.append(f"{short_count_text(total.run.flops)} FLOPs{until}")
     return f"{tree.model}: {', '.join(parts)}. {plural(len(tree.nodes), 'layer')} listed."
+
+
+def _absent_texts(tree: ModuleTree, every: bool) -> list[str]:
+    """A sentence on each module that is not in the file; on the first ones unless ``every``."""
+    shown = tree.absent if every else tree.absent[:MAX_ABSENT]
+    texts = [f"Not in the file: {module.name}: {module.reason}." for module in shown]
+    if len(shown) < len(tree.absent):
+        texts.append(f"... and {plural(len(tree.absent) - len(shown), 'more module')} (-v).")
+    return texts
 
 
 def short_signature(kind: str, arguments: str, limit: int | None = None) -> str:

@@ -191,7 +191,7 @@ def test_random_weights_are_stated_at_the_top_and_beside_the_classes(opened, tmp
         capture = hookscope.Capture()
         capture.put(torch.ones(1, 2), module="fc", type="X", call=1, what="output", kind="output")
         top = [[{"index": 1, "label": "tabby", "probability": 0.5}]]
-        capture.metadata = {"model": {"word": "resnet18", "weights": weights}, "top": top}
+        capture.metadata = {"model": {"spec": "resnet18", "weights": weights}, "top": top}
         capture.save(file)
     page = opened(hookscope.report(random).html)
     note = page.locator(".untrained")

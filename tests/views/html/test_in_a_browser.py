@@ -330,7 +330,7 @@ def test_a_long_command_wraps_on_a_phone(opened, tmp_path) -> None:
     glob = "{" + ",".join(f"layer{n}.conv" for n in range(30)) + "}"
     capture.metadata = {
         "command": "capture",
-        "model": {"word": "models/a_network.py:Classifier"},
+        "model": {"spec": "models/a_network.py:Classifier"},
         "options": {"layers": [glob], "what": ["input", "output"]},
     }
     capture.save(tmp_path / "a.safetensors")

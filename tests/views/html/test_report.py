@@ -277,7 +277,7 @@ def test_what_is_missing_has_rows_behind_all_others(tmp_path) -> None:
 def test_a_file_of_nothing_is_a_page_that_says_so(opened, tmp_path) -> None:
     hookscope.Capture().save(tmp_path / "empty.safetensors")
     report = hookscope.report(tmp_path / "empty.safetensors")
-    assert (report.tensors, report.layers, report.warnings) == (0, 1, ())
+    assert (report.tensors, report.layers, report.warnings) == (0, 0, ())
     shown = opened(report.html).inner_text("body")
     assert "No warnings: nothing was recorded.\n" in shown
 
@@ -332,7 +332,7 @@ def test_hostile_names_are_text_everywhere(tmp_path) -> None:
     capture = hookscope.Capture()
     for name in names:
         capture.put(torch.ones(2), module=name, type=name, call=1, what="x", kind="output")
-    capture.metadata = {"model": {"word": "</title><b>"}, "command": "<i>"}
+    capture.metadata = {"model": {"spec": "</title><b>"}, "command": "<i>"}
     path = tmp_path / "a.safetensors"
     capture.save(path)
     html = hookscope.report(path).html
@@ -362,7 +362,7 @@ def test_the_command_writes_the_page_and_tells_what_is_on_it(run, folder, tmp_pa
     page = hookscope.report(file)
     written = (tmp_path / "work" / "values.html").read_text(encoding="utf-8")
     assert written == page.html + "\n"
-    assert done.stdout.splitlines()[0] == f"{page.tensors} tensors of 10 layers."
+    assert done.stdout.splitlines()[0] == f"{page.tensors} tensors of 9 layers."
     assert "Never ran: idle" in done.stdout
     assert done.stderr.startswith("wrote values.html (")
     address = (tmp_path / "work" / "values.html").as_uri()
@@ -374,7 +374,7 @@ def test_as_json_it_is_one_document(run, folder) -> None:
     done = run("report", folder / "values.safetensors", "--json", "-o", "a.html")
     document = json.loads(done.stdout)
     assert (document["schema"], document["command"], document["file"]) == (1, "report", "a.html")
-    assert document["layers"] == 10
+    assert document["layers"] == 9
     assert "html" not in document
 
 
@@ -407,3 +407,11 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     assert "Traceback" not in done.stderr
     assert (work / "notes.html").read_text() == "<!doctype html>\nmine"
     assert Path(values).read_bytes() == before
+
+
+def test_a_page_counts_the_layers_that_have_tensors(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    file = tmp_path / "one.safetensors"
+    hookscope.capture(model, input=torch.ones(1, 4), layers="0").save(file)
+    report = hookscope.report(file)
+    assert (report.tensors, report.layers) == (1, 1)

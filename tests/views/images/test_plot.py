@@ -322,6 +322,16 @@ def test_attention_is_drawn_head_by_head(tmp_path: Path) -> None:
         assert values(axes).sum(1) == pytest.approx(np.ones(5))
 
 
+def test_a_layer_with_attention_weights_is_drawn_by_them(tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)
+    shot = hookscope.capture(layer, attention=True, input=torch.randn(2, 5, 12))
+    shot.save(tmp_path / "a.safetensors")
+    assert {r.kind for r in shot.records if r.module == "self_attn"} == {"attention", "output"}
+    drawing = hookscope.plot(tmp_path / "a.safetensors", "self_attn")
+    assert (drawing.kind, len(panels(drawing.figure))) == ("attention", 3)
+    assert hookscope.plot(tmp_path / "a.safetensors", ["self_attn", "linear1"]).kind == "hist"
+
+
 def test_attention_of_several_calls_stands_in_rows(holding: Save) -> None:
     a, b = torch.rand(1, 4, 6, 6), torch.rand(1, 4, 6, 6)
     figure = hookscope.plot(holding(kind="attention", a=a, b=b), count=2, kind="attention").figure

@@ -104,8 +104,8 @@ def outputs() -> Capture:
     top = [{"label": x, "index": i * 7, "probability": 0.5**i} for i, x in enumerate(LABELS, 1)]
     capture.metadata = {
         "command": "capture",
-        "model": {"word": "resnet18"},
-        "inputs": [{"word": "img.png"}],
+        "model": {"spec": "resnet18"},
+        "inputs": [{"spec": "img.png"}],
         "top": [top],
         "verified": True,
     }

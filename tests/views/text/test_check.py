@@ -37,7 +37,7 @@ HEALTH = Health(
     ("nan", "tied", "vanishing"),
     {"unused": "no backward pass: --forward-only"},
     {"dead": 0.95},
-    {"model": {"word": "a b.py:Net", "source": "file"}, "versions": {"hookscope": "1"}},
+    {"model": {"spec": "a b.py:Net", "source": "file"}, "versions": {"hookscope": "1"}},
 )
 
 

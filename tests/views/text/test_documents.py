@@ -36,13 +36,13 @@ def test_capture_document_has_metadata_records_and_coverage() -> None:
     assert list(data)[:2] == ["schema", "command"]
     assert (data["schema"], data["command"]) == (1, "capture")
     assert data["file"] == "resnet18.capture.safetensors"
-    assert data["model"] == {"word": "resnet18"}
+    assert data["model"] == {"spec": "resnet18"}
     assert [r["key"] for r in data["records"]][3] == "layer3.0.relu:2/output"
     record = data["records"][2]
     assert record["shape"] == [1, 16, 4, 4]
     assert (record["stats"]["nan"], record["stats"]["inf"]) == (2, 1)
     assert data["coverage"]["matched"] == 5
-    assert data["coverage"]["silent"][0]["module"] == "layer3.0.blocks"
+    assert data["coverage"]["not_executed"][0]["module"] == "layer3.0.blocks"
     assert data["top"][0][0]["label"] == "great white shark"
     assert data["absent"] == []
 

@@ -198,7 +198,7 @@ def test_one_word_for_what_never_ran(width: int | None) -> None:
         text = joined(lines)
         assert "never ran" in text
         assert "Never ran: " in text
-        assert "fired" not in text
+        assert "executed" not in text
         assert "never called" not in text
 
 
@@ -223,7 +223,7 @@ def test_loss_line_says_what_was_computed() -> None:
 def test_top_classes_of_a_batch_name_their_image() -> None:
     entry = {"label": "tabby", "index": 281, "probability": 0.25}
     broken = {"label": "", "index": 7, "probability": "NaN"}
-    metadata = {"top": [[entry], [broken]], "inputs": [{"word": "a.png"}, {"word": "b.png"}]}
+    metadata = {"top": [[entry], [broken]], "inputs": [{"spec": "a.png"}, {"spec": "b.png"}]}
     assert [line.plain.split() for line in top_lines(metadata, PIPE)] == [
         ["top", "1", "class", "probability", "input"],
         ["tabby", "281", "0.25", "a.png"],

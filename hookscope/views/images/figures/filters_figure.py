@@ -38,7 +38,7 @@ def draw_weight(
 
     Args:
         name: name of the parameter.
-        type: class name of the layer.
+        type: class name of the layer; empty if it is unknown.
         weight: a matrix, or kernels with their output channels first.
         about: the model.
         options: which filters, and how they are drawn.
@@ -46,7 +46,8 @@ def draw_weight(
     Raises:
         RequestError: there is no such filter, or the weight has more than five dimensions.
     """
-    title, summary = f"{name} ({type})", f"{name} ({shape_label(weight.shape)})"
+    title = f"{name} ({type})" if type else name
+    summary = f"{name} ({shape_label(weight.shape)})"
     if weight.ndim > 5:
         raise RequestError(
             f"{summary} has {weight.ndim} dimensions, but at most five can be plotted.",
@@ -122,7 +123,13 @@ def draw_kernels(kernels: Kernels, title: str, about: str, each: bool = False) -
     return finish_figure(figure)
 
 
-def draw_matrix(matrix: NDArray[Any], title: str, about: str, axes: tuple[str, str]) -> Figure:
+def draw_matrix(
+    matrix: NDArray[Any],
+    title: str,
+    about: str,
+    axes: tuple[str, str],
+    shape: tuple[int, int] | None = None,
+) -> Figure:
     """Draw a matrix of weights.
 
     Args:
@@ -130,14 +137,17 @@ def draw_matrix(matrix: NDArray[Any], title: str, about: str, axes: tuple[str, s
         title: title of the figure.
         about: the model.
         axes: labels of the rows and of the columns.
+        shape: of the whole matrix, if ``matrix`` is a smaller picture of it.
     """
-    rows, columns = matrix.shape
+    rows, columns = shape or matrix.shape
     # At most four times as wide as high, so that a matrix of a few rows is readable.
     wide, tall = (6.0, max(6 * rows / columns, 1.5)) if columns > rows else (5.0, 5.0)
     about = "; ".join(filter(None, (about, nonfinite_text(matrix))))
     figure, _ = new_figure(wide, tall + 0.7, title, about)
     panel = figure.subplots()
     shown = draw_image(panel, matrix, color_scale(matrix), aspect="auto")
+    if shape is not None:
+        shown.set_extent((-0.5, columns - 0.5, rows - 0.5, -0.5))
     figure.colorbar(shown, ax=panel, label="weight", pad=0.02)
     panel.set_ylabel(axes[0])
     panel.set_xlabel(axes[1])

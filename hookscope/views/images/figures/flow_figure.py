@@ -43,7 +43,7 @@ def draw_flow(flows: Sequence[LayerFlow], title: str, about: str) -> Figure:
     panels = figure.subplots(len(flows), 1, squeeze=False, height_ratios=heights).flat
     for axes, flow, height in zip(panels, flows, heights, strict=True):
         _draw_series(axes, flow)
-        _name_rows(axes, flow.rows, height - 0.8)
+        _name_rows(axes, flow, height - 0.8)
         axes.set_xlabel(flow.quantity)
         axes.grid(axis="x")
         axes.set_axisbelow(True)
@@ -110,10 +110,11 @@ def _make_symlog(axes: Axes, points: Sequence[FlowPoint]) -> None:
         axes.set_xscale("symlog", linthresh=middle)
 
 
-def _name_rows(axes: Axes, rows: Sequence[str], height: float) -> None:
+def _name_rows(axes: Axes, flow: LayerFlow, height: float) -> None:
     """Label as many rows as there is room for: each, every second, every fifth, and so on."""
+    rows = flow.rows
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 10**9) if len(rows) * _LABEL <= height * s)
     at = list(range(0, len(rows), step))
     axes.set_yticks(at, [escape_text(shorten_middle(rows[i], _LETTERS)) for i in at])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_ylabel("in execution order" + (f", one in {step} named" if step > 1 else ""))
+    axes.set_ylabel(flow.order + (f", one in {step} named" if step > 1 else ""))

@@ -1,0 +1,74 @@
+"""Tensors of a file of weights as a figure: kernels, a matrix, a vector, or an overview."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from hookscope.errors import RequestError
+from hookscope.results.weights.channel_measures import has_channels
+from hookscope.results.weights.weight_reader import WeightReader
+from hookscope.specs.tensor_key import WHOLE
+from hookscope.views.images.figure_labels import shape_label
+from hookscope.views.images.figures.canvas import paper_style
+from hookscope.views.images.figures.capture_figure import draw_capture
+from hookscope.views.images.figures.curve_figure import draw_curve
+from hookscope.views.images.figures.drawing import Drawing, FigureOptions
+from hookscope.views.images.figures.filters_figure import draw_matrix, draw_weight
+from hookscope.views.images.plot_choice import PlotChoice, TensorPart
+from hookscope.views.images.weight_plot_choice import CURVE, FILTERS
+from hookscope.views.images.weight_values import read_curve, read_kernels, read_matrix
+
+_AXES = ("output feature", "input feature")
+
+
+def draw_weights(reader: WeightReader, choice: PlotChoice, options: FigureOptions) -> Drawing:
+    """Return the plot of some tensors that was chosen.
+
+    Raises:
+        RequestError: there is no such filter, a tensor is too large, or has too many dimensions.
+    """
+    if options.dim is not None:
+        raise RequestError(
+            "--channel-dim is for captures: the channels of a weight are its first dimension.",
+            "Leave it out, or take a slice.",
+        )
+    if choice.kind == FILTERS:
+        return draw_filters(reader, choice.parts[0], options)
+    if choice.kind == CURVE:
+        return _draw_vector(reader, choice.parts[0], options)
+    return draw_capture(reader, choice, options)
+
+
+def draw_filters(reader: WeightReader, part: TensorPart, options: FigureOptions) -> Drawing:
+    """Return the picture of a weight: its kernels, or the matrix that it is."""
+    about = os.path.basename(str(reader.path).rstrip("/"))
+    shape = reader.shape(part.record.key, part.index)
+    if len(shape) != 2:
+        return draw_weight(part.name, "", read_kernels(reader, part), about, options)
+    matrix, tensor = read_matrix(reader, part), reader.weights.tensors[part.record.key]
+    summary = f"{part.name} ({shape_label(shape)})"
+    if matrix.cell != (1, 1):
+        cell = f"{matrix.cell[0]}x{matrix.cell[1]}"
+        about += f"; a pixel is the entry of largest magnitude of {cell}"
+        summary += f": the largest of each {cell} entries"
+    with paper_style(options.dark):
+        axes = _AXES if part.index == WHOLE and has_channels(tensor) else ("row", "column")
+        figure = draw_matrix(matrix.values, part.name, about, axes, matrix.shape)
+    return Drawing(figure, FILTERS, (summary,), options.dark)
+
+
+def _draw_vector(reader: WeightReader, part: TensorPart, options: FigureOptions) -> Drawing:
+    shape = reader.shape(part.record.key, part.index)
+    curve = read_curve(reader, part)
+    about = os.path.basename(str(reader.path).rstrip("/"))
+    summary = f"{part.name} ({shape_label(shape)})"
+    if curve.cell > 1:
+        about += f"; from the smallest to the largest of each {curve.cell:,} entries"
+        summary += f": the range of each {curve.cell:,} entries"
+    elif np.isnan(curve.low).any():
+        about += f"; {np.isnan(curve.low).sum()} entries that are not finite are not drawn"
+    with paper_style(options.dark):
+        figure = draw_curve(curve, part.name, about)
+    return Drawing(figure, CURVE, (summary,), options.dark)

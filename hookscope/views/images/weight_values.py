@@ -1,0 +1,127 @@
+"""The values of a weight for a picture, reduced to what a picture can show, in bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookscope.errors import RequestError
+from hookscope.results.numpy_stats import magnitude
+from hookscope.results.weights.weight_reader import WeightReader, as_slice, full_index
+from hookscope.views.images.figure_labels import shape_label
+from hookscope.views.images.plot_choice import TensorPart
+
+MAX_SIDE = 1024  # cells of a side of a matrix, and of a curve
+MAX_KERNELS = 1 << 27  # elements of kernels, which are in memory
+_AT_ONCE = 1 << 22  # elements of a matrix that are read at a time
+
+
+@dataclass(frozen=True)
+class ReducedMatrix:
+    """A matrix whose cells are the entry of largest magnitude of ``(rows, columns)`` entries.
+
+    Attributes:
+        values: ``(height, width)``; NaN where one of the entries is NaN.
+        shape: of the whole matrix.
+        cell: rows and columns of a cell; ``(1, 1)`` if every entry has one.
+    """
+
+    values: NDArray[Any]
+    shape: tuple[int, int]
+    cell: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ReducedCurve:
+    """The entries of a vector, or the smallest and the largest of each ``cell`` of them.
+
+    Attributes:
+        low: float64 [N]; NaN where no entry is finite.
+        high: the same as ``low`` if ``cell`` is 1.
+        cell: entries of each point.
+    """
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    cell: int
+
+
+def read_kernels(reader: WeightReader, part: TensorPart) -> NDArray[Any]:
+    """Return the values of a weight of three dimensions or more.
+
+    Raises:
+        RequestError: it is too large.
+    """
+    shape = reader.shape(part.record.key, part.index)
+    if prod(shape) > MAX_KERNELS:
+        raise RequestError(
+            f"{part.name} ({shape_label(shape)}) has {prod(shape):,} entries, and a picture of"
+            f" kernels takes at most {MAX_KERNELS:,}.",
+            f"Take a slice: {part.record.key}[0].",
+        )
+    return magnitude(reader.tensor(part.record.key, part.index))
+
+
+def read_matrix(reader: WeightReader, part: TensorPart, side: int = MAX_SIDE) -> ReducedMatrix:
+    """Return a matrix with at most ``side`` rows and columns.
+
+    An average would hide single large entries, and of weights it is near zero: of the entries in a
+    cell the one of largest magnitude is kept.
+
+    Args:
+        reader: the set.
+        part: a tensor of two dimensions, or a part with two.
+        side: the largest number of rows and of columns.
+    """
+    height, width = reader.shape(part.record.key, part.index)
+    tall, wide = -(-height // side), -(-width // side)
+    entries = full_index(part.index, part.record.shape)
+    axis = next(n for n, entry in enumerate(entries) if isinstance(entry, range))
+    rows = entries[axis]
+    assert isinstance(rows, range)
+    count = max(_AT_ONCE // (width * tall), 1) * tall  # whole cells
+    pieces = []
+    for start in range(0, height, count):
+        some = rows[start : start + count]
+        stop = some.stop if some.stop >= 0 else None
+        index = (*entries[:axis], slice(some.start, stop, some.step), *entries[axis + 1 :])
+        taken = tuple(as_slice(entry) for entry in index)
+        values = magnitude(reader.tensor(part.record.key, taken))
+        pieces.append(_strongest(values, tall, wide))
+    return ReducedMatrix(np.concatenate(pieces), (height, width), (tall, wide))
+
+
+def read_curve(reader: WeightReader, part: TensorPart, points: int = MAX_SIDE) -> ReducedCurve:
+    """Return the entries of a tensor in order; of many the range of each cell of them."""
+    (length,) = reader.shape(part.record.key, part.index)
+    cell = 1 if length <= 2 * points else -(-length // points)
+    low, high = (np.full(-(-length // cell), np.nan) for _ in range(2))
+    at = 0
+    for block in reader.blocks(part.record.key, part.index):
+        values = magnitude(block).astype(np.float64)
+        values[~np.isfinite(values)] = np.nan
+        first, last = at // cell, (at + len(values) - 1) // cell
+        starts = np.maximum(np.arange(first, last + 1) * cell - at, 0)
+        cells = slice(first, last + 1)
+        low[cells] = np.fmin(low[cells], np.fmin.reduceat(values, starts))
+        high[cells] = np.fmax(high[cells], np.fmax.reduceat(values, starts))
+        at += len(values)
+    return ReducedCurve(low, high, cell)
+
+
+def _strongest(values: NDArray[Any], tall: int, wide: int) -> NDArray[Any]:
+    """The entry of largest magnitude of each cell; the first NaN if there is one."""
+    if tall == wide == 1:
+        return values
+    height, width = values.shape
+    padded = np.pad(values, ((0, -height % tall), (0, -width % wide)))
+    rows, columns = padded.shape[0] // tall, padded.shape[1] // wide
+    blocks = padded.reshape(rows, tall, columns, wide).swapaxes(1, 2)
+    cells = blocks.reshape(rows, columns, tall * wide)
+    # int8 has no magnitude of -128; argmax takes NaN for the largest.
+    strongest = np.abs(cells.astype(np.float64)).argmax(axis=2)
+    return np.take_along_axis(cells, strongest[..., None], axis=2)[..., 0]

@@ -1,0 +1,148 @@
+"""Two training runs compared, as text: the first step of each kind of series, and the verdict."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hookscope.results.runs.run_diff import (
+    BATCH,
+    LEARNING_RATE,
+    LOSS,
+    LOSS_SCALE,
+    TOTAL,
+    KindComparison,
+    RunDiff,
+    RunDifference,
+)
+from hookscope.results.runs.series_kinds import (
+    OUTPUT,
+    OUTPUT_GRAD,
+    PARAMETER,
+    PARAMETER_GRAD,
+    UPDATE,
+)
+from hookscope.views.text.formats import (
+    FULL_DIGITS,
+    count_text,
+    full_text,
+    layer_text,
+    plural,
+)
+from hookscope.views.text.shared_parts import ALERT_STYLE, NOTICE_STYLE, join_names, number_cell
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    join_blocks,
+    result_table,
+    sentence,
+)
+
+COLUMNS = (
+    Column("series"),
+    Column("compared", right=True),
+    Column("differ", right=True),
+    Column("first step", "step", right=True),
+    Column("where"),
+    Column("measure"),
+    Column("A", right=True),
+    Column("B", right=True),
+)
+SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in ("A", "B", "first step")),
+    *(("drop", title) for title in ("compared", "measure", "differ")),
+)
+NAMES = {
+    BATCH: "batch size",
+    OUTPUT: "outputs",
+    LOSS: "loss",
+    OUTPUT_GRAD: "gradients at outputs",
+    PARAMETER_GRAD: "gradients of parameters",
+    TOTAL: "gradient norm of the model",
+    LOSS_SCALE: "loss scale",
+    LEARNING_RATE: "learning rate",
+    UPDATE: "updates",
+    PARAMETER: "parameters",
+}
+FIRST_DIFFERENCE_NOTE = "first difference"
+
+
+def run_diff_lines(result: RunDiff, options: TextOptions) -> list[Text]:
+    """Return the table and the verdict.
+
+    Args:
+        result: the comparison.
+        options: where the lines are printed.
+    """
+    rows = tuple(_row(row, result.first) for row in result.rows)
+    table = result_table(Table(COLUMNS, rows, SQUEEZE), options)
+    verdict = [
+        line for text, style in _verdict(result, options) for line in sentence(text, options, style)
+    ]
+    return join_blocks(table, verdict, options=options)
+
+
+def _row(row: KindComparison, first: RunDifference | None) -> Row:
+    style = ALERT_STYLE if row.first else ""
+    cells = [
+        Cell(NAMES[row.kind]),
+        Cell(count_text(row.series), value=row.series),
+        Cell(count_text(row.differing), value=row.differing, style=style),
+    ]
+    if row.first is None:
+        return Row((*cells, *[Cell("-")] * (len(COLUMNS) - len(cells))))
+    cells += [
+        Cell(count_text(row.first.step), value=row.first.step, style=style),
+        Cell(_where(row.first)),
+        Cell(row.first.measure),
+        number_cell(row.first.a),
+        number_cell(row.first.b),
+    ]
+    is_first = row.first == first
+    return Row(tuple(cells), Cell(FIRST_DIFFERENCE_NOTE if is_first else "", style=ALERT_STYLE))
+
+
+def _where(difference: RunDifference) -> str:
+    rank = "" if difference.rank is None else f" (rank {difference.rank})"
+    if not difference.layer:
+        return difference.key + rank
+    return layer_text(difference.layer) + difference.key.removeprefix(difference.layer) + rank
+
+
+def _verdict(result: RunDiff, options: TextOptions) -> list[tuple[str, str]]:
+    """The sentences under the table, each with its style."""
+    sentences = []
+    first, layer = result.first, result.first_layer
+    if first is None:
+        text = f"{plural(result.steps[2], 'step')} compared ({count_text(result.sampled[2])} of"
+        exact = "within tolerance" if result.atol or result.rtol else "exactly"
+        sentences.append((f"{text} them sampled): all values agree {exact}.", "green"))
+    else:
+        a, b = (full_text(value, FULL_DIGITS) for value in (first.a, first.b))
+        text = f"The first difference is at step {count_text(first.step)}: {_where(first)}"
+        sentences.append((f"{text}, {first.measure} {a} in A and {b} in B.", ALERT_STYLE))
+        sentences += _layer_sentences(first, layer)
+        weights = next((row.first for row in result.rows if row.kind == PARAMETER), None)
+        if weights and weights.measure == "norm" and weights.step == first.step:
+            text = f"The weights differ before step {count_text(first.step)} already."
+            sentences.append((text, NOTICE_STYLE))
+    style = ALERT_STYLE if result.strict else NOTICE_STYLE
+    for counts, noun in ((result.steps, "step"), (result.sampled, "sampled step")):
+        if len(set(counts)) > 1:
+            of_b, both = map(count_text, counts[1:])
+            text = f"A has {plural(counts[0], noun)}, B {of_b}; {both} are in both."
+            sentences.append((text, style))
+    for names, side in ((result.only_a, "A"), (result.only_b, "B")):
+        if names:
+            sentences.append((f"Only {side} has {join_names(names, options)}.", style))
+    return sentences
+
+
+def _layer_sentences(first: RunDifference, layer: RunDifference | None) -> list[tuple[str, str]]:
+    if layer is None or layer == first:
+        return []
+    text = f"The first layer that differs is {layer_text(layer.layer)}, at step"
+    return [(f"{text} {count_text(layer.step)} ({_where(layer)}, {layer.measure}).", "")]

@@ -1,0 +1,119 @@
+"""A set of weights as text: the table of its tensors, and the statistics of some of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from hookscope.results.weights.weight_set import WeightSet, WeightTensor
+from hookscope.views.images.tensor_view import TensorSummary
+from hookscope.views.text.formats import bytes_text, count_text, plural, shape_text
+from hookscope.views.text.shared_parts import (
+    ALERT_STYLE,
+    nonfinite_note,
+    number_cell,
+    share_cell,
+)
+from hookscope.views.text.text_table import (
+    Cell,
+    Column,
+    Row,
+    Squeeze,
+    Table,
+    TextOptions,
+    join_blocks,
+    result_table,
+    sentence,
+)
+
+NUMBERS = ("mean", "std", "min", "max", "norm")
+COLUMNS = (
+    Column("tensor"),
+    Column("shape"),
+    Column("dtype"),
+    Column("parameters", right=True),
+    Column("bytes", right=True),
+    Column("file", optional=True),
+)
+SQUEEZE: tuple[Squeeze, ...] = tuple(("drop", title) for title in ("file", "parameters", "dtype"))
+STATISTICS_COLUMNS = (
+    *(Column("tensor"), Column("shape"), Column("dtype", optional=True)),
+    *(Column(title, right=True) for title in (*NUMBERS, "zeros")),
+)
+STATISTICS_SQUEEZE: tuple[Squeeze, ...] = (
+    *(("shorten", title) for title in NUMBERS),
+    *(("drop", title) for title in ("dtype", "note", "norm", "zeros", "shape", "std", "mean")),
+)
+
+
+def weight_table_lines(weights: WeightSet, options: TextOptions) -> list[Text]:
+    """Return a row for each tensor, and what there is in all. No values are read.
+
+    Args:
+        weights: the set.
+        options: where the lines are printed.
+    """
+    several = len({tensor.file for tensor in weights.tensors.values()}) > 1
+    rows = tuple(_row(tensor, several) for tensor in weights.tensors.values())
+    columns = COLUMNS if several else COLUMNS[:-1]
+    squeeze = SQUEEZE if several else SQUEEZE[1:]
+    table = result_table(Table(columns, rows, squeeze), options)
+    lines = sentence(totals_text(weights), options)
+    for note in weights.notes:
+        lines += sentence(note, options)
+    return join_blocks(table, lines, options=options)
+
+
+def _row(tensor: WeightTensor, names_file: bool) -> Row:
+    cells = (
+        Cell(tensor.name),
+        Cell(shape_text(tensor.shape)),
+        Cell(tensor.dtype, style="cyan"),
+        Cell(count_text(tensor.numel), value=tensor.numel),
+        Cell(bytes_text(tensor.nbytes), value=tensor.nbytes),
+        *([Cell(os.path.basename(tensor.file))] if names_file else []),
+    )
+    return Row(cells, Cell(f"= {tensor.tied_to}" if tensor.tied_to else "", style="magenta"))
+
+
+def totals_text(weights: WeightSet) -> str:
+    """Return the number of tensors, entries and bytes in a sentence, also for each dtype."""
+    by_dtype: dict[str, int] = {}
+    for tensor in weights.tensors.values():
+        if not tensor.tied_to:
+            by_dtype[tensor.dtype] = by_dtype.get(tensor.dtype, 0) + tensor.nbytes
+    text = f"{plural(len(weights.tensors), 'tensor')}, {plural(weights.parameters, 'parameter')}"
+    if weights.buffers:
+        text += f", {plural(weights.buffers, 'buffer value')}"
+    parts = ", ".join(f"{dtype} {bytes_text(n)}" for dtype, n in by_dtype.items())
+    return f"{weights.kind}: {text}, {bytes_text(weights.nbytes)}" + (
+        f" ({parts})." if len(by_dtype) > 1 else f" of {next(iter(by_dtype), 'no dtype')}."
+    )
+
+
+def statistics_lines(summaries: Sequence[TensorSummary], options: TextOptions) -> list[Text]:
+    """Return a row with the statistics of each tensor, or of a part of it.
+
+    Args:
+        summaries: of the tensors.
+        options: where the lines are printed.
+    """
+    rows = tuple(map(_statistics_row, summaries))
+    return result_table(Table(STATISTICS_COLUMNS, rows, STATISTICS_SQUEEZE), options)
+
+
+def _statistics_row(summary: TensorSummary) -> Row:
+    stats, record = summary.stats, summary.record
+    cells = (
+        Cell(f"{record.key}{summary.part}"),
+        Cell(shape_text(summary.shape)),
+        Cell(record.dtype, style="cyan"),
+        *map(number_cell, (stats.mean, stats.std, stats.min, stats.max, stats.norm)),
+        share_cell(stats.zero_share) if stats.numel else Cell("-"),
+    )
+    alert = nonfinite_note(stats)
+    tied = f"= {record.aliases[0]}" if record.aliases else ""
+    note = alert or tied or ("" if stats.numel else "empty")
+    return Row(cells, Cell(note, style=ALERT_STYLE if alert else "magenta"))
