@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hookscope.api.trace import trace
     from hookscope.api.tree import tree
     from hookscope.api.verify import verify
+    from hookscope.api.watch import watch
     from hookscope.errors import HookscopeError
     from hookscope.hooks.capture import Capture
     from hookscope.hooks.user_hooks.emission import emit
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _FUNCTIONS = (  # each in the file of its name in hookscope/api/
     *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
     *("grads", "load", "load_model", "plot", "record", "report", "step", "trace", "tree", "verify"),
+    "watch",
 )
 _MODULES = {
     **{name: f"hookscope.api.{name}" for name in _FUNCTIONS},
@@ -86,6 +88,7 @@ __all__ = [
     "trace",
     "tree",
     "verify",
+    "watch",
     "wrap",
 ]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command. Ctrl-C ends it without a traceback, also during its imports."""
     try:
         from hookscope.cli.main import main as run
-
-        run()
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)
+    run()  # handles Ctrl-C itself, except in a script of the user's
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.grad_mode import grad_mode
 
 
 def ablate(
@@ -60,6 +60,7 @@ def ablate(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -105,7 +106,9 @@ def ablate(
     loss_request = LossRequest(loss, target, reduction, raw)
     request = Request(
         "ablate",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        ModelRequest(
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
@@ -120,7 +123,7 @@ def ablate(
         resolve_baseline, prepared, request=loss_request, rank=rank, objective=objective
     )
     # The fast path of transformers skips layers, which then could not be ablated.
-    with signal_safe(torch.no_grad()), disable_mha_fast_path():
+    with grad_mode(False), disable_mha_fast_path():
         metadata = describe_run("ablate", prepared, request.chosen(options))
         run, result = prepare_ablation(prepared, by, channels, rank, baseline, metadata)
         return run_ablation(run, result, file, progress)

@@ -19,6 +19,7 @@ from hookscope.hooks.capture import Capture
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CamOptions
+from hookscope.specs.onnx_limits import check_onnx_cam
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 
@@ -45,6 +46,7 @@ def cam(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -102,11 +104,14 @@ def cam(
     options = CamOptions(by, layer, target, upsample, steps, baseline)
     request = Request(
         "cam",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        ModelRequest(
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        ),
         LayerSelection(() if layer is None else layer),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
     )
+    check_onnx_cam(request.model.source, by)
     chosen = request.chosen(options)
     chosen.pop("layers", None)  # it is the option ``layer``
     prepared = prepare(request)

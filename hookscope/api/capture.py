@@ -28,7 +28,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.grad_mode import grad_mode
 
 
 def capture(
@@ -54,6 +54,7 @@ def capture(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -103,6 +104,8 @@ def capture(
         method: the method to run instead of ``forward``, of a model given by its spec.
         attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
         trust: open an exported program (.pt2) even if it carries pickles that run code.
+        onnx_optimize: how far onnxruntime may change the graph of an ONNX file: ``none`` (the
+            default), ``basic``, ``extended`` or ``all``.
         seed: of random weights, noise and dropout.
         dtype: ``float32``, ``float64``, ``float16`` or ``bfloat16``, for the model and its input.
         device: ``cpu``, ``cuda``, ``mps`` or ``auto``.
@@ -143,7 +146,9 @@ def capture(
     """
     request = Request(
         "capture",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        ModelRequest(
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, device_map, max_memory, train, generate),
@@ -156,7 +161,7 @@ def capture(
     check_recording_size(prepared, kinds, max_bytes)
     with (
         Provenance("capture", prepared, request.chosen(options)) as provenance,
-        signal_safe(torch.no_grad()),
+        grad_mode(False),
     ):
         run = run_forward(prepared, kinds, max_bytes)
         recorded = provenance.capture = run.capture

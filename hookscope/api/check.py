@@ -1,58 +1,44 @@
-"""Diagnose a model."""
+"""Diagnose a model, a training run or a file of weights."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
-from torch import nn
-
-from hookscope.analysis.health.gradient_findings import gradient_findings, not_finite
-from hookscope.analysis.health.parameter_report import inspect_parameters, parameter_findings
-from hookscope.analysis.health.run_findings import (
-    CheckContext,
-    activation_findings,
-    dtype_promotion_findings,
-    failure_findings,
-    nonfinite_findings,
-    unexecuted_modules,
-    untrained_parameter_findings,
-    unused_layer_findings,
-)
-from hookscope.analysis.health.run_observation import (
-    RunObservation,
-    run_and_observe,
-    runs_in_training,
-    trace_gradients,
-)
-from hookscope.execution.losses.loss import projection_loss
-from hookscope.execution.objective import Objective, resolve_loss
-from hookscope.execution.prepare import prepare
-from hookscope.execution.provenance import describe_run
-from hookscope.results.health import Finding, Health
-from hookscope.results.records import Record
+from hookscope.api.weight_source import as_weights
+from hookscope.results.health import Health
+from hookscope.results.runs.findings.run_health import check_run
+from hookscope.results.runs.training_run import is_run_folder
+from hookscope.results.weights.findings.weight_health import check_weights
+from hookscope.results.weights.tensor_measures import Advance
+from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import DEFAULT_MODEL
-from hookscope.specs.command_options import CheckOptions
-from hookscope.specs.health_checks import (
-    CHECKS,
-    DEFAULT_THRESHOLDS,
-    EXPLODING,
-    INF,
-    LEVELS,
-    RUN,
-    UNCALLED,
-    VANISHING,
+from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
+from hookscope.specs.health_checks import DEFAULT_THRESHOLDS
+from hookscope.specs.model_spec import ONNX
+from hookscope.specs.request import (
+    InputRequest,
+    LossRequest,
+    ModelRequest,
+    Request,
+    chosen_options,
 )
-from hookscope.specs.request import InputRequest, LossRequest, ModelRequest, Request
+from hookscope.specs.run_checks import check_run_options
 from hookscope.specs.run_options import RunOptions
+from hookscope.specs.weight_checks import WEIGHT_OPTIONS
+from hookscope.specs.weight_options import check_model_options
 
-UNTRAINED = ("random", "as built", "as given")
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 def check(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    model: (
+        str | os.PathLike[str] | WeightSet | nn.Module | torch.export.ExportedProgram
+    ) = DEFAULT_MODEL,
     *,
     only: str | Iterable[str] | None = None,
     skip: str | Iterable[str] | None = None,
@@ -61,7 +47,7 @@ def check(
     margin: float = DEFAULT_THRESHOLDS.margin,
     vanishing: float = DEFAULT_THRESHOLDS.vanishing,
     exploding: float = DEFAULT_THRESHOLDS.exploding,
-    floor: float = DEFAULT_THRESHOLDS.floor,
+    floor: float | None = None,
     ceiling: float = DEFAULT_THRESHOLDS.ceiling,
     forward_only: bool = False,
     loss: str | Callable[..., Any] | None = None,
@@ -81,17 +67,29 @@ def check(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
+    progress: Advance | None = None,
 ) -> Health:
     """Run a model forward and a loss backward once, and diagnose it.
 
     Tensors are measured during the run; no activation or gradient is stored. Keywords that
     ``grads`` also has mean the same here.
 
+    The folder of a training run that ``hookscope run`` wrote is checked without torch: its curves
+    are compared with the thresholds of ``hookscope.specs.run_checks.RunThresholds``. Of the
+    keywords, only ``only``, ``skip``, ``dead``, ``vanishing`` and ``floor`` apply to it.
+
+    A file of weights is checked without a model: its tensors are compared with the thresholds of
+    ``hookscope.specs.weight_checks.WeightThresholds``. Of the keywords, only ``only``, ``skip``
+    and ``trust`` apply to it.
+
     Args:
+        model: as for ``capture``, or the folder of a run, or weights: a file, a folder or an index,
+            or the result of ``load``.
         only: names of the checks to run, as a list or separated by commas; None for all.
         skip: names of checks to skip.
         dead: share of dead units (always zero) from which a ReLU-like layer is reported. The
@@ -103,15 +101,22 @@ def check(
             loss; for parameters, 1/100 of this.
         exploding: a gradient explodes if its norm is above this multiple of the norm nearest to the
             loss; for parameters, 100 times this.
-        floor: norm below which a gradient vanishes in any case.
+        floor: norm below which a gradient vanishes in any case. None: 1e-8; in a run 1e-7.
         ceiling: entry above which a gradient explodes in any case.
         forward_only: run no backward pass.
         loss: as for ``grads``. None, without a target: the output along a random direction, which
             is defined for any model.
+        trust: as for ``capture``; of a pickled model, build it, which runs code, and check its
+            weights.
+        progress: of weights: called with the megabytes that were read, the total, and the name of
+            the tensor.
 
     Raises:
         LossError: the loss or its target does not fit the output.
-        RequestError: there is no such check, or a threshold is out of range.
+        RequestError: there is no such check, a threshold is out of range, or an option is given
+            that a run has no use for.
+        ResultsFileError: a file of a run is damaged.
+        WeightsFileError: a file of weights is damaged.
         CheckFailed: hooks change the output of the model.
 
     Example:
@@ -121,6 +126,30 @@ def check(
         >>> [(f.check, f.layer) for f in hookscope.check(net, input=torch.ones(2, 4)).findings]
         [('dead', '1'), ('vanishing', '0')]
     """
+    loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
+    input_request = InputRequest(input, shape, preprocess, size, mean, std)
+    run_options = RunOptions(seed, dtype, device, train=train)
+    is_run = isinstance(model, str | os.PathLike) and is_run_folder(model)
+    of_weights = None if is_run else as_weights(model, trust)
+    if is_run or of_weights is not None:
+        of_models = CheckOptions(
+            saturated=saturated, margin=margin, exploding=exploding, ceiling=ceiling
+        )
+        parts = (of_models, loss_request, input_request, run_options)
+        chosen = [name for part in parts for name in chosen_options(part)]
+        others = {
+            **{"input": input is not None, "weights": weights != "random", "rename": rename},
+            **{"partial": partial, "model_args": model_args, "method": method},
+            **{"attn": attn, "trust": trust and is_run, "onnx_optimize": onnx_optimize},
+        }
+        chosen += [name for name, value in others.items() if value]
+        if of_weights is None:
+            check_run_options(model, chosen)
+            folder = cast("str | os.PathLike[str]", model)
+            return check_run(folder, RunCheckOptions(only, skip, dead, vanishing, floor))
+        chosen += chosen_options(CheckOptions(dead=dead, vanishing=vanishing, floor=floor))
+        check_model_options(chosen, WEIGHT_OPTIONS, of_weights.label)
+        return check_weights(of_weights, WeightCheckOptions(only, skip), progress)
     options = CheckOptions(
         only,
         skip,
@@ -132,83 +161,18 @@ def check(
         floor=floor,
         ceiling=ceiling,
     )
-    loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
+    model_request = ModelRequest(
+        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+    )
+    if model_request.source == ONNX and loss_request.is_default:  # it has no gradients
+        loss_request = replace(loss_request, forward_only=True)
     request = Request(
         "check",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
-        input=InputRequest(input, shape, preprocess, size, mean, std),
-        run=RunOptions(seed, dtype, device, train=train),
+        model_request,
+        input=input_request,
+        run=run_options,
         loss=loss_request,
     )
-    names, thresholds = options.names, options.thresholds
-    has_chosen_loss = not loss_request.is_default
-    objective: Objective | None = None
-    if has_chosen_loss:
-        objective = resolve_loss(loss_request)
-    elif not forward_only:
-        objective = Objective(
-            lambda prepared, output: projection_loss(output, prepared.seed), False, None
-        )
-    prepared = prepare(request)
-    metadata = describe_run("check", prepared, request.chosen(options))
-    parameter_report = inspect_parameters(prepared.module, prepared.loaded.module)
-    observation = run_and_observe(prepared, objective, chosen_loss=has_chosen_loss, margin=margin)
-    uncalled = (
-        unexecuted_modules(observation)
-        if observation.failure is None and not prepared.train
-        else []
-    )
-    gradient_trace: tuple[Record, ...] = ()
-    if objective and not_finite(observation.gradients):
-        gradient_trace = trace_gradients(prepared, objective)
-    trained = frozenset(runs_in_training(prepared, uncalled) if uncalled else ())
-    context = CheckContext(
-        observation, parameter_report, thresholds, train, trained, gradient_trace, names
-    )
-    findings = [
-        *failure_findings(context),
-        *nonfinite_findings(context),
-        *activation_findings(context),
-        *gradient_findings(context),
-        *untrained_parameter_findings(context),
-        *unused_layer_findings(context),
-        *dtype_promotion_findings(context),
-        *parameter_findings(
-            parameter_report, weights_from_file=prepared.loaded.weights.word not in UNTRAINED
-        ),
-    ]
-    unavailable = _unavailable_checks(names, observation)
-    return Health(
-        tuple(_sort_findings(findings, names)),
-        tuple(name for name in names if name not in unavailable),
-        unavailable,
-        thresholds.to_json(),
-        metadata | observation.metadata,
-    )
+    from hookscope.analysis.health.model_health import check_model
 
-
-def _sort_findings(findings: Iterable[Finding], names: Sequence[str]) -> list[Finding]:
-    """The findings of the chosen checks, the most severe first."""
-    order = (RUN, *CHECKS)
-    kept = [finding for finding in findings if finding.check in (RUN, *names)]
-    return sorted(
-        kept, key=lambda finding: (LEVELS.index(finding.level), order.index(finding.check))
-    )
-
-
-def _unavailable_checks(names: Iterable[str], observation: RunObservation) -> dict[str, str]:
-    """The checks that the run could not make, and why."""
-    failed = "the model failed" if observation.failure is not None else ""
-    cause = failed or (
-        f"no backward pass: {observation.no_backward}" if observation.no_backward else ""
-    )
-    missing = [n for n in names if CHECKS[n].backward or (failed and n == UNCALLED)]
-    unavailable = dict.fromkeys(missing, cause) if cause else {}
-    if not_finite(observation.gradients):
-        sizes = [name for name in names if name in (VANISHING, EXPLODING)]
-        if INF not in names and any(record.stats.inf for record in observation.gradients):
-            sizes = [
-                name for name in sizes if name != EXPLODING
-            ]  # infinite gradients are exploding ones
-        unavailable |= dict.fromkeys(sizes, "gradients are not finite")
-    return unavailable
+    return check_model(request, options)

@@ -1,20 +1,36 @@
-"""Compare two captures, or two models on one input."""
+"""Compare two captures, two training runs, two sets of weights, or two models on one input."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hookscope.api.weight_source import as_weights
 from hookscope.results.diff.comparator import Comparator, compare_captures
 from hookscope.results.diff.diff_result import Diff
 from hookscope.results.diff.record_matches import LayerFilter
-from hookscope.specs.diff_request import DiffRequest
+from hookscope.results.runs.run_comparator import compare_runs
+from hookscope.results.runs.run_diff import RunDiff
+from hookscope.results.weights.diff_sides import weight_sides
+from hookscope.results.weights.weight_diff import WeightDiff
+from hookscope.results.weights.weight_set import WeightSet
+from hookscope.specs.diff_request import (
+    DiffRequest,
+    RunDiffOptions,
+    are_runs,
+    check_run_diff_options,
+)
+from hookscope.specs.weight_diff_options import (
+    InitialWeights,
+    WeightDiffOptions,
+    check_weight_diff_options,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    Side = str | os.PathLike[str] | torch.nn.Module | torch.export.ExportedProgram
+    Side = str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
 
 
 def diff(
@@ -43,22 +59,36 @@ def diff(
     model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     method: str | Sequence[str] = (),
     attn: str | Sequence[str] = (),
+    onnx_optimize: str | Sequence[str] = (),
     trust: bool = False,
     seed: int = 0,
     dtype: str | Sequence[str] = (),
     device: str | Sequence[str] = (),
     train: bool = False,
-) -> Diff:
-    """Compare two captures, or two models on one input, tensor by tensor.
+    progress: Callable[[int, int], None] | None = None,
+) -> Diff | RunDiff | WeightDiff:
+    """Compare two captures, two training runs, two sets of weights, or two models on one input.
 
     Two files are read without torch, one block of each tensor at a time. Two models first run once
     each, then in lockstep, so that memory needs to hold only about one tensor of each. The input is
     built once, for A. Tensors are matched by their keys, then by ``map``, then by order, module
     type and shape. A is the reference.
 
+    Two folders of training runs that ``hookscope run`` wrote are compared without torch, at the
+    steps that both have; the result is a ``RunDiff``, which names the first step and layer that
+    differ. Of the keywords, only ``layers``, ``atol``, ``rtol`` and ``strict`` apply; the default
+    tolerance is 0, because a repeated run has the same bits, and NaN in both is equal.
+
+    Two files of weights, folders of them or results of ``load`` are compared tensor by tensor,
+    without torch; the result is a ``WeightDiff``, the most changed tensors first. If one side is a
+    model, its parameters and buffers are compared with the weights, and no model runs. The
+    keywords ``layers``, ``atol``, ``rtol``, ``strict`` and ``rename`` apply, and for a model
+    ``weights``, ``partial``, ``model_args``, ``seed`` and ``trust``. The default tolerance is 0,
+    NaN in both is equal, and a tensor of one side alone is a difference.
+
     Args:
-        a: the file of a capture, the spec of a model, or a module.
-        b: the capture or model to compare with A.
+        a: the file of a capture, the folder of a run, weights, the spec of a model, or a module.
+        b: the capture, run, weights or model to compare with A.
         layers: layer patterns, matched against names in A and in B; none means all.
         types: class names, or globs of them.
         depth: the maximum number of parts of a name.
@@ -66,20 +96,27 @@ def diff(
         what: ``output``, ``input`` or both. None: outputs of models, all records of files.
         map: prefixes of names in A, each with its replacement in B.
         atol: tensors match if ``|a - b| <= atol + rtol * |a|`` everywhere. The default of each is
-            that of ``torch.testing.assert_close`` for the less precise of the two dtypes.
+            that of ``torch.testing.assert_close`` for the less precise of the two dtypes; if one of
+            the models is an ONNX file, a share of the entry (``rtol``) and of the largest entry of
+            A's tensor (``atol``), such as 1e-4 for float32.
         rtol: the relative part of the tolerance.
         equal_nan: count NaN in both as equal.
-        strict: count an unmatched tensor as a difference.
+        strict: count an unmatched tensor as a difference; of weights another dtype.
         input: as for ``capture``.
         shape: as for ``capture``; so are preprocess, size, mean, std, partial, trust and train.
         weights: as for ``capture``, for both models, or a pair for A and B. So are rename,
-            model_args, method, attn, dtype and device.
+            model_args, method, attn, dtype and device. Of weights, ``rename`` replaces prefixes of
+            names in A, or in B if no name in A has them; of weights and a model, those of the
+            weights.
+        onnx_optimize: as for ``capture``, for an ONNX file or a pair for A and B.
         seed: of random weights, noise and dropout, in both models.
+        progress: of weights: called with the number of megabytes compared and the total.
 
     Raises:
-        RequestError: one is a file and the other a model, no tensor in A matches one in B, or a
-            spec, a pattern or a file is wrong.
+        RequestError: one is a capture and the other a model, no tensor in A matches one in B, no
+            step is in both runs, or a spec, a pattern or a file is wrong.
         ResultsFileError: a file cannot be read.
+        WeightsFileError: a file of weights cannot be read.
         ForwardError: a model raised; says which, and the layer.
 
     Example:
@@ -90,6 +127,35 @@ def diff(
         >>> len(found.rows), found.same, found.rows[0].dtypes
         (76, True, ('float32', 'float64'))
     """
+    options = {
+        **{"types": types, "depth": depth is not None, "leaves": leaves, "what": what},
+        **{"map": map, "equal_nan": equal_nan, "input": input is not None, "shape": shape},
+        **{"preprocess": preprocess, "size": size, "mean": mean, "std": std},
+        **{"weights": weights, "rename": rename, "partial": partial, "method": method},
+        **{"model_args": model_args, "attn": attn, "trust": trust, "seed": seed},
+        **{"dtype": dtype, "device": device, "train": train, "onnx_optimize": onnx_optimize},
+    }
+    chosen = [name for name, value in options.items() if value]
+    sides: Any = (a, b)
+    if are_runs(a, b):
+        check_run_diff_options(chosen)
+        return compare_runs(sides[0], sides[1], RunDiffOptions(layers, atol, rtol, strict))
+    are_weights = weight_sides(a, b)
+    if any(are_weights):
+        sides = [
+            as_weights(side) if own else side for side, own in zip(sides, are_weights, strict=True)
+        ]
+        check_weight_diff_options(chosen, not all(are_weights))
+        weight_options = WeightDiffOptions(layers, atol, rtol, strict, rename)
+        if all(are_weights):
+            from hookscope.results.weights.weight_comparison import compare_weights
+
+            return compare_weights(sides[0], sides[1], weight_options, progress)
+        from hookscope.analysis.diff.initial_weights import compare_with_model
+
+        side = are_weights.index(False)
+        model = InitialWeights(sides[side], side, weights, partial, model_args, seed, trust)
+        return compare_with_model(sides[0], sides[1], model, weight_options, progress)
     request = DiffRequest(
         a,
         b,
@@ -115,6 +181,7 @@ def diff(
         model_args=model_args,
         method=method,
         attn=attn,
+        onnx_optimize=onnx_optimize,
         trust=trust,
         seed=seed,
         dtype=dtype,
@@ -125,9 +192,8 @@ def diff(
         from hookscope.analysis.diff.model_comparison import compare_models
 
         return compare_models(request)
-    files: Any = (a, b)
     selection = request.selection
     layer_filter = LayerFilter(tuple(selection.layers), tuple(selection.types), depth)
     comparator = Comparator(atol, rtol, equal_nan)
     kinds = tuple(request.kinds)
-    return compare_captures(files, map or {}, comparator, layer_filter, kinds, strict)
+    return compare_captures(sides, map or {}, comparator, layer_filter, kinds, strict)

@@ -1,4 +1,4 @@
-"""Write features of a dataset, or tensors of a capture, to one file, without torch."""
+"""Write features of a dataset, tensors of a capture or curves of a run to one file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookscope.errors import RequestError
+from hookscope.errors import RequestError, StoreError, cause
 from hookscope.files.atomic_files import replacement_file
 from hookscope.results.capture_export import TensorSlice, choose_slices, write_slices
 from hookscope.results.capture_file import open_capture
@@ -17,7 +17,17 @@ from hookscope.results.features.features import Features
 from hookscope.results.features.features_export import write_numpy, write_parquet, write_safetensors
 from hookscope.results.features.lazy_rows import LazyRows
 from hookscope.results.notebook import NotebookResult
-from hookscope.specs.output_path import NPY, NPZ, SUFFIX, table_ending
+from hookscope.results.runs.rank_runs import open_run
+from hookscope.results.runs.run_export import ExportedRun, export_run
+from hookscope.specs.output_path import (
+    NPY,
+    NPZ,
+    RUN_TABLES,
+    SUFFIX,
+    check_run_export,
+    is_run_folder,
+    table_ending,
+)
 from hookscope.views import display
 
 if TYPE_CHECKING:
@@ -69,28 +79,32 @@ def export(
     *,
     layers: str | Iterable[str] = (),
     progress: Callable[[int, int], None] | None = None,
-) -> Exported:
-    """Write the features of a dataset, or tensors of a capture, to one file.
+) -> Exported | ExportedRun:
+    """Write the features of a dataset, tensors of a capture, or the numbers of a run, to one file.
 
     The file is written completely or not at all. Memory does not grow with the number of rows. Each
     shard is read completely first, and its CRC-32 is verified, whichever layers are selected. int8
     values are multiplied by the scale of their row.
 
     Args:
-        features: the folder, or its address; or the file of a capture.
+        features: the folder, or its address; the file of a capture; or the folder of a training
+            run.
         output: the file. Its ending selects the format: ``.safetensors``, which ``hookscope.load``
             and ``hookscope show`` also open; ``.npy``, one array of one layer, for
             ``numpy.load(output, mmap_mode="r")``; ``.npz``, one array for each key; or, for a
             folder, ``.parquet``, a table with the columns ``row`` and ``path`` and a fixed-length
             list for each layer. In files of numpy, bfloat16 and the float8 types become float32 and
-            complex32 becomes complex64, with the same values.
+            complex32 becomes complex64, with the same values. For a training run: ``.csv`` or
+            ``.parquet``, with the columns ``table``, ``step``, ``seconds``, ``model``, ``key``,
+            ``measure`` and ``value``; or a folder, which gets a file of scalars for TensorBoard.
         layers: layers, keys or globs of either; none means all. For a capture, each may be followed
-            by a slice, unless a safetensors file is written.
+            by a slice, unless a safetensors file is written. For a training run, ``!`` before
+            one excludes.
         progress: called with the number of rows done and the total, both summed over the layers;
             for a capture, with numbers of tensors.
 
     Returns:
-        The file, its size, and its contents.
+        The file, its size, and its contents; for a training run, numbers of series and values.
 
     Raises:
         RequestError: there are no such features, a layer matches nothing, the format does not
@@ -108,6 +122,8 @@ def export(
     """
     path = Path(output)
     selectors = [layers] if isinstance(layers, str) else list(layers)
+    if is_run_folder(features):
+        return _export_run(features, path, selectors, progress)
     missing = not os.path.exists(features) and os.fspath(features).endswith(SUFFIX)
     if os.path.isfile(features) or missing:
         return _export_recording(features, path, selectors, progress)
@@ -131,6 +147,21 @@ def export(
         write(opened_features, rows_of_keys, scratch, advance)
         size = scratch.stat().st_size
     return Exported(path, size, rows_of_keys)
+
+
+def _export_run(
+    folder: str | os.PathLike[str],
+    path: Path,
+    selectors: Sequence[str],
+    progress: Callable[[int, int], None] | None,
+) -> ExportedRun:
+    check_run_export(path, force=True)
+    if path.suffix.lower() not in RUN_TABLES:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Cannot create the folder {path}: {cause(error)}.") from error
+    return export_run(open_run(folder), path, selectors, progress)
 
 
 def _export_recording(

@@ -37,6 +37,7 @@ def extract(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -111,7 +112,9 @@ def extract(
     """
     request = Request(
         "extract",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        ModelRequest(
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, None, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, device_map, max_memory),

@@ -39,6 +39,7 @@ def gradcheck(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -83,7 +84,9 @@ def gradcheck(
     with signal_safe(torch.inference_mode(False)):
         request = Request(
             "gradcheck",
-            ModelRequest(module, weights, rename, partial, model_args, method, attn, trust),
+            ModelRequest(
+                module, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+            ),
             input=InputRequest(input, shapes[0] if shapes else None),
             run=RunOptions(seed, "float64", "cpu"),
         )

@@ -30,7 +30,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.grad_mode import grad_mode
 
 
 def grads(
@@ -60,6 +60,7 @@ def grads(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -126,7 +127,9 @@ def grads(
     loss_request = LossRequest(loss, target, reduction, raw, penalty)
     request = Request(
         "grads",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        ModelRequest(
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, device_map, max_memory, train),
@@ -141,7 +144,7 @@ def grads(
     again = functools.partial(run_backward, kinds=kinds, objective=objective)
     with (
         Provenance("grads", prepared, request.chosen(options)) as provenance,
-        signal_safe(torch.enable_grad()),
+        grad_mode(True),
     ):
         run = again(prepared, max_bytes=max_bytes)
         capture = provenance.capture = run.capture

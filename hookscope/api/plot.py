@@ -1,27 +1,32 @@
-"""Plot a capture, in a file or in memory, without torch."""
+"""Plot a capture, in a file or in memory, or a file of weights, without torch."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from hookscope.api.weight_source import as_weights
 from hookscope.results.capture_arrays import InMemory, open_source
+from hookscope.results.weights.tensor_measures import Advance
+from hookscope.results.weights.weight_reader import WeightReader
+from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.plot_choice import choose_plot
+from hookscope.views.images.weight_plot_choice import HIST, choose_weight_plot
 
 if TYPE_CHECKING:
     from hookscope.results.capture_file import CaptureFile
-    from hookscope.views.images.figures.drawing import Drawing
+    from hookscope.views.images.figures.drawing import Drawing, FigureOptions
 
 log = logging.getLogger("hookscope")
 
 
 def plot(
-    file: str | os.PathLike[str] | InMemory,
+    file: str | os.PathLike[str] | WeightSet | InMemory,
     keys: str | Iterable[str] = (),
     *,
     kind: str | None = None,
@@ -33,17 +38,21 @@ def plot(
     scale: str = COLOR_SCALES[0],
     dark: bool = False,
 ) -> Drawing:
-    """Plot a capture.
+    """Plot a capture, or the tensors of a file of weights.
+
+    Of weights, one tensor is drawn as kernels (three dimensions or more), as a matrix or as a
+    curve, and several as histograms; without keys, mean and spread of each are drawn. A matrix with
+    a side over 1,024 is reduced: each pixel is the entry of largest magnitude.
 
     A result of ``cam`` is drawn as the maps over their images, unless ``keys`` or ``kind`` are
     given. No other option applies to that picture.
 
     Args:
-        file: the file of a capture, or a capture in memory.
+        file: the file of a capture, a capture in memory, or weights: a file, a folder or an index.
         keys: tensors, layers or globs of either, optionally followed by a slice; none means all
             tensors in the file.
-        kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``. None: chosen by the keys (see
-            docs/pictures.md).
+        kind: ``maps``, ``hist``, ``flow``, ``heat`` or ``attention``; of weights ``hist`` or
+            ``flow``. None: chosen by the keys (see docs/pictures.md).
         channels: channels to draw; for attention, heads.
         by: which channels, if ``channels`` is not given: the first (``index``), those with the
             largest mean absolute value (``strength``), or ``random`` ones.
@@ -57,7 +66,7 @@ def plot(
         The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
 
     Raises:
-        ResultsFileError: the file cannot be read.
+        ResultsFileError, WeightsFileError: the file cannot be read.
         RequestError: a key matches nothing, an option is wrong, or the kind does not fit the keys.
         EnvironmentFault: matplotlib is not installed.
 
@@ -69,8 +78,14 @@ def plot(
     """
     check_choice("by", by, CHANNEL_ORDERS)
     check_choice("scale", scale, COLOR_SCALES)
-    capture = open_source(file)
     patterns = [keys] if isinstance(keys, str) else list(keys)
+    weights = as_weights(file)
+    if weights is not None:
+        with require_matplotlib():
+            from hookscope.views.images.figures.drawing import FigureOptions
+        options = FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
+        return plot_weights(weights, patterns, kind, options)
+    capture = open_source(cast("str | os.PathLike[str] | InMemory", file))
     if "cam" in capture.metadata and not patterns and kind is None:
         return _plot_cam(capture)
     choice = choose_plot(capture, patterns, kind)
@@ -84,6 +99,35 @@ def plot(
     return draw_capture(
         capture, choice, FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
     )
+
+
+def plot_weights(
+    weights: WeightSet,
+    patterns: Sequence[str],
+    kind: str | None,
+    options: FigureOptions,
+    advance: Advance | None = None,
+) -> Drawing:
+    """Plot tensors of weights; see ``plot``.
+
+    Args:
+        weights: the set.
+        patterns: as the ``keys`` of ``plot``.
+        kind: ``hist`` or ``flow``; None for what fits.
+        options: how they are drawn.
+        advance: told what has been read; see ``ReadProgress``.
+    """
+    reader = WeightReader(weights)
+    choice = choose_weight_plot(reader, patterns, kind)
+    if advance is not None:
+        size = sum(reader.weights.tensors[part.record.key].nbytes for part in choice.parts)
+        passes = 2 if choice.kind == HIST else 1  # statistics, and the counts of the histogram
+        reader.show_progress(passes * size, advance)
+    if choice.why:
+        log.info("kind: %s (%s)", choice.kind, choice.why)
+    from hookscope.views.images.figures.weight_figure import draw_weights
+
+    return draw_weights(reader, choice, options)
 
 
 def _plot_cam(capture: CaptureFile) -> Drawing:

@@ -63,10 +63,10 @@ def record(
         kinds |= {f"{kind}.grad" for kind in kinds} | {PARAM_GRAD}
     check_model(module)
     with hookable(module) as open_module:
-        word = type(unwrapped(open_module)).__name__
-        recorder = Recorder(open_module, select(open_module, selection.layers, word=word), kinds)
+        spec = type(unwrapped(open_module)).__name__
+        recorder = Recorder(open_module, select(open_module, selection.layers, spec=spec), kinds)
         with recorder as capture, record_ops(recorder):
-            run = {"command": "record", "model": {"word": word}, "versions": versions()}
+            run = {"command": "record", "model": {"spec": spec}, "versions": versions()}
             capture.metadata = run
             yield capture
     for name in recorder.modified_inputs:

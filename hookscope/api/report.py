@@ -1,21 +1,38 @@
-"""Write a capture, or two side by side, as one HTML page."""
+"""Write captures, training runs or weights as one HTML page."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from hookscope.errors import CheckFailed
+from hookscope.api.weight_source import as_weights
+from hookscope.errors import CheckFailed, RequestError
 from hookscope.files.atomic_files import write_text
 from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.results.notebook import NotebookResult
-from hookscope.specs.output_path import PAGE, check_ending
+from hookscope.results.runs.findings.run_health import check_run
+from hookscope.results.runs.training_run import TrainingRun, rank_folders
+from hookscope.results.weights.tensor_measures import Advance
+from hookscope.results.weights.weight_set import WeightSet
+from hookscope.specs.command_options import RunCheckOptions
+from hookscope.specs.health_checks import NOTE
+from hookscope.specs.output_path import PAGE, check_ending, holds_features
 from hookscope.views import display
 from hookscope.views.html.page import write_page
 from hookscope.views.html.page_builder import build_page
 from hookscope.views.html.page_limits import MAX_PAGE_BYTES, descending_limits
+from hookscope.views.html.run_page import write_run_page
+from hookscope.views.html.run_page_builder import (
+    MAX_RUN_PAGE_BYTES,
+    build_run_page,
+    measured_tensors,
+)
+from hookscope.views.html.weights_page import write_weights_page
+from hookscope.views.html.weights_page_builder import build_weights_page
+from hookscope.views.text.formats import visible
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,10 +46,11 @@ class Report(NotebookResult):
 
     Attributes:
         html: the page, without a final newline.
-        tensors: number of tensors with a row and a panel; missing ones are not counted.
-        layers: number of modules in the tree.
+        tensors: number of tensors with a row and a panel, of measured tensors of a run, or of
+            tensors in a file of weights; missing ones are not counted.
+        layers: number of modules with such a tensor.
         warnings: one sentence each, preceded by the letter of the file if there are two.
-        chosen: what the page shows of the files, and what it leaves out.
+        chosen: what the page shows of the files or runs, and what it leaves out.
         failed: figures that could not be drawn, each with the reason.
     """
 
@@ -66,20 +84,27 @@ def _(result: Report, options: TextOptions) -> list[Text]:
 
 
 def report(
-    file: str | os.PathLike[str] | InMemory, other: str | os.PathLike[str] | InMemory | None = None
+    file: str | os.PathLike[str] | WeightSet | InMemory,
+    other: str | os.PathLike[str] | WeightSet | InMemory | None = None,
 ) -> Report:
-    """Return a capture as one self-contained HTML page, without torch.
+    """Return a capture, a training run or weights as one self-contained HTML page, without torch.
 
-    The page stays under 20 MB: it shows less of many or large tensors, and says so.
+    The page of captures stays under 20 MB: it shows less of many or large tensors, and says so.
+    The page of runs stays under 30 MB: curves of many values are thinned, and it says so. The page
+    of weights has statistics and a histogram of up to 5,000 tensors, and the findings of ``check``.
 
     Args:
         file: a file that ``capture``, ``grads``, ``step`` or ``Capture.save`` wrote, or a capture
-            in memory.
+            in memory; the folder that ``hookscope run`` wrote; or weights: a file, a folder or an
+            index.
         other: a second one to show beside it: values of the same key next to each other, with
-            their differences.
+            their differences; or a second run, whose curves are drawn over those of the first.
+            Not for weights, which ``diff`` compares.
 
     Raises:
         ResultsFileError: a file is missing or damaged, or hookscope did not write it.
+        WeightsFileError: a file of weights is missing or damaged.
+        RequestError: one is the folder of a run and the other is not, or one has weights.
         CheckFailed: the metadata alone is too large for a page.
 
     Example:
@@ -92,7 +117,34 @@ def report(
         >>> page.tensors, page.warnings, page.html[:15]
         (1, (), '<!doctype html>')
     """
-    captures = [open_source(source) for source in (file, other) if source is not None]
+    sources = [source for source in (file, other) if source is not None]
+    for source in sources:
+        if (weights := as_weights(source)) is not None:
+            if len(sources) > 1:
+                raise RequestError(
+                    f"{weights.label} has weights, and a page of weights shows one set.",
+                    "Compare two sets with 'hookscope diff A B'.",
+                )
+            return report_weights(weights)
+    folders = [
+        source
+        for source in sources
+        if isinstance(source, str | os.PathLike)
+        and os.path.isdir(source)
+        and not holds_features(source)
+    ]
+    if not folders:
+        return _report_of_captures(cast("list[str | os.PathLike[str] | InMemory]", sources))
+    if len(folders) < len(sources):
+        raise RequestError(
+            f"{folders[0]} is a folder, and the other argument is not.",
+            "Name two run folders, or two result files.",
+        )
+    return _report_of_runs(folders)
+
+
+def _report_of_captures(sources: Sequence[str | os.PathLike[str] | InMemory]) -> Report:
+    captures = [open_source(source) for source in sources]
     for choice in descending_limits(captures):
         page = build_page(captures, choice)
         html = write_page(page)
@@ -110,8 +162,64 @@ def report(
     return Report(
         html,
         sum(not row.missing for row in page.rows),
-        len(page.tree),
+        len({row.node for row in page.rows if not row.missing}),
         tuple(f"{s.letter}: {text}".lstrip(": ") for s in page.sides for text in s.warnings),
         page.chosen,
         tuple(f"{figure.title}: {figure.failed}" for figure in figures if figure.failed),
+    )
+
+
+def report_weights(weights: WeightSet, advance: Advance | None = None) -> Report:
+    """Return the page of a set of weights.
+
+    Args:
+        weights: the set.
+        advance: told what has been read; see ``ReadProgress``.
+
+    Raises:
+        HookscopeError: as ``report``.
+    """
+    page, findings = build_weights_page(weights, advance)
+    html = write_weights_page(page)
+    if len(html.encode()) >= MAX_RUN_PAGE_BYTES:
+        raise CheckFailed(
+            f"The report for {weights.label} would exceed {MAX_RUN_PAGE_BYTES // 10**6} MB.",
+            "Its names are very long: show its tensors with 'hookscope show'.",
+        )
+    return Report(
+        html,
+        len(weights.tensors),
+        len({name.rpartition(".")[0] for name in weights.tensors}),
+        tuple(f"{visible(f.layer)}: {f.message}" for f in findings if f.level != NOTE),
+        page.sentences,
+        (),
+    )
+
+
+def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
+    """Return the page of one or two run folders; of several ranks it shows the first."""
+    notes, runs = [], []
+    for folder in folders:
+        ranks = rank_folders(folder)
+        runs.append(TrainingRun(ranks[0] if ranks else folder))
+        if len(ranks) > 1:
+            notes.append(
+                f"{folder} has the runs of {len(ranks)} ranks; the page shows {ranks[0].name}."
+                f" 'hookscope report {ranks[1]}' shows another one."
+            )
+    findings = check_run(runs[0].folder, RunCheckOptions()).findings
+    page = build_run_page(runs, findings, notes)
+    html = write_run_page(page)
+    if len(html.encode()) >= MAX_RUN_PAGE_BYTES:
+        raise CheckFailed(
+            f"The report for {folders[0]} would exceed {MAX_RUN_PAGE_BYTES // 10**6} MB.",
+            "Watch fewer layers.",
+        )
+    return Report(
+        html,
+        len({tensor for run in runs for tensor in measured_tensors(run)}),
+        sum(len(model.layers) for model in page.data.models),
+        tuple(f"{f.layer}: {f.message}".removeprefix(": ") for f in findings),
+        (*(f"{s.letter}: {s.verdict}".removeprefix(": ") for s in page.sides), *page.notes),
+        (),
     )

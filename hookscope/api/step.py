@@ -31,7 +31,7 @@ from hookscope.specs.request import (
     Request,
 )
 from hookscope.specs.run_options import RunOptions
-from hookscope.tensors.signal_safety import signal_safe
+from hookscope.tensors.grad_mode import grad_mode
 
 
 def step(
@@ -61,6 +61,7 @@ def step(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -111,7 +112,9 @@ def step(
     loss_request = LossRequest(loss, target, reduction, raw)
     request = Request(
         "step",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        ModelRequest(
+            model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+        ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),
@@ -126,7 +129,7 @@ def step(
     again = functools.partial(run_step, objective=objective, optimizer=optimizer_spec)
     with (
         Provenance("step", prepared, request.chosen(options)) as provenance,
-        signal_safe(torch.enable_grad()),
+        grad_mode(True),
     ):
         run = again(prepared, max_bytes=max_bytes)
         capture = provenance.capture = run.capture

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from hookscope.hooks.recorder import Recorder
 from hookscope.hooks.tracer import Tracer
 from hookscope.results.trace_events import Trace
 from hookscope.specs.choices import DEFAULT_MODEL
+from hookscope.specs.model_spec import ONNX
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -31,6 +34,8 @@ from hookscope.specs.request import (
 from hookscope.specs.run_options import RunOptions
 from hookscope.tensors.grad_mode import grad_mode
 from hookscope.tensors.signal_safety import signal_safe
+
+log = logging.getLogger("hookscope")
 
 
 def trace(
@@ -58,6 +63,7 @@ def trace(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
+    onnx_optimize: str | None = None,
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
@@ -82,9 +88,16 @@ def trace(
         ['layer4.1.relu', 'layer4.1.bn2', 'layer4.1.conv2']
     """
     loss_request = LossRequest(loss, target, reduction, raw, forward_only=forward_only)
+    model_request = ModelRequest(
+        model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
+    )
+    if model_request.source == ONNX and loss_request.is_default:
+        forward_only = True  # it has no gradients
+        loss_request = replace(loss_request, forward_only=True)
+        log.info("times: onnxruntime computes the whole graph in one step, the model's own")
     request = Request(
         "trace",
-        ModelRequest(model, weights, rename, partial, model_args, method, attn, trust),
+        model_request,
         LayerSelection(layers, types, depth, leaves),
         InputRequest(input, shape, preprocess, size, mean, std),
         RunOptions(seed, dtype, device, train=train),

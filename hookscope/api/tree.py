@@ -1,30 +1,27 @@
-"""The named-module tree of a model."""
+"""The named-module tree of a model, or the tree of the tensors in a file of weights."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from hookscope.errors import ForwardError
-from hookscope.hooks.layers import check_not_lazy, describe_model
-from hookscope.hooks.selection import select
-from hookscope.results.module_tree import ModuleTree
-from hookscope.sources import model_loader
-from hookscope.sources.live import check_model
-from hookscope.sources.loaded import LoadedModel
+from hookscope.api.weight_source import as_weights
+from hookscope.results.weights.weight_set import WeightSet
+from hookscope.results.weights.weight_tree import WeightTree
 from hookscope.specs.choices import DEFAULT_MODEL
-from hookscope.specs.patterns import ROOT
-from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+from hookscope.specs.patterns import as_texts
+from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
+from hookscope.specs.weight_options import check_model_options
+
+if TYPE_CHECKING:
+    import torch
 
 
 def tree(
-    model: str | os.PathLike[str] | nn.Module | torch.export.ExportedProgram = DEFAULT_MODEL,
+    model: (
+        str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
+    ) = DEFAULT_MODEL,
     *,
     layers: str | Iterable[str] = (),
     types: str | Iterable[str] = (),
@@ -36,27 +33,44 @@ def tree(
     method: str | None = None,
     attn: str | None = None,
     trust: bool = False,
-) -> ModuleTree:
-    """Return the named-module tree of a model.
+    onnx_optimize: str | None = None,
+    hash: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> Any:
+    """Return the named-module tree of a model, or the tree of the tensors in a file of weights.
 
     Args:
-        model: the spec of a model, or a module.
-        layers: layer patterns; none means all. A leading ``!`` excludes.
+        model: the spec of a model, or a module; or weights: a file, a folder or an index of
+            several, a part of a checkpoint (``file.pth#ema``), or the result of ``load``.
+        layers: layer patterns; none means all. A leading ``!`` excludes. Of weights, patterns of
+            the names of tensors, or of what they begin with.
         types: class names or globs of them, such as ``Conv2d``.
         depth: the maximum number of parts of a name; 0 is the model itself.
-        leaves: leaf modules only.
+        leaves: leaf modules only; of weights, tensors only.
         shapes: add output shapes, calls and FLOPs, from a pass on the meta device, or from a real
             run if the model cannot run there.
         shape: shape of the input for that pass.
         model_args: keyword arguments for a class or factory.
         method: the method to run instead of ``forward``, of a model given by its spec.
         attn: how a ``hf:`` model computes attention, such as ``eager``, which shows its weights.
-        trust: open an exported program (.pt2) even if it carries pickles that run code.
+        trust: open an exported program (.pt2) even if it carries pickles that run code; of a
+            pickled model, build it, which runs code, and take its state dict.
+        onnx_optimize: how far onnxruntime may change the graph of an ONNX file: ``none`` (the
+            default), ``basic``, ``extended`` or ``all``.
+        hash: return the hashes of the architecture and of the weights instead. A model is loaded
+            with its initial values.
+        progress: called with the bytes hashed and the total.
+
+    Returns:
+        A ``ModuleTree``; for weights, a ``WeightTree``; with ``hash``, ``WeightHashes``. Files of
+        weights are read without torch, unless ``trust`` is given.
 
     Raises:
         ModelError: no such model.
-        RequestError: a live model is given with an option for models given by name.
+        RequestError: a live model, or weights, are given with an option for models given by name;
+            or there is no such part of a checkpoint.
         LayerError: a pattern matches nothing.
+        WeightsFileError: a file of weights is damaged.
         ForwardError: the pass for ``shapes`` failed; its ``tree`` has the modules that ran before.
 
     Example:
@@ -64,47 +78,45 @@ def tree(
         >>> tree = hookscope.tree("resnet18", layers=["layer1.0.*"], types=["Conv2d"])
         >>> [(node.name, node.parameters) for node in tree.nodes]
         [('layer1.0.conv1', 36864), ('layer1.0.conv2', 36864)]
+        >>> tree = hookscope.tree("sample_models/digits.safetensors", depth=1)
+        >>> [(node.name, node.parameters) for node in tree.nodes]
+        [('.', 9930), ('conv1', 160), ('conv2', 4640), ('fc', 5130)]
     """
-    check_model(model, str, os.PathLike)
+    options = {
+        **{"layers": layers, "types": types, "depth": depth is not None, "leaves": leaves},
+        **{"shapes": shapes, "shape": shape, "model_args": model_args, "method": method},
+        **{"attn": attn, "trust": trust, "onnx_optimize": onnx_optimize},
+    }
+    chosen = [name for name, value in options.items() if value]
+    if hash:
+        check_hash_options(chosen)
+    weights = as_weights(model, trust)
+    if weights is not None:
+        check_model_options(chosen, WEIGHT_OPTIONS, weights.label)
+        if not hash:
+            return WeightTree.of(weights, as_texts(layers), depth, leaves)
+        from hookscope.results.weights.weight_hashes import hash_weights
+
+        return hash_weights(weights, progress)
+    from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
+
     request = Request(
         "tree",
-        ModelRequest(model, model_args=model_args, method=method, attn=attn, trust=trust),
+        ModelRequest(
+            model,
+            model_args=model_args,
+            method=method,
+            attn=attn,
+            trust=trust,
+            onnx_optimize=onnx_optimize,
+        ),
         LayerSelection(layers, types, depth, leaves),
         InputRequest(shape=shape),
     )
-    load_again: Callable[..., LoadedModel] | None = None
-    if isinstance(model, str | os.PathLike):
-        load_again = partial(
-            model_loader.load, model, model_args=model_args, method=method, attn=attn, trust=trust
-        )
-        loaded = load_again(meta=True)
-    else:
-        loaded = model_loader.wrap(model)
-    check_not_lazy(loaded.module)
-    selected = select(
-        loaded.module,
-        request.layers.layers,
-        types=request.layers.types,
-        depth=depth,
-        leaves=leaves,
-        word=loaded.word,
-    )
-    whole = describe_model(loaded.module, loaded.word)
-    known = {node.name for node in whole.nodes}
-    names = {layer.name for layer in selected}
-    if shapes:
-        from hookscope.analysis.shapes import add_shapes  # its FLOP counter takes 0.1 s to import
+    from hookscope.analysis.model_tree import describe_request, initial_weights
 
-        try:
-            whole = add_shapes(whole, loaded, shape, load_again)
-        except ForwardError as error:
-            error.tree = _select_nodes(error.tree, names)
-            raise
-    for node in whole.nodes:  # modules that ``forward`` added are selected with their parent
-        if node.name not in known and (node.name.rpartition(".")[0] or ROOT) in names:
-            names.add(node.name)
-    return _select_nodes(whole, names)
+    if hash:
+        from hookscope.results.weights.weight_hashes import hash_weights
 
-
-def _select_nodes(whole: ModuleTree, names: Container[str]) -> ModuleTree:
-    return replace(whole, nodes=tuple(node for node in whole.nodes if node.name in names))
+        return hash_weights(initial_weights(request), progress)
+    return describe_request(request, shapes)

@@ -127,7 +127,8 @@ def check_model_spec(text: str) -> ModelSpec:
     """
     spec = parse_model(text)
     if spec.source == TORCHVISION and list_is_current():
-        check_model_name(spec.name, [info.name for info in bundled_models()])
+        known = [info.name for info in bundled_models()]
+        check_model_name(spec.name, known, suggest_sources=True)
     return spec
 
 
@@ -173,7 +174,7 @@ def check_attn(spec: ModelSpec, kind: str | None) -> None:
     """
     if kind is not None and spec.source != TRANSFORMERS:
         raise RequestError(
-            f"--attn is only for models of transformers (hf:FOLDER), and {spec.word!r} is not one.",
+            f"--attn is only for models of transformers (hf:FOLDER), and {spec.text!r} is not one.",
             "Leave it out.",
         )
 
@@ -194,11 +195,20 @@ def no_such_weights(name: str, weights: str, known: Iterable[str]) -> RequestErr
     return RequestError(f"There are no weights called {weights!r}.", f"{near} {choices}".strip())
 
 
-def check_model_name(name: str, known: list[str], listing: str = ALL_NAMES) -> None:
-    """Raise ModelError, with near names, unless ``name`` is one of ``known``."""
+def check_model_name(
+    name: str, known: list[str], listing: str = ALL_NAMES, *, suggest_sources: bool = False
+) -> None:
+    """Raise ModelError, with near names, unless ``name`` is one of ``known``.
+
+    Args:
+        name: the name of a model.
+        known: the names of its source.
+        listing: the sentence of the hint that says where all names are listed.
+        suggest_sources: also say how a model of timm or transformers is written.
+    """
     if name not in known:
         reject_path(name)
         near = did_you_mean(name, known)
-        if listing == ALL_NAMES and ("-" in name or not near):  # torchvision's have no hyphen
+        if suggest_sources and ("-" in name or not near):  # torchvision's have no hyphen
             listing += f" A model of transformers is written hf:{name}, one of timm timm:{name}."
         raise ModelError(f"There is no model called {name!r}.", f"{near} {listing}".strip())

@@ -20,6 +20,7 @@ DTYPE_ALIASES = {
     "bf16": "bfloat16",
 }
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+ONNX_OPTIMIZATIONS = ("none", "basic", "extended", "all")  # levels of onnxruntime
 PENALTIES = ("gp",)
 
 # The values of ``ablate --by``, each with the operation of ``--edit`` that it stands for.

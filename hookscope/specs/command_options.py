@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hookscope.errors import RequestError
 from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS, check_cam_options
@@ -21,11 +21,21 @@ from hookscope.specs.choices import (
     OPTIMIZERS,
     check_choice,
 )
-from hookscope.specs.health_checks import DEFAULT_THRESHOLDS, Thresholds, select_checks
+from hookscope.specs.health_checks import (
+    CHECKS,
+    DEFAULT_THRESHOLDS,
+    Check,
+    Thresholds,
+    select_checks,
+)
 from hookscope.specs.losses import check_target
 from hookscope.specs.record_kinds import GRADIENT_KINDS, VALUE_KINDS, resolve_kinds
 from hookscope.specs.reduction import StorageOptions, parse_storage
+from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RunThresholds
 from hookscope.specs.suggestions import did_you_mean
+from hookscope.specs.weight_checks import WEIGHT_CHECKS
+
+_CHECKS_OF = {"models": CHECKS, "training runs": RUN_CHECKS, "files of weights": WEIGHT_CHECKS}
 
 
 def hold_iterable(options: object, name: str) -> None:
@@ -148,35 +158,52 @@ class GradcheckOptions:
 
 
 @dataclass(frozen=True)
-class CheckOptions:
-    """Which checks ``check`` makes, and the thresholds of its findings.
-
-    The numbers are those of ``hookscope.specs.health_checks.Thresholds``.
+class ChosenChecks:
+    """Which checks ``check`` makes.
 
     Attributes:
         only: names of the checks to make; None for all.
         skip: names of checks to leave out.
+        known: the checks that there are.
     """
 
     only: str | Iterable[str] | None = None
     skip: str | Iterable[str] | None = None
+
+    known: ClassVar[Mapping[str, Check]]
+
+    def __post_init__(self) -> None:
+        hold_iterable(self, "only")
+        hold_iterable(self, "skip")
+        self.names  # noqa: B018 - computed for its checks
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the checks to make."""
+        return select_checks(self.only, self.skip, self.known, _CHECKS_OF)
+
+
+@dataclass(frozen=True)
+class CheckOptions(ChosenChecks):
+    """Which checks ``check`` makes of a model, and the thresholds of its findings.
+
+    The numbers are those of ``hookscope.specs.health_checks.Thresholds``; a ``floor`` of None is
+    its default.
+    """
+
+    known = CHECKS
+
     dead: float = DEFAULT_THRESHOLDS.dead
     saturated: float = DEFAULT_THRESHOLDS.saturated
     margin: float = DEFAULT_THRESHOLDS.margin
     vanishing: float = DEFAULT_THRESHOLDS.vanishing
     exploding: float = DEFAULT_THRESHOLDS.exploding
-    floor: float = DEFAULT_THRESHOLDS.floor
+    floor: float | None = None
     ceiling: float = DEFAULT_THRESHOLDS.ceiling
 
     def __post_init__(self) -> None:
-        hold_iterable(self, "only")
-        hold_iterable(self, "skip")
-        self.names, self.thresholds  # noqa: B018 - computed for their checks
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the checks to make."""
-        return select_checks(self.only, self.skip)
+        super().__post_init__()
+        self.thresholds  # noqa: B018 - computed for its checks
 
     @property
     def thresholds(self) -> Thresholds:
@@ -187,9 +214,49 @@ class CheckOptions:
             margin=self.margin,
             vanishing=self.vanishing,
             exploding=self.exploding,
-            floor=self.floor,
+            floor=DEFAULT_THRESHOLDS.floor if self.floor is None else self.floor,
             ceiling=self.ceiling,
         )
+
+
+@dataclass(frozen=True)
+class RunCheckOptions(ChosenChecks):
+    """Which checks ``check`` makes of a training run, and the thresholds that have an option.
+
+    Attributes:
+        dead, vanishing: see ``RunThresholds``.
+        floor: see ``RunThresholds``; None for its default.
+
+    Raises:
+        RequestError: there is no such check of a run, or a threshold is out of range.
+    """
+
+    known = RUN_CHECKS
+
+    dead: float = DEFAULT_RUN_THRESHOLDS.dead
+    vanishing: float = DEFAULT_RUN_THRESHOLDS.vanishing
+    floor: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.thresholds  # noqa: B018 - computed for its checks
+
+    @property
+    def thresholds(self) -> RunThresholds:
+        """The thresholds of the findings."""
+        floor = DEFAULT_RUN_THRESHOLDS.floor if self.floor is None else self.floor
+        return RunThresholds(dead=self.dead, vanishing=self.vanishing, floor=floor)
+
+
+@dataclass(frozen=True)
+class WeightCheckOptions(ChosenChecks):
+    """Which checks ``check`` makes of a file of weights.
+
+    Raises:
+        RequestError: there is no such check of weights.
+    """
+
+    known = WEIGHT_CHECKS
 
 
 @dataclass(frozen=True)

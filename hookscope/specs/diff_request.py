@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hookscope.errors import HookscopeError, RequestError
-from hookscope.files.file_types import CHECKPOINT, SAFETENSORS, describe_file
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
-from hookscope.specs.model_spec import EXPORTED, TORCHSCRIPT, is_weights_file
-from hookscope.specs.output_path import holds_features, is_hookscope_file
+from hookscope.specs.model_spec import EXPORTED, LIVE, ONNX, TORCHSCRIPT, is_weights_file
+from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
 from hookscope.specs.request import (
     InputRequest,
@@ -36,12 +35,14 @@ from hookscope.specs.tolerances import check_tolerances
 # in commands that take one model.
 PAIRED_OPTIONS: dict[str, Any] = {
     **{"weights": "random", "rename": None, "model_args": None},
-    **dict.fromkeys(("method", "attn", "dtype", "device")),
+    **dict.fromkeys(("method", "attn", "onnx_optimize", "dtype", "device")),
 }
+# The options of a comparison of training runs.
+RUN_OPTIONS = ("layers", "atol", "rtol", "strict")
 _INPUT = ("input", "shape", "preprocess", "size", "mean", "std")
 MODEL_OPTIONS = (*PAIRED_OPTIONS, *_INPUT, "partial", "trust", "seed", "train", "leaves")
 # These files hold their own weights, and the arguments that the model was built with.
-_SELF_CONTAINED = (TORCHSCRIPT, EXPORTED)
+_SELF_CONTAINED = (TORCHSCRIPT, EXPORTED, ONNX)
 SIDES = ("A", "B")
 
 
@@ -59,8 +60,8 @@ class DiffRequest:
         equal_nan: NaN is equal to NaN.
         strict: require that every record is in both.
         input, shape, preprocess, size, mean, std: what both models are called with.
-        weights, rename, partial, model_args, method, attn, trust, seed, dtype, device, train: of
-            both models; where two values are given, A's and then B's.
+        weights, rename, partial, model_args, method, attn, onnx_optimize, trust, seed, dtype,
+            device, train: of both models; where two values are given, A's and then B's.
 
     Raises:
         RequestError: A and B are not of one kind, a tolerance is negative or not finite, or an
@@ -92,6 +93,7 @@ class DiffRequest:
     model_args: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
     method: str | Sequence[str] = ()
     attn: str | Sequence[str] = ()
+    onnx_optimize: str | Sequence[str] = ()
     trust: bool = False
     seed: int = 0
     dtype: str | Sequence[str] = ()
@@ -129,6 +131,11 @@ class DiffRequest:
         chosen = chosen_options(self) | ({} if self.input is None else {"input": True})
         return [name for name in MODEL_OPTIONS if name in chosen and getattr(self, name) != ()]
 
+    @property
+    def has_input(self) -> bool:
+        """Whether the input is given, or its shape."""
+        return self.input is not None or self.shape is not None
+
     @cached_property
     def requests(self) -> tuple[Request, Request]:
         """The run of A and that of B, on the input as A takes it."""
@@ -150,6 +157,47 @@ class DiffRequest:
         return request(0, self.a, options_a), request(1, self.b, options_b)
 
 
+@dataclass(frozen=True)
+class RunDiffOptions:
+    """How two training runs are compared.
+
+    Attributes:
+        layers: patterns of the layers; empty for all, and what belongs to no layer.
+        atol: absolute tolerance; None for 0: a repeated run has the same bits.
+        rtol: relative tolerance; None for 0.
+        strict: require the same series and the same steps.
+
+    Raises:
+        RequestError: a tolerance is negative or not finite.
+        LayerError: a pattern is empty or cannot be parsed.
+    """
+
+    layers: str | Iterable[str] = ()
+    atol: float | None = None
+    rtol: float | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(LayerSelection(self.layers).layers))
+        check_tolerances(self.atol, self.rtol)
+
+
+def check_run_diff_options(chosen: Iterable[str]) -> None:
+    """Raise RequestError if an option of ``diff`` is chosen that runs have no use for.
+
+    Args:
+        chosen: the keywords that were chosen.
+    """
+    for name in chosen:
+        if name not in RUN_OPTIONS:
+            option = {"model_args": "model-arg", "types": "type"}.get(name, name.replace("_", "-"))
+            hint = "NaN in both is equal in runs." if name == "equal_nan" else ""
+            raise RequestError(
+                f"--{option} is not for training runs, and A and B are runs.",
+                f"Leave it out. {hint}",
+            )
+
+
 @contextmanager
 def label_errors(side: int) -> Iterator[None]:
     """Prefix an error from the block with the side that it concerns."""
@@ -160,20 +208,30 @@ def label_errors(side: int) -> Iterator[None]:
         raise
 
 
+def are_runs(a: object, b: object) -> bool:
+    """Whether A and B are folders of training runs; False if neither is.
+
+    Raises:
+        RequestError: only one is.
+    """
+    is_run = [isinstance(one, str | os.PathLike) and is_run_folder(one) for one in (a, b)]
+    if is_run[0] != is_run[1]:
+        run, other = (a, b) if is_run[0] else (b, a)
+        name = other if isinstance(other, str | os.PathLike) else "the other"
+        raise RequestError(
+            f"{run} is the folder of a training run and {name} is not; diff compares two of the"
+            " same kind.",
+            "Name two folders that 'hookscope run' wrote.",
+        )
+    return is_run[0]
+
+
 def are_captures(a: Any, b: Any) -> bool:
     """Whether A and B are files that hookscope wrote; False if neither is.
 
     Raises:
         RequestError: one is a capture and the other a model, or one is a features folder.
     """
-    paths = [os.fspath(side) for side in (a, b) if isinstance(side, str | os.PathLike)]
-    if len(paths) == 2 and all(map(_is_checkpoint, paths)):
-        weights = " ".join(f"--weights {quote_word(path)}" for path in paths)
-        raise RequestError(
-            f"{' and '.join(paths)} are files of weights, and diff compares captures or models.",
-            f"Use them as the weights of a model: hookscope diff MODEL MODEL {weights}"
-            " --input FILE",
-        )
     for side in (a, b):
         if isinstance(side, str | os.PathLike) and holds_features(side):
             raise RequestError(
@@ -194,12 +252,6 @@ def are_captures(a: Any, b: Any) -> bool:
     return a_is_capture
 
 
-def _is_checkpoint(path: str) -> bool:
-    if not os.path.isfile(path) or is_hookscope_file(Path(path)):
-        return False
-    return describe_file(path)[0] in (CHECKPOINT, SAFETENSORS)
-
-
 def _is_capture(side: Any) -> bool:
     return isinstance(side, str | os.PathLike) and is_hookscope_file(Path(side))
 
@@ -212,7 +264,7 @@ def check_capture_options(chosen: Iterable[str]) -> None:
     """
     unused = [name for name in MODEL_OPTIONS if name in chosen]
     if unused:
-        name = "--model-arg" if unused[0] == "model_args" else f"--{unused[0]}"
+        name = "--model-arg" if unused[0] == "model_args" else f"--{unused[0].replace('_', '-')}"
         raise RequestError(
             f"{name} is only for models, and A and B are captures.",
             "Leave it out.",
@@ -225,7 +277,9 @@ def split_paired_options(
     """Return the options of model A and those of model B, as a command of one model takes them.
 
     An option that is given once counts for both. But weights, their ``rename`` and ``partial``, and
-    model arguments go only to a model that can take them: a scripted or exported file has its own.
+    model arguments go only to a model that can take them: a scripted, exported or ONNX file has its
+    own. If one model is an ONNX file, ``onnx_optimize`` goes to it and all other options of this
+    kind to the other model.
 
     Raises:
         RequestError: an option is given more than twice.
@@ -235,10 +289,15 @@ def split_paired_options(
     for name, default in PAIRED_OPTIONS.items():
         for side, value in zip(sides, _value_for_each(name, values[name], default), strict=True):
             side[name] = value
-    self_contained = [_is_self_contained(model, side) for side, model in enumerate(models)]
-    for name in ("weights", "model_args"):
-        if len(_as_list(values[name])) < 2 and self_contained.count(True) == 1:
-            sides[self_contained.index(True)][name] = PAIRED_OPTIONS[name]
+    sources = [_source_of(model, side) for side, model in enumerate(models)]
+    self_contained = [source in _SELF_CONTAINED for source in sources]
+    is_onnx = [source == ONNX for source in sources]
+    for name, default in PAIRED_OPTIONS.items():
+        without = self_contained if name in ("weights", "model_args") else is_onnx
+        if name == "onnx_optimize":
+            without = [not onnx for onnx in is_onnx]
+        if len(_as_list(values[name])) < 2 and without.count(True) == 1:
+            sides[without.index(True)][name] = default
     for side in sides:
         from_file = is_weights_file(os.fspath(side["weights"]))
         side["partial"] = values["partial"] and from_file
@@ -287,8 +346,8 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _is_self_contained(model: Any, side: int) -> bool:
+def _source_of(model: Any, side: int) -> str:
     if not isinstance(model, str | os.PathLike):
-        return False
+        return LIVE
     with label_errors(side):
-        return check_model_spec(os.fspath(model)).source in _SELF_CONTAINED
+        return check_model_spec(os.fspath(model)).source

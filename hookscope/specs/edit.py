@@ -31,7 +31,7 @@ class Edit(NamedTuple):
     """One parsed edit.
 
     Attributes:
-        word: the whole edit as typed, ``conv1[3]=scale:0.5``.
+        text: the whole edit as typed, ``conv1[3]=scale:0.5``.
         kind: what is changed: ``output``, ``input`` or ``output.grad``.
         pattern: glob over the names of layers.
         call: the number of the module's call, from 1; None for all calls.
@@ -40,7 +40,7 @@ class Edit(NamedTuple):
         argument: its argument, parsed by the operation.
     """
 
-    word: str
+    text: str
     kind: str
     pattern: str
     call: int | None
@@ -51,7 +51,7 @@ class Edit(NamedTuple):
     @property
     def what(self) -> str:
         """The operation as typed, ``scale:0.5``."""
-        return self.word.partition("=")[2]
+        return self.text.partition("=")[2]
 
 
 def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -161,13 +161,18 @@ DEFAULT_THRESHOLDS = Thresholds()
 
 
 def select_checks(
-    only: str | Iterable[str] | None, skip: str | Iterable[str] | None
+    only: str | Iterable[str] | None,
+    skip: str | Iterable[str] | None,
+    checks: Mapping[str, Check] = CHECKS,
+    others: Mapping[str, Mapping[str, Check]] | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the checks to make, in the order of the table.
 
     Args:
         only: those to make, as a list or with commas between; None for all.
         skip: those to leave out.
+        checks: the checks that there are.
+        others: the checks of other things, by what these are.
 
     Raises:
         RequestError: there is no such check, or none is left.
@@ -181,12 +186,15 @@ def select_checks(
         for words in (only, skip)
     )
     for word in (*wanted, *unwanted):
-        if word not in CHECKS:
+        if word not in checks:
+            kinds = " and ".join(kind for kind, other in (others or {}).items() if word in other)
             raise RequestError(
-                f"There is no check called {word!r}.",
-                f"{did_you_mean(word, CHECKS)} The checks are {', '.join(CHECKS)}.".strip(),
+                f"The check {word} is only for {kinds}."
+                if kinds
+                else f"There is no check called {word!r}.",
+                f"{did_you_mean(word, checks)} The checks are {', '.join(checks)}.".strip(),
             )
-    chosen = [n for n in CHECKS if (only is None or n in wanted) and n not in unwanted]
+    chosen = [n for n in checks if (only is None or n in wanted) and n not in unwanted]
     if not chosen:
         raise RequestError("No check is left.", "Name fewer with --skip, or others with --only.")
     return tuple(chosen)

@@ -68,7 +68,7 @@ class InputSpec:
     """A parsed value of ``--input``.
 
     Attributes:
-        word: the whole spec; of a folder or a glob that of one file.
+        text: the whole spec; of a folder or a glob that of one file.
         kind: ``image``, ``numpy``, ``generated`` ...: which reader reads it.
         place: the argument that it is for: a parameter's name, a position from 0, or None.
         path: the file; ``-`` for standard input; empty if there is none.
@@ -78,7 +78,7 @@ class InputSpec:
         bounds: the range of its integers, without the second.
     """
 
-    word: str
+    text: str
     kind: str
     place: str | int | None = None
     path: str = ""
@@ -88,7 +88,7 @@ class InputSpec:
 
     def __fspath__(self) -> str:
         """Return the text of the spec: a parsed spec is accepted wherever its text is."""
-        return self.word
+        return self.text
 
 
 def parse_inputs(specs: Iterable[str | os.PathLike[str]]) -> list[InputSpec]:
@@ -210,7 +210,7 @@ def _parse_one(spec: str) -> list[InputSpec]:
     if not rest:
         raise InputError(f"{spec!r} has no input after the =.", "Write it as in ids=tokens.npy.")
     place = int(name) if name.isdecimal() else name
-    return [replace(one, place=place, word=f"{name}={one.word}") for one in _parse_bare(rest)]
+    return [replace(one, place=place, text=f"{name}={one.text}") for one in _parse_bare(rest)]
 
 
 def _parse_bare(spec: str) -> list[InputSpec]:
@@ -228,11 +228,11 @@ def _parse_bare(spec: str) -> list[InputSpec]:
         return [_made(spec, prefix["prefix"], prefix["rest"])]
     keyed = _KEYED.fullmatch(spec)
     if keyed:
-        return [replace(one, word=spec, rest=keyed["key"]) for one in _from_files(keyed["path"])]
+        return [replace(one, text=spec, rest=keyed["key"]) for one in _from_files(keyed["path"])]
     if names_function(spec):
         function = parse_function(spec)
         path = function.home if function.in_file else ""
-        return [InputSpec(spec, PYTHON, path=path, rest=function.word)]
+        return [InputSpec(spec, PYTHON, path=path, rest=function.text)]
     if prefix and (near := did_you_mean(prefix["prefix"], (*MAKERS, TEXT_PREFIX))):
         raise InputError(f"There is no kind of input {prefix['prefix']!r}.", f"{near} {_MADE}")
     return _from_files(spec, _MADE if prefix else "")

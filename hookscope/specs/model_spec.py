@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookscope.errors import InputError, ModelError, RequestError
+from hookscope.files import file_types
 from hookscope.files.file_types import EXPORT_ARCHIVE, MODEL_FORMS, SCRIPT_ARCHIVE, describe_file
+from hookscope.files.shell_words import quote_word
 from hookscope.files.weight_files import WeightFiles, find_weight_files
+from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 TORCHVISION, FILE, MODULE = "torchvision", "file", "module"
-TORCHSCRIPT, EXPORTED = "torchscript", "exported"
+TORCHSCRIPT, EXPORTED, ONNX = "torchscript", "exported", "onnx"
 TIMM, TRANSFORMERS, PLUGIN = "timm", "hf", "plugin"
 LIVE = "live"  # a module that the caller passed
 PLUGIN_GROUP = "hookscope.sources"  # the entry points that other packages register
@@ -38,7 +41,12 @@ _WEIGHTS_FILE = re.compile(
     r".+\.(safetensors|pth|pt|bin|ckpt|index\.json)", re.DOTALL | re.IGNORECASE
 )
 _ANY_NAME = re.compile(r".+", re.DOTALL)
-_SOURCES = {SCRIPT_ARCHIVE: TORCHSCRIPT, EXPORT_ARCHIVE: EXPORTED}  # by type of file
+_COPY_FIRST = "Save its content to a file, and name that file."
+_SOURCES = {  # by type of file
+    SCRIPT_ARCHIVE: TORCHSCRIPT,
+    EXPORT_ARCHIVE: EXPORTED,
+    file_types.ONNX: ONNX,
+}
 
 
 class CommandLineText(str):
@@ -53,16 +61,16 @@ class ModelSpec:
 
     Attributes:
         source: ``torchvision``, ``file`` (Python source), ``module`` (one to import), ``timm``,
-            ``hf`` (transformers), ``plugin``, ``torchscript`` or ``exported``.
-        word: the whole spec.
+            ``hf`` (transformers), ``plugin``, ``torchscript``, ``exported`` or ``onnx``.
+        text: the whole spec.
         path: the file or the folder; the dotted name of a module; the prefix of a plugin; what
             follows ``hf:``; empty for a model of torchvision or timm.
         name: the model's name in its source; empty for the only model of a Python file; of a
-            scripted or exported file its stem, with characters that a file name may have.
+            scripted, exported or ONNX file its stem, with characters that a file name may have.
     """
 
     source: str
-    word: str
+    text: str
     path: str
     name: str
 
@@ -188,12 +196,12 @@ class FunctionSpec:
     """The parsed spec of a function.
 
     Attributes:
-        word: the whole spec.
+        text: the whole spec.
         home: the Python file, or the dotted name of a module.
         name: the name of the function.
     """
 
-    word: str
+    text: str
     home: str
     name: str
 
@@ -230,7 +238,7 @@ def parse_function(text: str) -> FunctionSpec:
 
     Example:
         >>> parse_function("mine.losses:margin")
-        FunctionSpec(word='mine.losses:margin', home='mine.losses', name='margin')
+        FunctionSpec(text='mine.losses:margin', home='mine.losses', name='margin')
     """
     home, _, name = text.rpartition(":")
     in_file = home.endswith(".py")
@@ -249,11 +257,23 @@ def reject_path(text: str) -> None:
     """Raise ModelError that describes the file or folder ``text`` if there is one."""
     if Path(text).is_dir():
         ours = Path(text, CONFIGURATION).is_file()
-        repair = f"To open it with transformers, write hf:{text}" if ours else MODEL_FORMS
-        raise ModelError(f"{text!r} is a folder, not a model.", repair)
+        if is_run_folder(text) or holds_features(text):
+            show = f"Show its content: hookscope show {quote_word(text)}"
+            raise ModelError(f"{text!r} is a folder of results, not a model.", show)
+        if ours:
+            repair = f"To open it with transformers, write hf:{text}"
+            raise ModelError(f"{text!r} is a folder, not a model.", repair)
+        raise ModelError(
+            f"{text!r} is a folder without weights, not a model.", file_types.WEIGHT_FORMS
+        )
     if Path(text).is_file():
+        if is_hookscope_file(Path(text)):
+            show = f"Show its content: hookscope show {quote_word(text)}"
+            raise ModelError(f"{text!r} is a capture, not a model.", show)
         kind, repair = describe_file(text)
         raise ModelError(f"{text!r} is {kind}, not a model.", repair)
+    if Path(text).exists():
+        raise ModelError(f"{text!r} is a pipe or a device, not a model.", _COPY_FIRST)
 
 
 def is_weights_file(text: str) -> bool:
@@ -272,6 +292,8 @@ def check_weights_file(path: str) -> WeightFiles:
     if not Path(path).exists():
         near = _near_file(path, "Check the name and the folder.", _WEIGHTS_FILE)
         raise RequestError(f"There is no weights file {path!r}.", near)
+    if not (Path(path).is_file() or Path(path).is_dir()):
+        raise RequestError(f"{path!r} is a pipe or a device, not a file.", _COPY_FIRST)
     return find_weight_files(path)
 
 

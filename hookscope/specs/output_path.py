@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hookscope.errors import RequestError
+from hookscope.files.shell_words import join_words
 from hookscope.specs.choices import PICTURE_SUFFIXES
 
 SUFFIX, NPY, NPZ = ".safetensors", ".npy", ".npz"
@@ -34,13 +36,17 @@ PICTURE_MARKS = {
 JPEG_OPTIONS = {"quality": 95, "subsampling": 0, "comment": MARK.encode()}
 RECORDINGS = (SUFFIX, NPY, NPZ)  # the formats of a recording
 TABLES = (*RECORDINGS, ".parquet")  # the formats of an export
-_MARKLESS = (NPY, ".parquet")  # they have no place for a mark
+RUN_TABLES = (".csv", ".parquet")  # the formats of an export of a training run
+_MARKLESS = (NPY, *RUN_TABLES)  # they have no place for a mark
 _ARCHIVE_END = b"PK\5\6"  # 22 bytes at the end of a zip archive, before its comment
 # How a report of findings of ours begins: the first key of one format, the text of the other.
 REPORT_MARKS = {
     ".sarif": f'{{"properties": {{"{MARK}": "check"}}',
     ".xml": f'<?xml version="1.0" encoding="utf-8"?>\n<!-- {MARK} check -->\n',
 }
+RUN_FILE = "run.json"  # in the folder of a training run
+FEATURES_INDEX = "features.safetensors.index.json"  # in a features folder
+_RANK_FOLDER = re.compile(r"rank(\d+)")
 _NEAR = 4096  # bytes
 _HEADER_LIMIT = 100_000_000  # bytes; safetensors itself refuses a longer header
 
@@ -70,6 +76,23 @@ def holds_features(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a features folder, or an address, which is always one."""
     text = os.fspath(path)
     return ADDRESS in text or os.path.isfile(os.path.join(text, "manifest.json"))
+
+
+def is_run_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is the folder of a training run, or that of the ranks of one."""
+    return os.path.isfile(os.path.join(path, RUN_FILE)) or bool(rank_folders(path))
+
+
+def rank_folders(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders ``rank0``, ``rank1``, ... of a run of several processes, in order."""
+    if not os.path.isdir(path):
+        return []
+    ranks = {
+        int(match[1]): Path(path, name)
+        for name in os.listdir(path)
+        if (match := _RANK_FOLDER.fullmatch(name)) and Path(path, name, RUN_FILE).is_file()
+    }
+    return [ranks[rank] for rank in sorted(ranks)]
 
 
 def is_hookscope_file(path: Path, suffix: str = SUFFIX) -> bool:
@@ -142,6 +165,12 @@ def recording_ending(path: Path) -> str:
     Raises:
         RequestError: recordings are not written in that format.
     """
+    if path.suffix.lower() in PICTURE_SUFFIXES:
+        raise RequestError(
+            f"The output {path} has the suffix of an unsupported format.",
+            f"Use {', '.join(RECORDINGS[:-1])} or {RECORDINGS[-1]}. For a picture:"
+            f" hookscope plot FILE{SUFFIX} LAYER -o {join_words([str(path)])}",
+        )
     return _known_ending(path, RECORDINGS) if path.suffix else SUFFIX
 
 
@@ -188,6 +217,25 @@ def table_ending(path: Path) -> str:
         RequestError: there is no export to that format.
     """
     return _known_ending(path, TABLES)
+
+
+def check_run_export(path: Path, force: bool) -> bool:
+    """Check that the export of a run can be written; return whether it replaces a file.
+
+    A folder is created where there is none; the event file in it has a name of its own.
+
+    Raises:
+        RequestError: its suffix is of no such format, or ``check_output`` raises.
+    """
+    suffix = path.suffix.lower()
+    if path.is_dir() or not suffix:
+        return False
+    if suffix not in RUN_TABLES:
+        raise RequestError(
+            f"The output {path} has the suffix of an unsupported format.",
+            "Use .csv or .parquet, or the name of a folder for TensorBoard.",
+        )
+    return check_output(path, force, suffix=suffix)
 
 
 def check_report_output(path: Path, force: bool) -> bool:

@@ -29,13 +29,13 @@ class Reduction:
     """How each row of a layer's tensor becomes smaller.
 
     Attributes:
-        word: the whole spec.
+        text: the whole spec.
         name: ``mean``, ``max``, ``cls``, ``flatten``, ``topk``, ``pca`` or ``histogram``.
         count: the K of ``topk`` and ``pca``, else 0.
         over: ``space``, ``tokens`` or ``all``; None for the default of the reduction and the layer.
     """
 
-    word: str
+    text: str
     name: str
     count: int = 0
     over: str | None = None
@@ -84,7 +84,7 @@ def parse_reduction(spec: str) -> Reduction:
 
     Example:
         >>> parse_reduction("topk:5")
-        Reduction(word='topk:5', name='topk', count=5, over=None)
+        Reduction(text='topk:5', name='topk', count=5, over=None)
         >>> parse_reduction("mean:tokens").over
         'tokens'
     """

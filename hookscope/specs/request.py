@@ -29,7 +29,8 @@ from hookscope.specs.losses import (
     check_target,
     reject_loss_options,
 )
-from hookscope.specs.model_spec import LIVE, ModelSpec, may_name_function, parse_function
+from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
+from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
 from hookscope.specs.run_options import RunOptions, check_device_map
 
@@ -82,6 +83,7 @@ class ModelRequest:
         method: the method to run instead of ``forward``.
         attn: how a model of transformers computes attention.
         trust: open an exported program even if it carries pickles that run code.
+        onnx_optimize: how far onnxruntime may change the graph of an ONNX file; None for ``none``.
 
     Raises:
         ModelError: the spec names no model, or a missing file.
@@ -101,10 +103,21 @@ class ModelRequest:
     method: str | None = None
     attn: str | None = None
     trust: bool = False
+    onnx_optimize: str | None = None
 
     def __post_init__(self) -> None:
+        check_onnx_optimize(self.source, self.onnx_optimize)
         if self.spec is not None:
             check_attn(self.spec, self.attn)
+            if self.source == ONNX:
+                check_onnx_model(
+                    self.spec.text,
+                    weights=os.fspath(self.weights) != "random",
+                    rename=self.rename,
+                    partial=self.partial,
+                    model_args=self.model_args,
+                    method=self.method not in (None, "forward"),
+                )
             check_weights(self.spec, os.fspath(self.weights))
             return
         if self.weights != "random" or any(
@@ -301,6 +314,9 @@ class Request:
 
     def __post_init__(self) -> None:
         run, interventions = self.run, self.interventions
+        if self.model.source == ONNX:
+            has_loss = self.loss is not None and not self.loss.is_default
+            check_onnx_run(self.command, run, interventions, has_loss=has_loss)
         if run.device_map is not None or run.max_memory:
             check_device_map(run.device_map, run.max_memory, run.device, self.model.source)
         if run.device_map is not None and not self.model.named:

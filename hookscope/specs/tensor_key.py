@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import EllipsisType
 
 from hookscope.errors import RequestError
@@ -17,8 +17,32 @@ _SLICE = re.compile(r"(.*?)\[([^\]a-zA-Z!?*]*)\]", re.DOTALL)
 _ENTRY = re.compile(r"(-?\d+)|(-?\d*):(-?\d*)(?::(-?\d*))?|(\.\.\.)")
 
 
+def layer_of_key(key: str) -> Iterator[str]:
+    """Yield the layer that a key of a capture belongs to.
+
+    >>> list(layer_of_key("layer3.0/output"))
+    ['layer3.0']
+    """
+    yield key.rpartition("/")[0]
+
+
+def modules_above(name: str) -> Iterator[str]:
+    """Yield the modules that contain a tensor of a file of weights, the innermost first.
+
+    >>> list(modules_above("layer1.0.conv1.weight"))
+    ['layer1.0.conv1', 'layer1.0', 'layer1']
+    """
+    for at in range(len(name) - 1, 0, -1):
+        if name[at] in "./":
+            yield name[:at]
+
+
 def choose_keys(
-    selectors: Sequence[str], keys: Sequence[str], path: object, listing: str = ""
+    selectors: Sequence[str],
+    keys: Sequence[str],
+    path: object,
+    listing: str = "",
+    holders: Callable[[str], Iterator[str]] = layer_of_key,
 ) -> list[tuple[str, Index]]:
     """Return the keys that ``selectors`` select, each with a slice.
 
@@ -31,6 +55,7 @@ def choose_keys(
         keys: the keys in the file, in order.
         path: the file, for error messages.
         listing: how to list the keys, for error messages; empty for the command that shows a file.
+        holders: returns what holds the tensor of a key; its name also selects the tensor.
 
     Raises:
         RequestError: a selector matches nothing, or its slice cannot be parsed.
@@ -42,11 +67,11 @@ def choose_keys(
     found: dict[tuple[str, str], tuple[str, Index]] = {}
     for selector in selectors:
         pattern, index = (selector, WHOLE) if selector in keys else split_slice(selector)
-        chosen = [pattern] if pattern in keys else _matching(pattern, keys)
+        chosen = [pattern] if pattern in keys else _matching(pattern, keys, holders)
         if not chosen and index != WHOLE:  # conv[12] may be a glob
-            chosen, index = _matching(selector, keys), WHOLE
+            chosen, index = _matching(selector, keys, holders), WHOLE
         if not chosen:
-            near = did_you_mean(pattern, [*keys, *(key.rpartition("/")[0] for key in keys)])
+            near = did_you_mean(pattern, [*keys, *(name for key in keys for name in holders(key))])
             listed = listing or f"'hookscope show {path}' lists what is in it."
             raise RequestError(f"{pattern!r} matches nothing in {path}.", near or listed)
         found |= {(key, str(index)): (key, index) for key in chosen}
@@ -79,9 +104,11 @@ def slice_text(index: Index) -> str:
     return "" if index == WHOLE else f"[{','.join(map(_text, index))}]"
 
 
-def _matching(pattern: str, keys: Iterable[str]) -> list[str]:
+def _matching(
+    pattern: str, keys: Iterable[str], holders: Callable[[str], Iterator[str]]
+) -> list[str]:
     test = compile_pattern(pattern)
-    return [key for key in keys if test(key) or test(key.rpartition("/")[0])]
+    return [key for key in keys if test(key) or any(map(test, holders(key)))]
 
 
 def _entry(text: str, whole: str) -> int | slice | EllipsisType:

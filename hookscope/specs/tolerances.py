@@ -1,7 +1,8 @@
 """Default tolerances for comparing tensors, by dtype.
 
-The numbers are those of ``torch.testing.assert_close``, whose documentation has the table. They are
-listed here so that files are compared without torch; a test compares them with torch's.
+Those of two runs of PyTorch are those of ``torch.testing.assert_close``, whose documentation has
+the table. They are listed here so that files are compared without torch; a test compares them with
+torch's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,31 @@ DEFAULT_TOLERANCES = {
     "complex128": (1e-7, 1e-7),
     **dict.fromkeys(("quint8", "quint2x4", "quint4x2", "qint8", "qint32"), (1.3e-6, 1e-5)),
 }
+
+# Between two engines, such as PyTorch and onnxruntime, by dtype: a share of each entry, and of the
+# largest entry of A's tensor. They add up the products of a layer in different orders, so the error
+# of an entry depends on the large entries. docs/diff.md names the largest deviation that was
+# measured. Dtypes that are not listed must be equal.
+ENGINE_TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-9}
+
+
+def engine_tolerances(
+    a: str, b: str, largest: float, atol: float | None = None, rtol: float | None = None
+) -> tuple[float, float]:
+    """Return ``(atol, rtol)`` for two engines; a None becomes the looser of their defaults.
+
+    Args:
+        a: dtype of A's tensor.
+        b: dtype of B's tensor.
+        largest: the largest absolute value of A's tensor.
+        atol: the absolute tolerance, if one was chosen.
+        rtol: the relative tolerance, if one was chosen.
+
+    >>> engine_tolerances("float32", "float16", 200), engine_tolerances("float32", "float32", 2, 0)
+    ((2.0, 0.01), (0, 0.0001))
+    """
+    share = max(ENGINE_TOLERANCES.get(dtype, 0.0) for dtype in (a, b))
+    return (share * largest if atol is None else atol, share if rtol is None else rtol)
 
 
 def tolerances(

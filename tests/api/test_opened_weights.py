@@ -1,0 +1,50 @@
+"""Weights that are already open, in every function that takes weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import hookscope
+from hookscope.errors import RequestError
+
+DIGITS = Path(__file__).parents[2] / "sample_models" / "digits.safetensors"
+
+
+def test_every_function_takes_an_opened_set() -> None:
+    weights = hookscope.load(DIGITS)
+    assert hookscope.check(weights).to_json() == hookscope.check(DIGITS).to_json()
+    assert hookscope.report(weights).html == hookscope.report(DIGITS).html
+    assert hookscope.plot(weights, "fc.weight").shows == hookscope.plot(DIGITS, "fc.weight").shows
+    assert hookscope.filters(weights).shows == hookscope.filters(DIGITS).shows
+    assert hookscope.diff(weights, DIGITS).same
+    assert hookscope.tree(weights).nodes == hookscope.tree(DIGITS).nodes
+
+
+def test_a_pickled_model_is_checked_with_trust(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 16)
+    torch.nn.init.zeros_(model.weight[3])
+    torch.save(model, tmp_path / "best.pt")
+    [finding] = hookscope.check(tmp_path / "best.pt", trust=True).findings
+    assert (finding.layer, finding.units) == ("weight", (3,))
+
+
+@pytest.mark.parametrize("function", [hookscope.check, hookscope.report, hookscope.tree])
+def test_a_state_dict_is_refused_in_a_sentence(function: object) -> None:
+    with pytest.raises(RequestError, match="neither a file nor a capture") as caught:
+        function(torch.nn.Linear(2, 2).state_dict())  # type: ignore[operator]
+    assert "torch.save" in caught.value.hint
+
+
+def test_parts_of_a_checkpoint_have_pages_of_their_own(run, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir(exist_ok=True)
+    state = {"w": torch.ones(2, 2)}
+    torch.save({"state_dict": state, "ema": state}, tmp_path / "work" / "ckpt.pth")
+    for part in ("ema", "state_dict"):
+        assert run("report", f"ckpt.pth#{part}").rc == 0
+    assert {path.name for path in (tmp_path / "work").glob("*.html")} == {
+        "ckpt.ema.html",
+        "ckpt.state_dict.html",
+    }
