@@ -31,6 +31,7 @@ _NAMES_CODE: Mapping[str, Callable[[str], bool]] = {
     "loss": spec.may_name_function,
     **dict.fromkeys(("hook", "hook-arg", "model-arg", "method"), lambda value: True),
 }
+_ARGUMENTS = ("hook-arg", "model-arg")
 _NEVER = ("force", "trust")
 _OUTPUTS = ("output", "chrome")
 
@@ -73,6 +74,9 @@ def check_setting(key: str, setting: Setting, user_folder: Path) -> RefusedSetti
     if recorded != file.sha256:
         why = "has changed since it was allowed" if recorded else "is not allowed"
         message = f"{file.path} sets {key} = {value!r}, but {why} to name Python code."
+        if key in _ARGUMENTS:
+            message = f"{file.path} sets {key} = {value!r}, which is passed to Python code, and the"
+            message += f" file {why}."
         return RefusedSetting(setting, message, f"Read the file. Then run: {ALLOW}")
     if not _is_same_everywhere(key, value) and Path.cwd() != file.path.parent:
         message = f"{key} = {value!r} in {file.path} names code relative to the working folder."

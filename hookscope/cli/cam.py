@@ -220,7 +220,8 @@ def cam(
         console.result(cam_lines(capture, console.text_options))
     if written:
         console.note(written)
-    console.note(f"next: {grads_command(ctx, capture.metadata['cam'].get('layer'))}")
+    if suggested := grads_command(ctx, capture.metadata["cam"].get("layer")):
+        console.note(f"next: {suggested}")
 
 
 class _Files(NamedTuple):

@@ -1,10 +1,12 @@
-"""``hookscope check``: diagnose a model."""
+"""``hookscope check``: diagnose a model, a training run or a file of weights."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.cli import input_options, loss_options, options
 from hookscope.cli.commands import Example, combine, command, flag, option
@@ -13,14 +15,24 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import CommaList, FileName
 from hookscope.cli.run_context import running
 from hookscope.specs.health_checks import CHECKS, DEFAULT_THRESHOLDS
+from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RUN_OPTIONS
+from hookscope.specs.weight_checks import WEIGHT_CHECKS, WEIGHT_OPTIONS
+
+if TYPE_CHECKING:
+    from hookscope.results.health import Health
 
 FOUND = 1
+MODEL, RUN, WEIGHTS = "model", "run", "weights"  # what is checked
 
 EXAMPLES = (
     Example("hookscope check resnet18", "Untrained weights, on noise."),
     Example(
         "hookscope check sample_models/digits.py:trained --skip saturated",
         "A trained model, without one of the checks.",
+    ),
+    Example(
+        "hookscope check sample_models/digits.safetensors",
+        "The tensors of a file of weights.",
     ),
     Example(
         "hookscope check sample_models/digits_scripted.pt --only nan,inf -o digits.sarif",
@@ -41,7 +53,8 @@ def _threshold(name: str, text: str) -> Any:
 
 
 def _names(name: str, text: str) -> Any:
-    return option(f"--{name}", section="Checks", type=CommaList(*CHECKS), metavar="LIST", help=text)
+    choices = CommaList(*dict.fromkeys((*CHECKS, *RUN_CHECKS, *WEIGHT_CHECKS)))
+    return option(f"--{name}", section="Checks", type=choices, metavar="LIST", help=text)
 
 
 thresholds = combine(
@@ -56,7 +69,14 @@ thresholds = combine(
         " (parameters: 1/100 of it).",
     ),
     _threshold("exploding", "The same, above which it has exploded (parameters: 100 times it)."),
-    _threshold("floor", "Gradient norm below which it has always vanished."),
+    option(
+        "--floor",
+        section="Thresholds",
+        type=float,
+        metavar="X",
+        help="Gradient norm below which it has always vanished. Default:"
+        f" {DEFAULT_THRESHOLDS.floor:g}, of a training run {DEFAULT_RUN_THRESHOLDS.floor:g}.",
+    ),
     _threshold("ceiling", "Gradient entry above which it has always exploded."),
 )
 
@@ -86,26 +106,46 @@ thresholds = combine(
     topics="checks model-specs inputs weights losses",
 )
 def check(ctx: click.Context, output: str | None, force: bool, **values: Any) -> None:
-    """Diagnose a model: NaN, dead units, vanishing gradients, ...
+    """Diagnose a model, a training run or weights: NaN, dead units, ...
 
     Runs the model forward and a loss backward once, and checks activations, gradients and
     parameters without storing them. Each finding names the layer, the measured value and the
     threshold. The default loss is the output along a random direction. Exit status: 0 if there is
     no error and no warning, 1 otherwise.
+
+    The folder of a training run, which 'hookscope run' wrote, is checked without running anything:
+    each finding names the layer and the first step. Only --only, --skip, --dead, --vanishing and
+    --floor apply to it.
+
+    Of a file of weights, every tensor is checked: NaN, infinities, zero or constant channels,
+    numbers that float16 cannot hold, adapters and batch normalizations that were not trained. Only
+    --only, --skip and --trust apply to it.
     """
     console: Console = ctx.obj
     from pathlib import Path
 
     from hookscope.cli.request_builder import build_request
+    from hookscope.results.weights.open_weights import is_weights
     from hookscope.specs import output_path as outputs
 
-    build_request("check", values)
+    model = values["model"]
+    if outputs.is_run_folder(model):
+        values, kind = _run_values(ctx, values), RUN
+    elif is_weights(model):
+        values, kind = _weight_values(ctx, values), WEIGHTS
+    else:
+        build_request("check", values)
+        kind = MODEL
     replaces = outputs.check_report_output(Path(output), force) if output else False
     options.note_model_source(ctx)
-    with running(console, f"Running {values['model']} ..."):
-        from hookscope.api.check import check as api_check
+    if kind == WEIGHTS:
+        health = _check_weights(console, **values)
+    else:
+        reading = console.status(f"Reading {model} ...")
+        with reading if kind == RUN else running(console, f"Running {model} ..."):
+            from hookscope.api.check import check as api_check
 
-        health = api_check(**values)
+            health = api_check(**values)
     console.show(health)
     if output:
         from hookscope.cli.recording_command import note_written_file
@@ -117,3 +157,38 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
         note_written_file(console, path, size, replaces)
     if not health.ok:
         ctx.exit(FOUND)
+
+
+def _run_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that apply to a run. Settings for all commands, such as a seed, do not."""
+    from hookscope.specs.command_options import RunCheckOptions
+    from hookscope.specs.run_checks import check_run_options
+
+    typed = ParameterSource.COMMANDLINE
+    names = [name for name in values if name != "model"]
+    check_run_options(values["model"], [x for x in names if ctx.get_parameter_source(x) is typed])
+    options = {name: values[name] for name in RUN_OPTIONS}
+    RunCheckOptions(**options)  # for its checks, before anything is read
+    return {"model": values["model"], **options}
+
+
+def _weight_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
+    """The values that apply to weights."""
+    from hookscope.specs.command_options import WeightCheckOptions
+    from hookscope.specs.weight_options import check_model_options
+
+    typed = ParameterSource.COMMANDLINE
+    names = [name for name in values if name != "model"]
+    chosen = [x for x in names if ctx.get_parameter_source(x) is typed]
+    check_model_options(chosen, WEIGHT_OPTIONS, values["model"])
+    options = {name: values[name] for name in WEIGHT_OPTIONS}
+    WeightCheckOptions(options["only"], options["skip"])
+    return {"model": values["model"], **options}
+
+
+def _check_weights(console: Console, model: str, **chosen: Any) -> Health:
+    from hookscope.api.check import check as api_check
+
+    reading = running(console, f"Reading {model} ...") if chosen["trust"] else nullcontext()
+    with reading, console.bar("Reading") as advance:
+        return api_check(model, **chosen, progress=advance)

@@ -191,7 +191,8 @@ class Command(click.Command):
         except HookscopeError as error:
             self._add_origins(error, ctx)
             raise
-        check_arguments(ctx, typed, rest)
+        if ctx.allow_interspersed_args:  # else they are those of the user's program
+            check_arguments(ctx, typed, rest)
         from hookscope.cli.settings import check_refused
 
         check_refused(ctx)

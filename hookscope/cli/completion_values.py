@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     import click
     from click.shell_completion import CompletionItem
+
+    from hookscope.results.runs.series import Series
 
 
 def models(
@@ -40,7 +43,7 @@ def weights(
 
     from hookscope.specs.catalog import bundled_models
 
-    model = _model_on_line(ctx)
+    model = _source_on_line(ctx)
     named = [name for info in bundled_models() if info.name == model for name in info.weights]
     choices = ["random", *(["default"] if named else []), *named]
     matches = [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
@@ -64,11 +67,13 @@ def help_names(
 def layers(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
-    """Offer layer names of the model that earlier commands stored."""
+    """Offer layer names of the model that earlier commands stored, or of a training run."""
     from click.shell_completion import CompletionItem
 
     sign = "!" if incomplete.startswith("!") else ""
-    names = [f"{sign}{name}" for name, _ in _recall(_model_on_line(ctx))]
+    source = _source_on_line(ctx)
+    layers = [name for name, _ in _recall(source)] or [one.module for one in _series_in(source)]
+    names = [f"{sign}{name}" for name in dict.fromkeys(layers) if name]
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -76,20 +81,27 @@ def types(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
     """Offer the types of those layers."""
     from click.shell_completion import CompletionItem
 
-    matches = dict.fromkeys(type_ for _, type_ in _recall(_model_on_line(ctx)))
+    matches = dict.fromkeys(type_ for _, type_ in _recall(_source_on_line(ctx)))
     return [CompletionItem(name) for name in matches if name.startswith(incomplete)]
 
 
 def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Offer the keys in the file, from its header."""
+    """Offer the keys in the file, from its header, or those of a training run or of weights."""
     from click.shell_completion import CompletionItem
 
     from hookscope.specs.output_path import header_of
 
-    try:
-        names = [name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return []
+    names = {one.key for one in _series_in(_source_on_line(ctx))}
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        names |= {name for name in header_of(ctx.params["file"])[0] if name != "__metadata__"}
+    if not names:
+        from hookscope.errors import HookscopeError
+        from hookscope.results.weights.open_weights import is_weights, open_weights
+
+        with suppress(HookscopeError, OSError, KeyError):
+            names |= (
+                set(open_weights(ctx.params["file"])) if is_weights(ctx.params["file"]) else set()
+            )
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
@@ -177,8 +189,29 @@ def _recall(model: str) -> list[tuple[str, str]]:
     return [(name, type_) for name, _, type_ in (line.partition("\t") for line in lines)]
 
 
-def _model_on_line(ctx: click.Context) -> str:
-    return ctx.params.get("model") or ctx.params.get("a") or "resnet18"
+def _series_in(folder: str) -> list[Series]:
+    """Return what was measured in a training run; nothing if it is no run folder."""
+    from pathlib import Path
+
+    from hookscope.specs.output_path import is_run_folder, rank_folders
+
+    if not is_run_folder(folder):
+        return []
+    from hookscope.errors import ResultsFileError
+    from hookscope.results.runs.run_info import SERIES_FILE, read_lines
+    from hookscope.results.runs.series import Series
+
+    try:
+        ranks = rank_folders(folder)
+        return read_lines(Path(ranks[0] if ranks else folder, SERIES_FILE), Series)
+    except (ResultsFileError, OSError):
+        return []
+
+
+def _source_on_line(ctx: click.Context) -> str:
+    """Return the model, file or folder that a command is about."""
+    given = map(ctx.params.get, ("model", "a", "file", "features"))
+    return next(filter(None, given), "resnet18")
 
 
 def _cache_file(model: str) -> Path:

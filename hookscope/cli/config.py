@@ -26,7 +26,11 @@ EXAMPLES = (
 
 @command(
     "config",
-    click.option("--allow", is_flag=True, help="Let the project's settings file name Python code."),
+    click.option(
+        "--allow",
+        is_flag=True,
+        help="Let the project's settings file name Python code and pass arguments to it.",
+    ),
     click.option("--revoke", is_flag=True, help="Revoke that permission."),
     global_options,
     click.pass_context,
@@ -39,10 +43,10 @@ def config(ctx: click.Context, allow: bool, revoke: bool) -> None:
 
     A value comes from the first of: flag, environment variable, project file, user file, default.
 
-    A project file may have been written by somebody else. Values of model, model-arg, method,
-    input, loss, hook and hook-arg that name Python code are refused until --allow has recorded the
-    file's path and the hash of its content. trust, force and an output outside the file's folder
-    are always refused.
+    A project file may have been written by somebody else. Any model-arg, method, hook and
+    hook-arg in it, and a model, input or loss that names Python code, is refused until --allow has
+    recorded the file's path and the hash of its content. trust, force and an output outside the
+    file's folder are always refused.
     """
     console: Console = ctx.obj
     if allow or revoke:

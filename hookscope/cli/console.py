@@ -340,20 +340,40 @@ def _side(variable: str, side: int, usual: int, stream: TextIO | None = None) ->
         return usual
 
 
-def prepare_streams() -> None:
-    """Let both streams accept any text: characters that an encoding lacks become ASCII."""
+def prepare_streams() -> Callable[[], None]:
+    """Let both streams accept any text: characters that an encoding lacks become ASCII.
+
+    Returns:
+        A function that makes the streams what they were.
+    """
     codecs.register_error("hookscope", _spell)
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+    errors = {name: getattr(stream, "errors", None) for name, stream in before.items()}
     # A closed stream (>&-) is None.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            # Not \r\n on Windows: bash would read the \r of a completion script as a command.
-            newline = {} if _is_terminal(stream) else {"newline": "\n"}
-            reconfigure(errors="hookscope", **newline)
+        # Not \r\n on Windows: bash would read the \r of a completion script as a command.
+        _reconfigure(stream, "hookscope", "" if _is_terminal(stream) else "\n")
     if not enable_escape_sequences():
         os.environ.setdefault("TERM", "dumb")
+
+    def restore() -> None:
+        for name, stream in before.items():
+            if stream is None:
+                getattr(sys, name).close()
+                setattr(sys, name, None)
+            else:
+                _reconfigure(stream, errors[name], None)
+
+    return restore
+
+
+def _reconfigure(stream: TextIO, errors: str | None, newline: str | None) -> None:
+    """Set the error handler of a stream and its end of line; an empty one stays as it is."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors=errors, **({} if newline == "" else {"newline": newline}))
 
 
 def finish() -> None:

@@ -1,4 +1,4 @@
-"""``hookscope diff``: two captures, or two models on one input, tensor by tensor."""
+"""``hookscope diff``: two captures, training runs or sets of weights, or models on one input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, CommaList, FileName
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import table_options
-from hookscope.specs.choices import DEVICE_ALIASES, DEVICES, DTYPE_ALIASES, DTYPES
+from hookscope.specs.choices import (
+    DEVICE_ALIASES,
+    DEVICES,
+    DTYPE_ALIASES,
+    DTYPES,
+    ONNX_OPTIMIZATIONS,
+)
 
 DIFFERENT, FAILED = 1, 2
 
@@ -29,8 +35,26 @@ EXAMPLES = (
         "A scripted and a traced file.",
     ),
     Example(
+        "hookscope diff sample_models/digits.py:trained sample_models/digits.onnx"
+        " --input sample_models/five.png",
+        "A model and its ONNX file: the first module that differs.",
+    ),
+    Example(
+        "hookscope diff sample_models/digits.onnx sample_models/digits.onnx --onnx-optimize none"
+        " --onnx-optimize all",
+        "What the optimization of onnxruntime changes.",
+    ),
+    Example(
         "hookscope diff sample_models/five.safetensors sample_models/five.safetensors",
         "Two captures, read without torch.",
+    ),
+    Example(
+        "hookscope diff sample_models/digits.safetensors sample_models/digits.safetensors",
+        "The weights in two files, which may be of different formats.",
+    ),
+    Example(
+        "hookscope diff sample_models/digits.py:trained sample_models/digits.safetensors",
+        "The values that a model is loaded with, and the weights in a file.",
     ),
     Example(
         "hookscope diff sample_models/digits_traced.pt sample_models/digits_exported.pt2"
@@ -73,20 +97,22 @@ matching = combine(
         section="Comparison",
         type=float,
         metavar="X",
-        help="Tensors match if |A - B| <= atol + rtol * |A|. Default: torch.testing's.",
+        help="Values match if |A - B| <= atol + rtol * |A|. Default: torch.testing's; of runs and"
+        " weights 0.",
     ),
     option(
         "--rtol",
         section="Comparison",
         type=float,
         metavar="X",
-        help="Relative tolerance. Default: torch.testing's.",
+        help="Relative tolerance. Default: torch.testing's; of runs and weights 0.",
     ),
     flag("equal-nan", section="Comparison", help="Treat NaN in both as equal."),
     flag(
         "strict",
         section="Comparison",
-        help="Treat an unmatched tensor as a difference (exit 1).",
+        help="Treat an unmatched tensor, a step of only one run, or another dtype of weights as a"
+        " difference (exit 1).",
     ),
 )
 
@@ -122,6 +148,13 @@ models = combine(
         help="Attention implementation of an hf: model, such as eager.",
     ),
     options.trust,
+    option(
+        "--onnx-optimize",
+        section="Model",
+        multiple=True,
+        type=Choice(ONNX_OPTIMIZATIONS),
+        help="How far onnxruntime may change the graph of an ONNX file. Default: none.",
+    ),
 )
 
 runs = combine(
@@ -139,8 +172,8 @@ runs = combine(
         multiple=True,
         metavar="OLD=NEW",
         callback=_read_each("parse_prefixes"),
-        help="Replace the prefix OLD by NEW in checkpoint keys; an OLD given twice applies to A,"
-        " then B. Repeatable.",
+        help="Replace the prefix OLD by NEW in checkpoint keys, or names of weights; an OLD given"
+        " twice applies to A, then B. Repeatable.",
     ),
     options.partial,
     options.seed,
@@ -166,8 +199,8 @@ runs = combine(
 
 @command(
     "diff",
-    click.argument("a", help="A capture, or a model as for 'hookscope capture'."),
-    click.argument("b", help="The capture or model to compare with A."),
+    click.argument("a", help="A capture, a run folder, weights, or a model as for 'capture'."),
+    click.argument("b", help="The capture, run, weights or model to compare with A."),
     matching,
     options.layers,
     what,
@@ -182,16 +215,30 @@ runs = combine(
     topics="model-specs layers inputs weights keys",
 )
 def diff(ctx: click.Context, **values: Any) -> None:
-    """Compare two captures, or two models on one input.
+    """Compare two captures, runs or files of weights, or models on one input.
 
     Prints one row for each tensor of A that matches one of B, in execution order: largest absolute
     and relative difference, cosine similarity, signal-to-noise ratio in decibels, and the number of
     entries beyond tolerance. Unmatched tensors follow. Tensors match by name, by their name
     after --map, or by order if module type and shape are equal.
 
-    With two models, an option applies to both. --weights, --dtype, --device, --method and --attn
-    may be given twice, for A and then B. Exit status: 0 if equal within tolerance, 1 if different,
-    2 if there was an error.
+    With two models, an option applies to both. --weights, --dtype, --device, --method, --attn and
+    --onnx-optimize may be given twice, for A and then B.
+
+    With an ONNX file, the default tolerance is wider, because onnxruntime adds numbers in another
+    order than PyTorch. Modules that the exporter folded or left out are listed with the reason.
+    For the first difference, the operators in the file and the parameters that differ are named.
+
+    With two folders that 'hookscope run' wrote, prints the first step at which each kind of series
+    differs, and names the first layer. --layer, --atol, --rtol and --strict apply.
+
+    With two files of weights, prints each tensor that changed, the most changed first: relative L2
+    distance, change of the norm, cosine similarity, largest change of an entry, share of entries
+    that changed. A tensor of one file alone is a difference. With a model and a file of weights,
+    compares the values that the model is loaded with (--weights, --seed); no model runs. --layer,
+    --rename, --atol, --rtol and --strict apply.
+
+    Exit status: 0 if equal within tolerance, 1 if different, 2 if there was an error.
     """
     console: Console = ctx.obj
     console.failed = FAILED
@@ -199,9 +246,18 @@ def diff(ctx: click.Context, **values: Any) -> None:
         MODEL_OPTIONS,
         DiffRequest,
         are_captures,
+        are_runs,
         check_capture_options,
     )
 
+    if are_runs(values["a"], values["b"]):
+        _diff_runs(ctx, values)
+        return
+    from hookscope.results.weights.diff_sides import weight_sides
+
+    if any(are_weights := weight_sides(values["a"], values["b"])):
+        _diff_weights(ctx, values, are_weights)
+        return
     captures = are_captures(values["a"], values["b"])
     if captures:
         typed = ParameterSource.COMMANDLINE
@@ -214,6 +270,59 @@ def diff(ctx: click.Context, **values: Any) -> None:
         from hookscope.api.diff import diff as api_diff
 
         result = api_diff(**values)
+    console.show(result)
+    if not result.same:
+        ctx.exit(DIFFERENT)
+
+
+def _diff_runs(ctx: click.Context, values: dict[str, Any]) -> None:
+    from hookscope.specs.diff_request import RUN_OPTIONS, RunDiffOptions, check_run_diff_options
+
+    typed = ParameterSource.COMMANDLINE
+    options = [name for name in values if name not in ("a", "b")]
+    check_run_diff_options(x for x in options if ctx.get_parameter_source(x) is typed)
+    chosen = {name: values[name] for name in RUN_OPTIONS}
+    RunDiffOptions(**chosen)  # for its checks, before anything is read
+    with ctx.obj.status(f"Comparing {values['a']} with {values['b']} ..."):
+        from hookscope.api.diff import diff as api_diff
+
+        result = api_diff(values["a"], values["b"], **chosen)
+    ctx.obj.show(result)
+    if not result.same:
+        ctx.exit(DIFFERENT)
+
+
+def _diff_weights(
+    ctx: click.Context, values: dict[str, Any], are_weights: tuple[bool, bool]
+) -> None:
+    from hookscope.specs.weight_diff_options import (
+        INITIAL_OPTIONS,
+        WEIGHT_OPTIONS,
+        InitialWeights,
+        WeightDiffOptions,
+        check_weight_diff_options,
+    )
+
+    console: Console = ctx.obj
+    typed = ParameterSource.COMMANDLINE
+    options = [name for name in values if name not in ("a", "b")]
+    with_model = not all(are_weights)
+    check_weight_diff_options(
+        [x for x in options if ctx.get_parameter_source(x) is typed], with_model
+    )
+    chosen = {name: values[name] for name in WEIGHT_OPTIONS}
+    WeightDiffOptions(**chosen)  # for its checks, before anything is read
+    if with_model:
+        initial = {name: values[name] for name in INITIAL_OPTIONS}
+        side = are_weights.index(False)
+        InitialWeights(values["ab"[side]], side, **initial)
+        chosen |= initial
+    what = f"Comparing {values['a']} with {values['b']} ..."
+    with running(console, what) if with_model else console.status(what):
+        from hookscope.api.diff import diff as api_diff
+
+        with console.bar("MB compared") as advance:
+            result = api_diff(values["a"], values["b"], **chosen, progress=advance)
     console.show(result)
     if not result.same:
         ctx.exit(DIFFERENT)

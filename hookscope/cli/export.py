@@ -1,4 +1,4 @@
-"""``hookscope export``: features of a dataset, or tensors of a capture, in one file."""
+"""``hookscope export``: features of a dataset, tensors of a capture, curves of a run, in a file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hookscope.cli import completion_values
 from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
@@ -27,6 +28,14 @@ EXAMPLES = (
         "hookscope export sample_models/five.safetensors --layer conv1 -o conv1.npy",
         "One tensor of a capture as an array for numpy.load.",
     ),
+    Example(
+        "hookscope export sample_models/run -o curves.csv",
+        "All numbers of a training run as a table.",
+    ),
+    Example(
+        "hookscope export sample_models/run -o tensorboard/",
+        "The same as scalars for TensorBoard.",
+    ),
 )
 
 features = click.argument(
@@ -43,7 +52,8 @@ output = combine(
         section="Output",
         type=FileName("file"),
         help="File to write: .safetensors, .npy (one array), .npz, or .parquet (folders only)."
-        " Default: NAME.export.safetensors.",
+        " For a training run: .csv, .parquet, or a folder for TensorBoard."
+        " Default: NAME.export.safetensors; for a training run NAME.export.csv.",
     ),
     force_option,
 )
@@ -55,7 +65,8 @@ output = combine(
         "features",
         metavar="FOLDER|FILE",
         type=FileName("file"),
-        help="Folder of 'hookscope extract', or result file of capture, grads or step.",
+        help="Folder of 'hookscope extract' or 'hookscope run', or result file of capture, grads"
+        " or step.",
     ),
     option(
         "--layer",
@@ -64,6 +75,7 @@ output = combine(
         section="Layers",
         multiple=True,
         metavar="KEY",
+        shell_complete=completion_values.layers,
         help="Layer, key or glob; for a FILE with an optional slice. Repeatable. Default: all.",
     ),
     output,
@@ -74,7 +86,7 @@ output = combine(
     topics="keys",
 )
 def export(console: Console, features: str, output: str | None, force: bool, **values: Any) -> None:
-    """Write features, or tensors of a result file, to one file.
+    """Write features, tensors, or curves of a run, to one file.
 
     Values are read and written a few megabytes at a time, so memory use does not depend on the
     number of inputs. Torch is not loaded. In .npy and .npz files bfloat16 and float8 become float32
@@ -87,8 +99,12 @@ def export(console: Console, features: str, output: str | None, force: bool, **v
     name = os.path.basename(os.path.abspath(features))
     if os.path.isfile(features):
         name = Path(features).stem
-    path = Path(output) if output else outputs.default_path(name, "export")
-    replaces = outputs.check_output(path, force, suffix=outputs.table_ending(path))
+    if outputs.is_run_folder(features):
+        path = Path(output) if output else outputs.default_path(name, "export", ".csv")
+        replaces = outputs.check_run_export(path, force)
+    else:
+        path = Path(output) if output else outputs.default_path(name, "export")
+        replaces = outputs.check_output(path, force, suffix=outputs.table_ending(path))
     console.interrupt_message = "Interrupted; nothing was written."
     from hookscope.api.export import export as api_export
 
@@ -102,4 +118,4 @@ def export(console: Console, features: str, output: str | None, force: bool, **v
         from hookscope.views import display
 
         console.result(display.text(done, console.text_options))
-    note_written_file(console, path, done.bytes, replaces)
+    note_written_file(console, done.path, done.bytes, replaces)

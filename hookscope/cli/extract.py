@@ -50,6 +50,7 @@ EXAMPLES = (
 dataset = combine(
     option(
         "--batch",
+        "--batch-size",
         section=SECTION,
         type=click.IntRange(min=1),
         metavar="N",

@@ -26,6 +26,7 @@ EXAMPLES = (
         "hookscope filters sample_models/digits_scripted.pt conv2 --by strength --count 4 --dark",
         "The strongest kernels of a scripted file, by input channel.",
     ),
+    Example("hookscope filters sample_models/digits.safetensors", "Kernels in a file of weights."),
     Example(
         "hookscope filters sample_models/digits_exported.pt2 fc -o fc.svg",
         "The matrix of a linear layer.",
@@ -60,9 +61,13 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     """Plot the weights of a layer.
 
     For a convolution these are its kernels, in colour if it has three input channels; for a linear
-    layer or an embedding it is the matrix.
+    layer or an embedding it is the matrix. MODEL may be a file of weights, which is read without
+    torch; without LAYER, its first convolution is drawn.
     """
     console: Console = ctx.obj
+    if _names_weights(ctx, values):
+        _draw_weights(console, output, force, dpi, values)
+        return
     if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
         _check_layer(values["layer"])
     from hookscope.cli.request_builder import build_request
@@ -72,6 +77,32 @@ def filters(ctx: click.Context, output: str | None, force: bool, dpi: int, **val
     options.note_model_source(ctx)
     console.interrupt_message = "Interrupted; nothing was written."
     with running(console, f"Reading {values['model']} ..."):
+        from hookscope.api.filters import filters as api_filters
+
+        drawing = api_filters(**values)
+    picture_options.write_picture(console, drawing, path, replaces, dpi, "filters")
+
+
+def _names_weights(ctx: click.Context, values: dict[str, Any]) -> bool:
+    """Whether the model is a file of weights; a single argument may be one, and no layer."""
+    from hookscope.results.weights.open_weights import is_weights
+
+    if ctx.get_parameter_source("model") is not ParameterSource.COMMANDLINE:
+        if not is_weights(values["layer"]):
+            return False
+        values["model"], values["layer"] = values["layer"], "."
+    return is_weights(values["model"])
+
+
+def _draw_weights(
+    console: Console, output: str | None, force: bool, dpi: int, values: dict[str, Any]
+) -> None:
+    from hookscope.results.weights.part_names import default_stem
+
+    stem = default_stem(values["model"])
+    path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
+    console.interrupt_message = "Interrupted; nothing was written."
+    with console.status(f"Reading {values['model']} ..."):
         from hookscope.api.filters import filters as api_filters
 
         drawing = api_filters(**values)

@@ -19,6 +19,7 @@ TOPICS: Mapping[str, str] = {
     "layers": "Layer patterns.",
     "inputs": "What --input takes.",
     "weights": "What --weights takes.",
+    "weight-files": "Files of weights, for commands that look into them.",
     "edits": "Operations of --edit and --grad-edit.",
     "hooks": "Kinds of custom hooks and their signatures.",
     "losses": "Losses, their formulas and targets.",
@@ -28,6 +29,15 @@ TOPICS: Mapping[str, str] = {
     "keys": "Names of tensors in result files.",
     "settings": "Environment variables and settings files.",
 }
+
+
+EXAMPLE_SETTINGS = (
+    "[tool.hookscope]",
+    'model = "resnet50"',
+    "[tool.hookscope.capture]",
+    'layer = ["layer3.*", "fc"]',
+    "shape = [1, 3, 224, 224]",
+)
 
 
 class TopicText(NamedTuple):
@@ -78,6 +88,11 @@ def _model_specs() -> TopicText:
                 ),
                 ("FILE.pt", "a model scripted or traced by TorchScript"),
                 ("FILE.pt2", "a program saved by torch.export"),
+                (
+                    "FILE.onnx",
+                    "an ONNX file, run by onnxruntime on the CPU, without gradients and edits"
+                    " (requires onnx and onnxruntime)",
+                ),
             ],
             "Arguments": [
                 (
@@ -167,6 +182,30 @@ def _weights() -> TopicText:
                 ("--rename OLD=NEW", "replace the prefix OLD by NEW in the keys of the file"),
                 ("--rename OLD=", "remove a prefix; --rename =NEW adds one"),
                 ("--partial", "load only the weights that match"),
+            ],
+        },
+    )
+
+
+def _weight_files() -> TopicText:
+    return TopicText(
+        (
+            "A file of weights has tensors and no code of a model. The type of a file is detected"
+            " from its content. No code of a file is run, and torch is not needed.",
+        ),
+        {
+            "Files": [
+                ("FILE.safetensors", "one file"),
+                ("FOLDER", "files with an index or numbered ones, or the only file of weights"),
+                ("model.safetensors.index.json", "the same by the index"),
+                ("FILE.pth, .pt, .bin, .ckpt", "a file saved by torch.save, also a whole model"),
+                ("FILE.npz, FILE.npy", "arrays of numpy"),
+                ("FILE.gguf", "a GGUF file; quantised values need the extra gguf"),
+            ],
+            "Parts of a checkpoint": [
+                ("FILE.pth#ema", "the part ema; without #, the weights of the model"),
+                ("FILE.pth#optimizer", "the state of the optimizer"),
+                ("FILE.pth#all", "all tensors of the file"),
             ],
         },
     )
@@ -268,13 +307,22 @@ def _cam_methods() -> TopicText:
 
 
 def _checks() -> TopicText:
-    from hookscope.specs.health_checks import CHECKS
+    from hookscope.specs.health_checks import CHECKS, Check
+    from hookscope.specs.run_checks import RUN_CHECKS
+    from hookscope.specs.weight_checks import WEIGHT_CHECKS
 
-    rows = []
-    for check in CHECKS.values():
+    def row(check: Check) -> tuple[str, str]:
         options = f" (--{', --'.join(check.thresholds)})" if check.thresholds else ""
-        rows.append((check.name, f"{check.finds}{options}"))
-    return TopicText(("--only and --skip take these names.",), {"Checks": rows})
+        return check.name, f"{check.finds}{options}"
+
+    return TopicText(
+        ("--only and --skip take these names.",),
+        {
+            "Checks": [row(check) for check in CHECKS.values()],
+            "Checks of a training run": [row(check) for check in RUN_CHECKS.values()],
+            "Checks of a file of weights": [row(check) for check in WEIGHT_CHECKS.values()],
+        },
+    )
 
 
 def _reductions() -> TopicText:
@@ -302,6 +350,8 @@ def _keys() -> TopicText:
             "A tensor in a result file has the key LAYER[:CALL]/NAME. The first call has no number."
             " 'hookscope show FILE' lists the keys.",
             "A slice after a key selects a part, as in numpy: layer3.0/output[0,3].",
+            "In a file of weights, a key is the name of a tensor, as layer1.0.conv1.weight, the"
+            " name of a module that contains it, or a glob of either.",
         ),
         {
             "Keys": [
@@ -330,7 +380,10 @@ def _settings() -> TopicText:
             " in this folder or above. 'hookscope config' prints the path of the user file. Keys"
             " are long option names, in a table such as [capture] for one command. At the top of a"
             " file, model, seed, device, quiet, verbose, json and color count for every command."
-            " A project file may name Python code only after 'hookscope config --allow'.",
+            " A project file may set any model-arg, method, hook or hook-arg, and a model, input or"
+            " loss that names Python code, only after 'hookscope config --allow'.",
+            "A complete example for pyproject.toml:",
+            "\b\n" + "\n".join(EXAMPLE_SETTINGS),
             "Only the command line sets --version, --help, -h, --allow and --revoke. No file sets"
             " config, no-config or trust, and no project file sets force.",
         ),
@@ -358,6 +411,7 @@ _CONTENT: Mapping[str, Callable[[], TopicText]] = {
     "layers": _layers,
     "inputs": _inputs,
     "weights": _weights,
+    "weight-files": _weight_files,
     "edits": _edits,
     "hooks": _hooks,
     "losses": _losses,

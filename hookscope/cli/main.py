@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from hookscope.cli.console import Console, columns, discard_output, finish, prep
 from hookscope.cli.global_options import global_options
 from hookscope.cli.help_layout import MAX_WIDTH
 from hookscope.cli.help_topics import TOPICS
+
+if TYPE_CHECKING:
+    from hookscope.training.script_runner import Program
 
 
 def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -39,7 +42,7 @@ def _print_versions(ctx: click.Context, param: click.Parameter, value: bool) -> 
 COMMANDS = {
     "Inspect a model": {
         "models": "List the models of torchvision and timm.",
-        "tree": "Show the layers of a model.",
+        "tree": "Show the layers of a model, or the tensors in a file of weights.",
         "trace": "List every layer call in execution order.",
         "filters": "Plot the weights of a layer.",
     },
@@ -49,18 +52,21 @@ COMMANDS = {
         "step": "Run one optimizer step and record the parameter updates.",
         "extract": "Run a model over a dataset and store its features.",
     },
+    "Train": {
+        "run": "Run a training script and watch it.",
+    },
     "Analyze": {
-        "check": "Diagnose a model: NaN, dead units, vanishing gradients, ...",
+        "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",
         "gradcheck": "Compare backward with numerical gradients.",
         "ablate": "Ablate layers one at a time and rank them by the effect.",
         "cam": "Show which parts of an image a class score depends on.",
-        "diff": "Compare two captures, or two models on one input.",
+        "diff": "Compare two captures, runs or files of weights, or models on one input.",
     },
     "View results": {
-        "show": "Show the contents of a result file.",
-        "plot": "Plot the contents of a result file.",
-        "report": "Write an HTML report of a result file.",
-        "export": "Write features, or tensors of a result file, to one file.",
+        "show": "Show the contents of a result file or weights.",
+        "plot": "Plot the contents of a result file or weights.",
+        "report": "Write an HTML report of a result file, a training run or weights.",
+        "export": "Write features, tensors, or curves of a run, to one file.",
         "verify": "Check features on disk for damage.",
     },
     "Settings and help": {
@@ -108,26 +114,31 @@ for _param in cli.params:
         _param.is_eager = True
 
 
-def main(args: Sequence[str] | None = None) -> NoReturn:
+def main(args: Sequence[str] | None = None) -> None:
     """Run ``hookscope`` with ``args`` (those of the process if None) and exit.
 
     The status is 0 for success, 1 for a valid request that failed, 2 for a wrong request, 130 after
-    Ctrl-C.
+    Ctrl-C. Only where a program of the user's was run and has ended does this return.
     """
-    prepare_streams()
     console = Console()
     try:
-        status = _run(list(sys.argv[1:] if args is None else args), console)
+        restore_streams = prepare_streams()
+        outcome = _run(list(sys.argv[1:] if args is None else args), console)
         finish()
     except KeyboardInterrupt:
-        status = error_report.INTERRUPTED
+        outcome = error_report.INTERRUPTED
         console.interrupted()
     except OSError as error:
-        status = _output_failed(error, console)
-    sys.exit(status)
+        outcome = _output_failed(error, console)
+    if isinstance(outcome, int):
+        sys.exit(outcome)
+    # Outside of all handlers: how the program ends is not the business of this command.
+    restore_streams()
+    outcome.run()
 
 
-def _run(args: list[str], console: Console) -> int:
+def _run(args: list[str], console: Console) -> int | Program:
+    """Run a command; return its exit status, or the program that it asks to run."""
     command = ""
     try:
         if os.environ.get(completion.VARIABLE):
@@ -136,7 +147,7 @@ def _run(args: list[str], console: Console) -> int:
         # layer3.* to files of the working folder.
         with cli.make_context("hookscope", args, obj=console, **_width()) as ctx:
             try:
-                cli.invoke(ctx)
+                result = cli.invoke(ctx)
             finally:
                 command = ctx.invoked_subcommand or ""
     except click.exceptions.Exit as end:
@@ -152,7 +163,7 @@ def _run(args: list[str], console: Console) -> int:
         if _is_closed_pipe(error):
             raise
         return error_report.report_error(error, console, command)
-    return 0
+    return 0 if result is None else result
 
 
 def _width() -> dict[str, Any]:

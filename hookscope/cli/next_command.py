@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli.commands import Command, Option
+from hookscope.files.file_types import ONNX, describe_file
 from hookscope.files.shell_words import join_words
 from hookscope.results.dimensions import layout
 from hookscope.specs.record_kinds import ATTENTION, OUTPUT
@@ -26,10 +28,15 @@ _NOT_SHARED = {"model", "what", "output", "no-output", "force"}
 def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str:
     """Return the command line, quoted for the shell; empty if there is none.
 
-    For gradients and steps it plots the file. For a capture of selected layers it shows a feature
-    map, and for one of a whole model it records the gradients with the same options. Without a file
-    (``path`` is None) only the last of these is possible.
+    For gradients and steps it plots the file. For a capture of generated tokens it shows the file,
+    for one of selected layers a feature map, and for one of a whole model it records the gradients
+    with the same options, or shows the file of a model without gradients. Without a file (``path``
+    is None) only the gradients are possible.
     """
+    if not _has_gradients(ctx) and path is None:
+        return ""
+    if ctx.params.get("generate"):  # grads has no such option
+        return join_words(["hookscope", "show", str(path)]) if path is not None else ""
     if path is None:
         return _gradients(ctx, capture) if ctx.info_name == "capture" else ""
     if ctx.info_name != "capture":
@@ -39,7 +46,14 @@ def next_command(ctx: click.Context, capture: Capture, path: Path | None) -> str
     maps = [record.key for record in capture.records if _has_maps(record, capture.image)]
     if maps and ctx.params["layers"]:
         return join_words(["hookscope", "show", str(path), maps[-1], "--map"])
+    if not _has_gradients(ctx):
+        return join_words(["hookscope", "show", str(path)])
     return _gradients(ctx, capture)
+
+
+def _has_gradients(ctx: click.Context) -> bool:
+    model = ctx.params["model"]
+    return not os.path.isfile(model) or describe_file(model)[0] != ONNX
 
 
 def _has_maps(record: Record, image: tuple[int, int] | None) -> bool:
@@ -71,7 +85,12 @@ def edit_command(ctx: click.Context, edit: str) -> str:
 
 
 def grads_command(ctx: click.Context, layer: str | None) -> str:
-    """Return the command line of the gradients of the score that ``cam`` explained."""
+    """Return the command line of the gradients of the score that ``cam`` explained.
+
+    It is empty for a model without gradients.
+    """
+    if not _has_gradients(ctx):
+        return ""
     words = ["--loss", "logit", *(["--layer", layer] if layer else [])]
     return _same_run(ctx, "grads", words, {"target"})
 

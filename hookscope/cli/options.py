@@ -28,9 +28,10 @@ from hookscope.specs.choices import (
     DEVICES,
     DTYPE_ALIASES,
     DTYPES,
+    ONNX_OPTIMIZATIONS,
 )
 
-_MODEL_ARGUMENT = f"{__name__}.model_word"
+_MODEL_ARGUMENT = f"{__name__}.model_spec"
 
 
 # Model
@@ -117,20 +118,20 @@ trust = flag(
     "trust",
     section="Model",
     callback=_refuse_from_file,
-    help="Open a .pt2 file even if it contains pickles, which can run code.",
+    help="Open a .pt2 file with pickles, or a pickled model, even if that runs code.",
 )
 
 model = combine(
     click.argument(
-        "model_word",
+        "model_spec",
         metavar="[MODEL]",
         required=False,
         is_eager=True,
         expose_value=False,
         callback=_store_model_argument,
         shell_complete=completion_values.models,
-        help="Model name, FILE.py:NAME, or a .pt or .pt2 file. Also package.module:NAME, timm:NAME"
-        " and hf:FOLDER.",
+        help="Model name, FILE.py:NAME, .pt, .pt2 or .onnx. Also package.module:NAME,"
+        " timm:NAME and hf:FOLDER.",
     ),
     option(
         "--model",
@@ -165,6 +166,12 @@ model = combine(
         help="Attention implementation of an hf: model, such as eager.",
     ),
     trust,
+    option(
+        "--onnx-optimize",
+        section="Model",
+        type=Choice(ONNX_OPTIMIZATIONS),
+        help="How far onnxruntime may change the graph of an ONNX file. Default: none.",
+    ),
 )
 
 

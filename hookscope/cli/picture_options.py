@@ -24,7 +24,7 @@ tensors = combine(
         "file",
         metavar="FILE",
         type=FileName("file"),
-        help="Result file of capture, grads or step.",
+        help="Result file, or weights.",
     ),
     click.argument(
         "keys",

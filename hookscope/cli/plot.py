@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
 from hookscope.specs.choices import PLOT_KINDS
 
+if TYPE_CHECKING:
+    from hookscope.views.images.figures.drawing import Drawing
+
 EXAMPLES = (
     Example(
         "hookscope plot sample_models/five.safetensors",
@@ -21,6 +24,10 @@ EXAMPLES = (
     Example(
         "hookscope plot sample_models/five.safetensors conv1",
         "The feature maps of one layer.",
+    ),
+    Example(
+        "hookscope plot sample_models/digits.safetensors fc.weight",
+        "The matrix of a linear layer in a file of weights.",
     ),
     Example(
         'hookscope plot sample_models/five.safetensors "conv*" --kind hist -o hist.pdf',
@@ -56,23 +63,50 @@ EXAMPLES = (
     topics="keys",
 )
 def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values: Any) -> None:
-    """Plot the contents of a result file.
+    """Plot the contents of a result file or weights.
 
     Without a KEY, plots statistics of values or gradients layer by layer. With one layer, plots its
     feature maps, tokens or attention; with several, their histograms. --kind selects another plot.
     Torch is not loaded.
+
+    Of weights, plots one tensor as kernels, a matrix or a curve, several as histograms, and without
+    a KEY mean and spread of all; --kind is then hist or flow.
     """
     console: Console = ctx.obj
-    from pathlib import Path
+    from hookscope.results.weights.open_weights import is_weights
+    from hookscope.results.weights.part_names import default_stem
 
-    path, replaces = picture_options.resolve_picture_path(
-        output, force, Path(values["file"]).stem, "plot"
-    )
+    stem = default_stem(values["file"])
+    path, replaces = picture_options.resolve_picture_path(output, force, stem, "plot")
     console.interrupt_message = "Interrupted; nothing was written."
     with console.status("Drawing ..."):
         from hookscope.api.plot import plot as api_plot
         from hookscope.cli.run_context import show_logs
 
         show_logs(console)
-        drawing = api_plot(**values)
+        if is_weights(values["file"]):
+            drawing = _plot_weights(console, **values)
+        else:
+            drawing = api_plot(**values)
     picture_options.write_picture(console, drawing, path, replaces, dpi, "plot")
+
+
+def _plot_weights(
+    console: Console,
+    file: str,
+    keys: tuple[str, ...],
+    kind: str | None,
+    scale: str,
+    **options: Any,
+) -> Drawing:
+    """Plot tensors of weights with a bar: all values of a large file may be read."""
+    from hookscope.api.plot import plot_weights
+    from hookscope.results.weights.open_weights import open_weights
+    from hookscope.views.images import require_matplotlib
+
+    with require_matplotlib():
+        from hookscope.views.images.figures.drawing import FigureOptions
+    with console.bar("Reading") as advance:
+        return plot_weights(
+            open_weights(file), keys, kind, FigureOptions(each=scale == "each", **options), advance
+        )

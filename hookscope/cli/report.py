@@ -1,6 +1,9 @@
-"""``hookscope report``: a result file as one HTML page."""
+"""``hookscope report``: a result file, a training run or weights as one HTML page."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import click
 
@@ -11,6 +14,7 @@ from hookscope.cli.options import force as force_option
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
 from hookscope.errors import RequestError
+from hookscope.results.weights.part_names import default_stem
 
 EXAMPLES = (
     Example(
@@ -25,18 +29,22 @@ EXAMPLES = (
         "hookscope report trained.capture.safetensors trained.grads.safetensors -o both.html",
         "Values and gradients of sample_models/digits.py:trained, side by side.",
     ),
+    Example("hookscope report sample_models/run", "Write run.html with the curves of a run."),
+    Example(
+        "hookscope report sample_models/digits.safetensors", "The tensors of a file of weights."
+    ),
 )
 
 
 @command(
     "report",
-    click.argument("file", type=FileName("file"), help="Result file of hookscope."),
+    click.argument("file", type=FileName("file"), help="Result file, run folder or weights."),
     click.argument(
         "other",
         type=FileName("file"),
         required=False,
         metavar="[FILE2]",
-        help="A second result file to show beside it.",
+        help="A second one to show beside it.",
     ),
     option(
         "--output",
@@ -54,19 +62,24 @@ EXAMPLES = (
 def report(
     ctx: click.Context, file: str, other: str | None, output: str | None, force: bool
 ) -> None:
-    """Write an HTML report of a result file.
+    """Write an HTML report of a result file, a training run or weights.
 
-    The report is a single HTML file that works without a network. It has a tree and a graph of
-    the modules, the statistics, histograms and feature maps of each, a sortable table, plots of
-    values and gradients by layer, warnings, and the command that wrote the result file. Two files
-    are shown side by side.
+    The report is a single HTML file that works without a network. Of a result file it has a tree
+    and a graph of the modules, the statistics, histograms and feature maps of each, a sortable
+    table, plots of values and gradients by layer, warnings, and the command that wrote the result
+    file. Two files are shown side by side.
+
+    Of a run folder, which hookscope run wrote, it has curves over the steps: loss, learning rates,
+    gradient norms, and of each layer the activations, gradients and updates. The curves of two
+    runs are drawn together.
+
+    Of weights (a file, a folder or an index) it has totals, the findings of hookscope check, a tree
+    of names, and statistics and a histogram of each tensor.
     """
     console: Console = ctx.obj
-    from pathlib import Path
-
     from hookscope.specs import output_path as outputs
 
-    path = Path(output) if output else Path(Path(file).with_suffix(".html").name)
+    path = Path(output) if output else _default_path(Path(file))
     for source in (file, other):
         if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
             raise RequestError(
@@ -76,10 +89,15 @@ def report(
     outputs.check_ending(path, outputs.PAGE)
     replaces = outputs.check_output(path, force, suffix=outputs.PAGE)
     console.interrupt_message = "Interrupted; nothing was written."
-    with console.status(f"Reading {file} ..."):
+    with console.status(f"Reading {file} ..."), console.bar("Reading") as advance:
         from hookscope.api.report import report as api_report
+        from hookscope.api.report import report_weights
+        from hookscope.results.weights.open_weights import is_weights, open_weights
 
-        result = api_report(file, other)
+        if other is None and is_weights(file):
+            result = report_weights(open_weights(file), advance)
+        else:
+            result = api_report(file, other)
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
     if console.json:
@@ -96,3 +114,8 @@ def report(
     note_written_file(console, path, size, replaces)
     # A file URL, which terminals show as a link and browsers open.
     console.note(f"next: open {path.absolute().as_uri()} in a browser")
+
+
+def _default_path(source: Path) -> Path:
+    """The name of the source with .html; a dot in the name of a folder begins no suffix."""
+    return Path(f"{default_stem(os.fspath(source))}.html")

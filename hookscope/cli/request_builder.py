@@ -17,6 +17,7 @@ from hookscope.specs.command_options import (
     StepOptions,
 )
 from hookscope.specs.intervention_spec import Interventions
+from hookscope.specs.onnx_limits import check_onnx_cam
 from hookscope.specs.request import (
     InputRequest,
     LayerSelection,
@@ -49,13 +50,15 @@ def build_request(command: str, values: Mapping[str, Any]) -> Request:
     """
     if command in OPTIONS:
         build_part(OPTIONS[command], values)  # for its checks; the API makes its own
+    model = build_part(ModelRequest, values)
     if command == "cam":
+        check_onnx_cam(model.source, values["by"])
         selection = LayerSelection(() if values["layer"] is None else values["layer"])
     else:
         selection = build_part(LayerSelection, values)
     return Request(
         command,
-        build_part(ModelRequest, values),
+        model,
         selection,
         build_part(InputRequest, values),
         build_part(RunOptions, values),

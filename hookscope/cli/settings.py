@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -125,9 +126,9 @@ def _apply_files(ctx: click.Context, chosen: dict[str, tuple[ParameterSource, An
     if none and (not file or none[0] < file[0]):
         settings = config.Settings()
     elif file:
-        settings = config.load_file(_vocabulary(root), Path(file[1]))
+        settings = config.load_file(partial(_vocabulary, root), Path(file[1]))
     else:
-        settings = config.load(_vocabulary(root), user_folder(), _working_folder())
+        settings = config.load(partial(_vocabulary, root), user_folder(), _working_folder())
     ctx.meta[_SETTINGS] = settings
     assert isinstance(ctx.command, Command)
     ctx.default_map, ctx.meta[_REFUSED] = _default_map(ctx, ctx.command)
@@ -228,9 +229,12 @@ def _warn_of_variables(ctx: click.Context, group: click.Group) -> None:
     """Warn of variables with our prefix that no option reads, which may be misspelled."""
     from hookscope.specs.suggestions import near
 
-    for name, command in group.commands.items():
-        assert isinstance(command, Command)
+    for name in group.commands:
         prefix = f"HOOKSCOPE_{name.upper()}_"
+        if not any(variable.startswith(prefix) for variable in os.environ):
+            continue  # without an import of the command
+        command = group.commands[name]
+        assert isinstance(command, Command)
         known = {variable for option in command.options() for variable in option.envvar or ()}
         own = {variable.removeprefix(prefix): variable for variable in known}
         for variable in sorted(os.environ):

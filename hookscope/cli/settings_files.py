@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookscope.errors import SettingsError
@@ -69,6 +69,9 @@ class KnownKeys(NamedTuple):
     commands: Mapping[str, Collection[str]]
 
 
+Vocabulary = Callable[[], KnownKeys]
+
+
 class Settings(NamedTuple):
     """The merged content of the settings files.
 
@@ -86,11 +89,12 @@ class Settings(NamedTuple):
         return self.values.get(command, {})
 
 
-def load(vocabulary: KnownKeys, user_folder: Path, start: Path | None) -> Settings:
+def load(vocabulary: Vocabulary, user_folder: Path, start: Path | None) -> Settings:
     """Read the user's file and the project's file above ``start``; the project's wins.
 
     Args:
-        vocabulary: what the files may name.
+        vocabulary: returns what the files may name; called only if there is a file, since it
+            imports all commands.
         user_folder: where the user's own file is.
         start: the working folder; None if it was deleted.
 
@@ -108,7 +112,7 @@ def load(vocabulary: KnownKeys, user_folder: Path, start: Path | None) -> Settin
     return Settings(tuple(files), _merge(files, vocabulary), tuple(dict.fromkeys(ignored)))
 
 
-def load_file(vocabulary: KnownKeys, path: Path) -> Settings:
+def load_file(vocabulary: Vocabulary, path: Path) -> Settings:
     """Read ``path`` and no other file.
 
     Raises:
@@ -151,8 +155,13 @@ def _folders(start: Path) -> Iterator[Path]:
             return
 
 
-def _merge(files: list[SettingsFile], vocabulary: KnownKeys) -> Mapping[str, Mapping[str, Setting]]:
+def _merge(
+    files: list[SettingsFile], read_vocabulary: Vocabulary
+) -> Mapping[str, Mapping[str, Setting]]:
     merged: dict[str, dict[str, Setting]] = {}
+    if not files:
+        return merged
+    vocabulary = read_vocabulary()
     for file in files:
         tables = {k: v for k, v in file.table.items() if isinstance(v, dict)}
         top = {k: v for k, v in file.table.items() if k not in tables}

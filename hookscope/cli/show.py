@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import picture_options
-from hookscope.cli.commands import Command, Example, combine, command, flag
+from hookscope.cli import completion_values, picture_options
+from hookscope.cli.commands import Command, Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
-from hookscope.specs.output_path import names_folder
+from hookscope.files.shell_words import join_words, quote_word
+from hookscope.specs.output_path import is_run_folder, names_folder
+from hookscope.specs.tensor_key import WHOLE
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,8 +42,21 @@ EXAMPLES = (
         "hookscope show sample_models/five.safetensors conv1 --map --by strength --count 4",
         "The four strongest feature maps, in the terminal.",
     ),
+    Example(
+        "hookscope show sample_models/digits.safetensors conv2 --sort norm",
+        "Statistics of the tensors in a file of weights.",
+    ),
+    Example(
+        'hookscope show sample_models/run --layer "fc*"',
+        "A training run: its loss, and the last values of some layers.",
+    ),
+    Example(
+        "hookscope show sample_models/run fc2/weight.grad",
+        "One curve of a training run.",
+    ),
 )
 MAPS = "Maps"
+PASSES = 3  # over a tensor of weights: statistics, the largest entries, the histogram
 
 maps = combine(
     flag("map", section=MAPS, help="Draw feature maps of each KEY in the terminal."),
@@ -54,23 +70,55 @@ maps = combine(
     "show",
     picture_options.tensors,
     maps,
+    option(
+        "--layer",
+        "-l",
+        "layers",
+        section="Training runs",
+        multiple=True,
+        metavar="PATTERN",
+        shell_complete=completion_values.layers,
+        help="Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
+    ),
     table_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
-    main="map channels by count verbose",
+    main="map channels by count layer verbose",
     topics="keys",
 )
-def show(ctx: click.Context, file: str, keys: tuple[str, ...], **values: Any) -> None:
-    """Show the contents of a result file.
+def show(
+    ctx: click.Context, file: str, keys: tuple[str, ...], layers: tuple[str, ...], **values: Any
+) -> None:
+    """Show the contents of a result file or weights.
 
     Without a KEY, prints the table of the file; with -v also its metadata. With a KEY, prints
     statistics, a histogram and the largest entries of each tensor, or with --map its feature maps:
     in colour if the terminal has 256 colours, otherwise as ASCII shades. FILE may be a folder of
-    features. Torch is not loaded, and only the tensors shown are read.
+    features. For the folder of a training run, prints what is known of it and the last values of
+    each layer, and for a KEY its values over the steps. Torch is not loaded, and only the tensors
+    shown are read.
+
+    Of weights (a file, a folder, an index, or FILE#PART of a checkpoint), prints the tensors
+    without reading values; with a KEY that names one tensor, its values; with one that names a
+    module or is a glob, a row of statistics for each tensor.
     """
     console: Console = ctx.obj
     draws = values.pop("map")
+    if is_run_folder(file):
+        _refuse_maps_of_runs(ctx, draws)
+        _show_run(console, file, keys, layers)
+        return
+    if layers:
+        raise RequestError(
+            "--layer is for the folder of a training run.", "Name the layer as a KEY instead."
+        )
+    from hookscope.results.weights.open_weights import is_weights
+
+    if is_weights(file):
+        _refuse_idle_choices(ctx, draws)
+        _show_weights(console, file, keys, draws)
+        return
     if names_folder(file):
         _refuse_idle_choices(ctx, draws)
         _show_features(console, file, keys[0] if keys else "LAYER" if draws else "")
@@ -107,10 +155,82 @@ def _show_features(console: Console, folder: str, key: str) -> None:
     if console.verbose and not console.json:
         from hookscope.views.text.show import provenance_lines
 
-        shown = ("keys", "shards", "fired", "silent")  # shown in the table, or too long
+        shown = ("keys", "shards", "executed", "not_executed")  # shown in the table, or too long
         origin = {name: v for name, v in features.manifest.items() if name not in shown}
         console.separate()
         console.result(provenance_lines(origin, console.text_options))
+
+
+def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequence[str]) -> None:
+    from hookscope.results.runs.key_curves import read_key_curves
+    from hookscope.results.runs.rank_runs import open_run
+    from hookscope.results.runs.run_summary import RunSummary
+
+    if keys and layers:
+        raise RequestError("KEY and --layer cannot be combined.", "Leave out one of them.")
+    run = open_run(folder)
+    if not keys:
+        console.show(RunSummary.of(run, layers))
+        return
+    curves = read_key_curves(run, keys)
+    if console.json:
+        from hookscope.views.text.documents import run_document
+
+        console.document(run_document(RunSummary(run, (), None), curves))
+        return
+    for i, view in enumerate(curves):
+        if i:
+            console.separate()
+        console.show(view)
+
+
+def _show_weights(console: Console, file: str, keys: Sequence[str], draws: bool) -> None:
+    """Show the tensors by their headers, one with its values, or statistics of several."""
+    from hookscope.results.weights.open_weights import open_weights
+    from hookscope.results.weights.weight_reader import WeightReader
+    from hookscope.specs.tensor_key import choose_keys, modules_above
+    from hookscope.views.images.tensor_view import read_tensor_view, summarize_tensor
+    from hookscope.views.text.documents import weights_document
+
+    if draws:
+        raise RequestError(
+            f"--map draws what a layer returned, and {file} has weights.",
+            f"Write a picture of a weight: hookscope plot {quote_word(file)} KEY",
+        )
+    weights = open_weights(file)
+    if not keys:
+        console.show(weights)
+        if console.verbose and not console.json:
+            from hookscope.views.text.show import provenance_lines
+
+            console.separate()
+            console.result(provenance_lines(dict(weights.metadata), console.text_options))
+        name = next(iter(weights.tensors), "KEY")
+        console.note(f"next: {join_words(['hookscope', 'show', file, name])}")
+        return
+    reader = WeightReader(weights)
+    wanted = choose_keys(keys, list(weights.tensors), file, holders=modules_above)
+    alone = len(wanted) <= len(keys)  # each KEY is the name of one tensor
+    if alone and (console.sort or console.top):
+        raise RequestError(
+            "--sort and --top are for tables of tensors.", "Give a KEY that matches several."
+        )
+    read = sum(weights.tensors[key].nbytes for key, index in wanted if index == WHOLE)
+    with console.bar("Reading") as advance:
+        reader.show_progress(read * (PASSES if alone else 1), advance)
+        of_one = read_tensor_view if alone else summarize_tensor
+        summaries = [of_one(reader, key, index) for key, index in wanted]
+    if console.json:
+        console.document(weights_document(weights, summaries))
+    elif alone:
+        for i, view in enumerate(summaries):
+            if i:
+                console.separate()
+            console.show(view)
+    else:
+        from hookscope.views.text.weights import statistics_lines
+
+        console.result(statistics_lines(summaries, console.text_options))
 
 
 def _show_summary(console: Console, capture: CaptureFile) -> None:
@@ -159,7 +279,8 @@ def _refuse_misfits(
 ) -> None:
     if not os.path.exists(file):
         raise RequestError(
-            f"There is no file {file}.", "Write one with 'hookscope capture', or check the name."
+            f"There is no file {file}.",
+            "Write one with 'hookscope capture' or 'hookscope run', or check the name.",
         )
     if draws and json:
         raise RequestError("--map and --json cannot be combined.", "Leave out one of them.")
@@ -171,9 +292,17 @@ def _refuse_misfits(
     _refuse_idle_choices(ctx, draws)
 
 
+def _refuse_maps_of_runs(ctx: click.Context, draws: bool) -> None:
+    if draws:
+        raise RequestError(
+            "--map draws tensors, and a training run has only numbers.", "Leave out --map."
+        )
+    _refuse_idle_choices(ctx, draws)
+
+
 def _refuse_idle_choices(ctx: click.Context, draws: bool) -> None:
     assert isinstance(ctx.command, Command)
-    for option in ctx.command.options():
-        typed = ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
-        if option.section == MAPS and typed and not draws and option.name != "map":
-            raise RequestError(f"--{option.key} needs --map.", "Add --map.")
+    for declared in ctx.command.options():
+        typed = ctx.get_parameter_source(declared.name) is ParameterSource.COMMANDLINE
+        if declared.section == MAPS and typed and not draws and declared.name != "map":
+            raise RequestError(f"--{declared.key} needs --map.", "Add --map.")

@@ -1,10 +1,14 @@
-"""``hookscope tree``: the named-module tree of a model."""
+"""``hookscope tree``: the named modules of a model, or the tensors in a file of weights."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, command, flag
@@ -13,9 +17,12 @@ from hookscope.cli.global_options import global_options
 from hookscope.cli.run_context import running
 from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
+from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
+from hookscope.specs.weight_options import check_model_options
 
 if TYPE_CHECKING:
     from hookscope.results.module_tree import ModuleTree
+    from hookscope.results.weights.weight_hashes import WeightHashes
 
 EXAMPLES = (
     Example("hookscope tree resnet18", "All layers, by the names that --layer takes."),
@@ -29,6 +36,12 @@ EXAMPLES = (
     ),
     Example("hookscope tree sample_models/digits.py:trained", "A model from a Python file."),
     Example("hookscope tree sample_models/digits_scripted.pt -v", "A scripted file."),
+    Example("hookscope tree sample_models/digits.safetensors", "The tensors in a file of weights."),
+    Example(
+        "hookscope tree sample_models/digits.safetensors --hash",
+        "Two lines to compare: of names and shapes, and of all weights.",
+    ),
+    Example("hookscope tree sample_models/digits.onnx --shapes", "An ONNX file."),
 )
 
 
@@ -40,32 +53,58 @@ EXAMPLES = (
     input_options.shape,
     flag("mermaid", section="Output", help="Print the modules as a graph for Mermaid."),
     flag("dot", section="Output", help="Print the modules as a graph for Graphviz (DOT)."),
+    flag(
+        "hash",
+        section="Output",
+        help="Print two hashes instead: of names and shapes, and of all weights.",
+    ),
     row_options,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
     main="layer type depth leaves shapes shape",
-    topics="model-specs layers",
+    topics="model-specs layers weight-files",
 )
 def tree(ctx: click.Context, mermaid: bool, dot: bool, **values: Any) -> None:
-    """Show the layers of a model.
+    """Show the layers of a model, or the tensors in a file of weights.
 
     Each line shows the name that --layer takes, the type with its arguments, the number of own and
     total parameters, and whether they are trainable. A shared module is listed once, with its other
     names. --shapes uses a pass without values (on the meta device) where possible.
 
+    Of weights (.safetensors, .pth, .pt, .bin, .npz, .gguf, or a folder or an index of several),
+    each line shows a part of a name with the dtype, shape, parameters and bytes of its tensors;
+    only headers are read, and no code of a file is run. FILE.pth#PART is a part of a checkpoint.
+
     In a graph, arrows lead from a module to the modules inside it; with --shapes, boxes show what
     is inside a module, and arrows the order in which modules first ran.
+
+    --hash prints a line that is equal for equal architectures (names and shapes), and one that is
+    equal for equal weights, in whatever format they are saved.
     """
     console: Console = ctx.obj
-    from hookscope.cli.request_builder import build_request
+    from hookscope.results.weights.open_weights import is_weights
 
     forms = {"--json": console.json, "--mermaid": mermaid, "--dot": dot}
     chosen = [name for name, is_chosen in forms.items() if is_chosen]
     if len(chosen) > 1:
         raise RequestError(f"{' and '.join(chosen)} cannot be combined.", "Choose one of them.")
+    if is_weights(values["model"]):
+        _show_weights(ctx, values)
+        return
+    from hookscope.cli.request_builder import build_request
+
     build_request("tree", values)
     options.note_model_source(ctx)
+    if values["hash"]:
+        if mermaid or dot:
+            raise RequestError(f"{chosen[0]} and --hash cannot be combined.", "Choose one of them.")
+        with running(console, f"Hashing {values['model']} ..."), console.bar("Hashing") as advance:
+            from hookscope.api.tree import tree as api_tree
+
+            result = api_tree(**values, progress=advance)
+        _print_hashes(console, result)
+        return
     with running(console, f"Reading {values['model']} ..."):
         from hookscope.api.tree import tree as api_tree
 
@@ -80,6 +119,53 @@ def tree(ctx: click.Context, mermaid: bool, dot: bool, **values: Any) -> None:
         _print_graph(console, result, mermaid)
     else:
         console.show(result)
+
+
+def _show_weights(ctx: click.Context, values: dict[str, Any]) -> None:
+    """Show weights, without torch and without numpy unless values are needed."""
+    console: Console = ctx.obj
+    from hookscope.api.tree import tree as api_tree
+
+    names = (*values, "mermaid", "dot")
+    typed = [x for x in names if ctx.get_parameter_source(x) is ParameterSource.COMMANDLINE]
+    chosen = [name for name in typed if name != "model"]
+    check_model_options(chosen, WEIGHT_OPTIONS, values["model"])
+    if values["hash"]:
+        check_hash_options(typed)
+    kept = {name: values[name] for name in ("model", *WEIGHT_OPTIONS)}
+    with _without_collection():
+        with ExitStack() as stack:
+            if kept["trust"]:
+                stack.enter_context(running(console, f"Reading {values['model']} ..."))
+            if kept["hash"]:
+                kept["progress"] = stack.enter_context(console.bar("Hashing"))
+            result = api_tree(**kept)
+        if kept["hash"]:
+            _print_hashes(console, result)
+            return
+        # Not console.show: it knows every result, and importing all of them needs numpy.
+        from hookscope.views.text.weight_tree import weight_tree_document, weight_tree_lines
+
+        if console.json:
+            console.document(weight_tree_document(result))
+        else:
+            console.result(weight_tree_lines(result, console.text_options))
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Thousands of names are many objects, and looking for garbage is a fifth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _print_hashes(console: Console, hashes: WeightHashes) -> None:
+    if console.sort or console.top:
+        raise RequestError("--sort and --top are for tables.", "Leave them out with --hash.")
+    console.show(hashes)
 
 
 def _print_graph(console: Console, tree: ModuleTree, mermaid: bool) -> None:

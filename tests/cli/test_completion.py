@@ -15,6 +15,7 @@ from hookscope.cli import completion_values
 from hookscope.cli.help_topics import TOPICS
 from hookscope.cli.main import cli
 from hookscope.specs import catalog
+from tests.conftest import REPO
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 
@@ -155,6 +156,18 @@ def test_completion_does_not_mind_broken_settings(complete, tmp_path: Path) -> N
 
 def test_layers_that_no_command_has_seen_are_not_completed(complete) -> None:
     assert complete("capture", "alexnet", "--layer", "") == []
+
+
+def test_keys_and_layers_of_a_training_run_are_completed(complete) -> None:
+    run = str(REPO / "sample_models" / "run")
+    assert complete("show", run, "fc1/bias") == ["fc1/bias", "fc1/bias.grad", "fc1/bias.update"]
+    assert complete("show", run, "lo") == ["loss"]
+    for command in (["show", run], ["export", run], ["diff", run, run]):
+        assert complete(*command, "--layer", "") == ["fc1", "relu", "fc2", "."]
+    assert complete("show", run, "--layer", "!f") == ["!fc1", "!fc2"]
+    assert complete("show", str(REPO / "sample_models" / "five.safetensors"), "conv2") == [
+        "conv2/output"
+    ]
 
 
 @pytest.mark.slow

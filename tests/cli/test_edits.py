@@ -115,3 +115,14 @@ def test_a_wrong_edit_is_refused_with_its_repair(
     assert told in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+@pytest.mark.slow
+def test_a_file_without_names_of_classes_is_said_to_have_none(run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n"
+        "        super().__init__(3, 4)\n"
+    )
+    shared = ("capture", "net.py:Net", "--shape", "2x3", "--edit", "(model)=zero", "--no-output")
+    note = "no top classes: net.py defines no list 'categories' of their names\n"
+    assert note in run(*shared, "--compare", cwd=tmp_path).stderr

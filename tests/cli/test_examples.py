@@ -23,10 +23,15 @@ EXAMPLES = [example.line for example in cli.examples] + [
 
 # One process for all, since each of its own would spend seconds importing torch.
 DRIVER = """
-import contextlib, io, json, shlex, sys
+import contextlib, io, json, shlex, subprocess, sys
 from hookscope.cli.main import main
 
 for line in json.load(sys.stdin):
+    if line.startswith("hookscope run "):  # once in a process: its script becomes __main__
+        command = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        print(json.dumps([done.returncode, done.stdout, done.stderr]))
+        continue
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -73,8 +78,12 @@ def faults_of(lines: list[str], folder: Path, environment: dict[str, str]) -> di
 
 
 @pytest.mark.slow
-def test_all_examples_run(clone, clean_environment) -> None:
+def test_all_examples_run_and_leave_the_samples_as_they_are(clone, repo, clean_environment) -> None:
     assert faults_of(EXAMPLES, clone, clean_environment) == {}
+    for path in (repo / "sample_models").rglob("*.*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            copy = clone / path.relative_to(repo)
+            assert copy.read_bytes() == path.read_bytes(), path.name
 
 
 def test_a_broken_example_is_noticed(clone, clean_environment) -> None:

@@ -267,3 +267,9 @@ def test_help_names_folders_lists_and_archives(run) -> None:
     assert "-o, --output FOLDER" in told
     for word in ("@LIST", ".tar", "FILE.py:NAME", "NAME a Dataset"):
         assert word in told
+
+
+def test_a_file_as_the_folder_leads_to_export(run, photos: Path) -> None:
+    done = run("extract", "small.py:small", "--input", "photos", "-o", "f.npy", cwd=photos.parent)
+    assert done.rc == 2
+    assert done.stderr.endswith("hookscope export features/ --layer LAYER -o f.npy\n")

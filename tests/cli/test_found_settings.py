@@ -57,7 +57,7 @@ def allow() -> None:
 @pytest.mark.parametrize(("command", "text"), CODE)
 def test_code_is_refused_until_the_file_is_allowed(parse, command: str, text: str) -> None:
     file = write(text)
-    with pytest.raises(SettingsError, match="is not allowed to name Python code") as caught:
+    with pytest.raises(SettingsError, match="is not allowed") as caught:
         parse(command)
     assert str(file) in caught.value.message
     assert ALLOW in caught.value.hint
@@ -77,13 +77,55 @@ def test_every_option_was_judged() -> None:
         *("ceiling", "channel-dim", "channels", "channels-last", "color", "colormap"),
         *("compare", "config", "count", "dark", "dead", "decode", "depth", "device"),
         *("device-map", "dot", "dpi", "dtype", "edit", "eps", "equal-nan", "every"),
-        *("exploding", "floor", "forward-only", "generate", "grad-edit", "hook-kind", "json"),
-        *("kind", "layer", "leaves", "lr", "map", "margin", "max-bytes", "max-memory", "mean"),
-        *("memory", "mermaid", "no-config", "no-output", "only", "ops", "opt-arg", "optimizer"),
+        *(
+            "exploding",
+            "floor",
+            "forward-only",
+            "generate",
+            "grad-edit",
+            "hash",
+            "hook-kind",
+            "json",
+        ),
+        *(
+            "kind",
+            "layer",
+            "leaves",
+            "live",
+            "lr",
+            "map",
+            "margin",
+            "max-bytes",
+            "max-memory",
+            "mean",
+        ),
+        *(
+            "memory",
+            "mermaid",
+            "module",
+            "no-config",
+            "no-output",
+            "only",
+            "onnx-optimize",
+            "ops",
+            "opt-arg",
+            "optimizer",
+        ),
         *("partial", "penalty", "precision", "preprocess", "quiet", "rank", "raw", "reduce"),
         *("reduction", "rename", "resume", "rtol", "saturated", "scale", "seed", "shape"),
         *("shapes", "shard-size", "size", "skip", "skip-bad", "sort", "stats-only", "std"),
-        *("steps", "stop", "store-dtype", "strict", "target", "task", "top", "train", "type"),
+        *(
+            "steps",
+            "stop",
+            "stop-on",
+            "store-dtype",
+            "strict",
+            "target",
+            "task",
+            "top",
+            "train",
+            "type",
+        ),
         *("upsample", "vanishing", "verbose", "verify", "weights", "what", "workers"),
     }
     judged = {"model", "input", "loss", "hook", "hook-arg", "model-arg", "method"}
@@ -367,3 +409,17 @@ def test_nothing_of_a_found_file_runs_before_it_is_allowed(run, tmp_path: Path) 
     done = run("capture")
     assert done.rc == 0, done.stderr
     assert (work / "ran").exists()
+
+
+@pytest.mark.parametrize("key", ["model-arg", "hook-arg"])
+def test_an_argument_of_code_is_refused_as_such(parse, key: str) -> None:
+    file = write(f'[capture]\n{key} = ["width=8"]\n')
+    with pytest.raises(SettingsError) as caught:
+        parse("capture")
+    assert caught.value.message == (
+        f"{file} sets {key} = ['width=8'], which is passed to Python code, and the file is not"
+        " allowed."
+    )
+    assert caught.value.hint == f"Read the file. Then run: {ALLOW}"
+    allow()
+    parse("capture")

@@ -71,6 +71,7 @@ def test_the_tables_are_those_of_the_code() -> None:
     from hookscope.specs.health_checks import CHECKS
     from hookscope.specs.losses import FORMULAS
     from hookscope.specs.reduction import FORMS
+    from hookscope.specs.run_checks import RUN_CHECKS
 
     texts = {name: " ".join(text_of(name).split()) for name in TOPICS}
     for loss in FORMULAS.values():
@@ -79,7 +80,7 @@ def test_the_tables_are_those_of_the_code() -> None:
         assert f"{operation.form} {operation.formula}" in texts["edits"]
     for method in METHODS.values():
         assert f"{method.name} {method.formula}" in texts["cam-methods"]
-    for check in CHECKS.values():
+    for check in (*CHECKS.values(), *RUN_CHECKS.values()):
         assert f"{check.name} {check.finds}" in texts["checks"]
     for kind in HOOK_KINDS:
         assert f"{kind} hook(" in texts["hooks"]
@@ -124,3 +125,13 @@ def test_the_options_that_variables_and_files_do_not_set_are_those_of_the_help(p
     with pytest.raises(SettingsError, match="sets force, which a project's settings file"):
         parse("capture")
     assert parse("capture", "--config", "hookscope.toml").params["force"]
+
+
+def test_the_example_of_settings_is_a_table_whose_keys_are_options(run, tmp_path: Path) -> None:
+    example = text_of("settings").partition("A complete example for pyproject.toml:\n\n")[2]
+    lines = [line.strip() for line in example.partition("\n\n")[0].splitlines()]
+    assert len(lines) == 5
+    (tmp_path / "pyproject.toml").write_text("\n".join(lines))
+    shown = run("config", cwd=tmp_path).stdout
+    for expected in ("capture.model", "resnet50", "capture.layer", "layer3.*,fc"):
+        assert expected in shown

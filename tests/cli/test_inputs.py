@@ -94,7 +94,7 @@ def test_a_variable_may_hold_a_word_with_colons(parse, monkeypatch) -> None:
         "random:1x3": ["random:1x3"],
     }.items():
         monkeypatch.setenv("HOOKSCOPE_CAPTURE_INPUT", text)
-        assert [spec.word for spec in parse("capture").params["input"]] == words
+        assert [spec.text for spec in parse("capture").params["input"]] == words
 
 
 def test_a_capture_is_not_replaced_by_what_is_made_of_it(typed) -> None:

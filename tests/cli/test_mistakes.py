@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hookscope.errors import RequestError
-from hookscope.files.shell_words import quote_word
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -83,15 +82,6 @@ def test_an_image_without_its_option_gets_the_option(run, files) -> None:
     ]
     hint = "Give an input with --input a.png and repeat --input for each."
     assert hint in run("cam", "vgg11", "a.png", "b.png").stderr
-
-
-def test_two_files_of_weights_are_no_models_to_compare(run, files) -> None:
-    for name in ("a.pth", "b c.pth"):
-        (files / name).write_bytes(b"\x80\x02}q\x00.")
-    done = run("diff", "a.pth", "b c.pth")
-    assert (done.rc, done.stdout) == (2, "")
-    line = f"hookscope diff MODEL MODEL --weights a.pth --weights {quote_word('b c.pth')}"
-    assert f"Use them as the weights of a model: {line} --input FILE" in done.stderr
 
 
 @pytest.mark.slow

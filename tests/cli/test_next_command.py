@@ -113,3 +113,10 @@ def test_the_suggested_line_runs(run, tmp_path: Path) -> None:
         done = run(*shlex.split(line))
         assert done.rc == 0, done.stderr
     assert (tmp_path / "work" / "make.grads.plot.png").exists()
+
+
+def test_a_capture_of_generated_tokens_is_shown(parse) -> None:
+    context = parse("capture", "letters.py:Letters", "--generate", "3")
+    capture = Capture()
+    assert next_command(context, capture, Path("a.safetensors")) == "hookscope show a.safetensors"
+    assert next_command(context, capture, None) == ""

@@ -23,7 +23,7 @@ PRESENTATION |= {"alpha", "colormap"}
 # The order and the number of rows, and the digits of values.
 PRESENTATION |= {"sort", "top", "precision"}
 # The positional form of --model.
-PRESENTATION |= {"model_word"}
+PRESENTATION |= {"model_spec"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
@@ -39,6 +39,7 @@ SAMPLES = {
     "model-arg": ("width=8 act=relu", {"width": "8", "act": "relu"}),
     "method": ("encode", "encode"),
     "trust": ("1", True),
+    "onnx-optimize": ("basic", "basic"),
     "layer": ("layer1.* fc", ("layer1.*", "fc")),
     "type": ("Conv2d", ("Conv2d",)),
     "depth": ("2", 2),
@@ -125,6 +126,7 @@ SAMPLES = {
     "check output": ("out.sarif", "out.sarif"),
     "chrome": ("t.json", "t.json"),
     "mermaid": ("1", True),
+    "hash": ("1", True),
     "dot": ("1", True),
     "map": ("1", True),
     "diff map": ("old=new layer1=", {"old": "new", "layer1": ""}),
@@ -136,6 +138,7 @@ SAMPLES = {
     "diff attn": ("eager", ("eager",)),
     "diff dtype": ("float16 float32", ("float16", "float32")),
     "diff device": ("cpu auto", ("cpu", "auto")),
+    "diff onnx-optimize": ("none all", ("none", "all")),
     **{f"{name} channels": ("0,3,8-9", (0, 3, 8, 9)) for name in ("show", "plot", "filters")},
     **{f"{name} by": ("strength", "strength") for name in ("show", "plot", "filters")},
     "kind": ("hist", "hist"),
@@ -144,6 +147,11 @@ SAMPLES = {
     "count": ("4", 4),
     "scale": ("each", "each"),
     "channel-dim": ("-1", -1),
+    "run what": ("gradients, optimizer", ("gradients", "optimizer")),
+    "stop-on": ("nan, inf", ("nan", "inf")),
+    "live": ("1", True),
+    "module": ("1", True),
+    "run output": ("out", "out"),
     "task": ("optical flow", "optical flow"),
     "sort": ("-type", "-type"),
     "top": ("3", 3),
@@ -292,7 +300,7 @@ def test_several_inputs_in_a_variable_are_parted_as_in_path(parse, monkeypatch) 
     for name in ("a b.png", "c.png"):
         Path(name).write_bytes(PNG)
     monkeypatch.setenv("HOOKSCOPE_CAPTURE_INPUT", os.pathsep.join(["a b.png", "c.png"]))
-    assert [spec.word for spec in parse("capture").params["input"]] == ["a b.png", "c.png"]
+    assert [spec.text for spec in parse("capture").params["input"]] == ["a b.png", "c.png"]
 
 
 def test_a_variable_that_nothing_reads_is_warned_of(run) -> None:

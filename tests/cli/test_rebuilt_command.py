@@ -43,8 +43,8 @@ def test_the_command_is_rebuilt_from_what_the_file_tells(line, parse) -> None:
     options = json.loads(json.dumps({k: v for k, v in told.items() if v != plain[k]}))
     metadata = {
         "command": verb,
-        "model": {"word": given["model"], "source": "torchvision"},
-        "inputs": [{"word": spec.word, "sha256": "00"} for spec in given["input"] or ()],
+        "model": {"spec": given["model"], "source": "torchvision"},
+        "inputs": [{"spec": spec.text, "sha256": "00"} for spec in given["input"] or ()],
         "options": options,
     }
     again = shlex.split(original_command(metadata))
@@ -60,7 +60,7 @@ def test_every_option_of_a_recording_command_keeps_its_flag_when_it_is_rebuilt()
                 or not option.expose_value
             ):
                 continue
-            told = {"command": verb, "model": {"word": "m"}, "options": {option.name: "x"}}
+            told = {"command": verb, "model": {"spec": "m"}, "options": {option.name: "x"}}
             words = shlex.split(original_command(told))
             assert f"--{option.key}" in words, option.key
 
@@ -69,15 +69,15 @@ def test_every_option_of_a_recording_command_keeps_its_flag_when_it_is_rebuilt()
     "told",
     [
         {"command": "record"},
-        {"model": {"word": "Net", "source": "live"}},
-        {"inputs": [{"word": "tensor", "sha256": "00"}]},
+        {"model": {"spec": "Net", "source": "live"}},
+        {"inputs": [{"spec": "tensor", "sha256": "00"}]},
         {"options": {"loss": {ONLY_PYTHON: "function"}}},
         {"options": {"hooks": {"fc": {ONLY_PYTHON: "function"}}}},
         {"options": {"hooks": ["fc=a.py:f", {ONLY_PYTHON: "partial"}]}},
     ],
 )
 def test_what_only_python_can_have_made_has_no_command(told) -> None:
-    fine = {"command": "capture", "model": {"word": "m"}, "inputs": [], "options": {}}
+    fine = {"command": "capture", "model": {"spec": "m"}, "inputs": [], "options": {}}
     assert original_command(fine) == "hookscope capture m"
     assert original_command(fine | told) == ""
 

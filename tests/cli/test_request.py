@@ -102,7 +102,9 @@ def made_in_python(command: str, call: Callable[[], Any], *classes: type) -> lis
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
         for kind in classes:
-            patch.setattr(module, kind.__name__, remembering(kind))
+            # Some are imported in the function, so that it can do without them.
+            home = module if hasattr(module, kind.__name__) else import_module(kind.__module__)
+            patch.setattr(home, kind.__name__, remembering(kind))
         call()
     return [made[kind] for kind in classes]
 

@@ -158,7 +158,7 @@ def test_what_a_file_may_not_hold(tmp_path: Path, text: str, message: str, hint:
     file = tmp_path / "hookscope.toml"
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        config.load(VOCABULARY, tmp_path / "nowhere", tmp_path)
+        config.load(lambda: VOCABULARY, tmp_path / "nowhere", tmp_path)
     assert message in caught.value.message
     assert str(file) in caught.value.message
     assert hint in caught.value.hint
@@ -168,9 +168,9 @@ def test_unreadable_settings_are_told(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"model = '\xe9'")
     for name, message in [("latin.toml", "cannot be read"), ("no.toml", "does not exist")]:
         with pytest.raises(SettingsError, match=message):
-            config.load_file(VOCABULARY, tmp_path / name)
+            config.load_file(lambda: VOCABULARY, tmp_path / name)
     with pytest.raises(SettingsError, match="is a folder"):
-        config.load_file(VOCABULARY, tmp_path)
+        config.load_file(lambda: VOCABULARY, tmp_path)
 
 
 def test_an_unknown_key_is_a_usage_error_with_a_suggestion(run, tmp_path: Path) -> None:

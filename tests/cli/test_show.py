@@ -121,7 +121,7 @@ def test_a_slice_is_numpys(run: Run, file: Path) -> None:
 def test_provenance_comes_with_v(run: Run) -> None:
     done = run("show", FIVE, "-v")
     assert "Provenance" not in run("show", FIVE).stdout
-    for fact in ("model.word", "seed", "versions.torch", "inputs.0.sha256"):
+    for fact in ("model.spec", "seed", "versions.torch", "inputs.0.sha256"):
         assert re.search(rf"^{fact} +\S", done.stdout, re.MULTILINE), fact
 
 

@@ -110,3 +110,10 @@ def test_a_trace_fits_every_terminal(width: int | None) -> None:
     assert sum("layer1" in line for line in lines) == 6
     if width is None:
         assert lines[1].startswith("layer1  ") and lines[2].startswith("  layer1.0.c")
+
+
+@pytest.mark.slow
+def test_a_hook_without_an_effect_is_said_to_have_changed_nothing(run) -> None:
+    shared = ("capture", DIGITS, "--compare", "--no-output", "--hook")
+    assert "The hooks changed nothing" in run(*shared, f"relu1={HOOKS}:sparsity").stdout
+    assert "changed nothing" not in run(*shared, f"relu1={HOOKS}:mute").stdout

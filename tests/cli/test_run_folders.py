@@ -1,0 +1,146 @@
+"""``check`` and ``diff`` on folders of training runs, as commands and as functions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import hookscope
+from hookscope.errors import RequestError
+from tests.results.runs.healthy_run import HealthyRun
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with a healthy run, two with a dead layer, and one of two ranks."""
+    folder = tmp_path / "work"
+    HealthyRun().write(folder / "good")
+    HealthyRun().plant("relu2/output", "dead", 1, range(9, 40)).write(folder / "bad")
+    for rank in range(2):
+        run = HealthyRun()
+        run.info["rank"] = rank
+        run.plant("relu2/output", "dead", 1, range(9, 40)).write(folder / "ranks" / f"rank{rank}")
+    return folder
+
+
+def test_check_names_layer_and_step_and_its_status_tells(run, work: Path) -> None:
+    done = run("check", "bad")
+    assert done.rc == 1
+    assert done.stdout.startswith(
+        "relu2, step 9: all its units are zero for the whole batch, and stay so."
+        " [warning dead: 100% of units are always zero (threshold 50%)] "
+    )
+    good = run("check", "good")
+    assert (good.rc, good.stdout.splitlines()[0]) == (
+        0,
+        "13 checks: 0 errors, 0 warnings, 0 notes.",
+    )
+    assert run("check", "ranks").stdout.startswith("relu2, step 9, ranks 0, 1: all")
+    assert run("check", "bad", "--skip", "dead").rc == 0
+    assert run("check", "good", "--dead", "0.05", "--only", "dead").rc == 1
+
+
+def test_check_writes_json_sarif_and_junit(run, work: Path) -> None:
+    content = json.loads(run("check", "bad", "--json").stdout)
+    [finding] = content["findings"]
+    assert (content["command"], content["ok"], content["run"]["folder"]) == ("check", False, "bad")
+    assert (finding["layer"], finding["step"], finding["ranks"]) == ("relu2", 9, [])
+    assert run("check", "ranks", "-o", "found.sarif").rc == 1
+    log = json.loads((work / "found.sarif").read_text())
+    [result] = log["runs"][0]["results"]
+    assert (result["properties"]["step"], result["properties"]["ranks"]) == (9, [0, 1])
+    assert log["runs"][0]["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "dead"
+    assert run("check", "bad", "-o", "found.xml").rc == 1
+    suite = ElementTree.parse(work / "found.xml").getroot()
+    assert suite.get("name") == "hookscope check bad" and suite.get("failures") == "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "bad", "--loss", "ce"], "--loss is for models, and bad is the folder of a"),
+        (["check", "bad", "--exploding", "9"], "--exploding is for models"),
+        (["check", "bad", "--model-arg", "a=1"], "--model-arg is for models"),
+        (
+            ["check", "bad", "--only", "nan"],
+            "The check nan is only for models and files of weights.",
+        ),
+        (["check", "resnet18", "--only", "spike"], "The check spike is only for training runs."),
+        (["diff", "bad", "resnet18"], "bad is the folder of a training run and resnet18 is not"),
+        (["diff", "good", "bad", "--equal-nan"], "--equal-nan is not for training runs"),
+        (["diff", "good", "bad", "--input", "zeros:1x3"], "--input is not for training runs"),
+        (["diff", "good", "ranks"], "ranks has the runs of 2 ranks"),
+        (["diff", "good", "bad", "--atol", "-1"], "--atol -1.0 is not a valid tolerance"),
+    ],
+)
+def test_options_that_make_no_sense_are_errors(run, work: Path, arguments, message) -> None:
+    done = run(*arguments)
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Error: {message}"), done.stderr
+
+
+def test_settings_for_all_commands_do_not_concern_a_run(run, work: Path) -> None:
+    settings = {"HOOKSCOPE_DEVICE": "cuda", "HOOKSCOPE_MODEL": "resnet50"}
+    assert run("check", "good", env=settings).rc == 0
+    assert run("diff", "good", "good", env=settings).rc == 0
+
+
+def test_a_damaged_run_is_named(run, work: Path) -> None:
+    (work / "bad" / "run.json").write_text("{")
+    done = run("check", "bad")
+    assert (done.rc, done.stdout) == (2, "") and "run.json cannot be read" in done.stderr
+
+
+def test_diff_names_the_first_step_and_layer_and_its_status_tells(run, work: Path) -> None:
+    same = run("diff", "good", "good")
+    assert same.rc == 0
+    assert "40 steps compared (40 of them sampled): all values agree exactly." in same.stdout
+    done = run("diff", "good", "bad")
+    assert done.rc == 1
+    line = "The first difference is at step 9: relu2/output, dead 0.100000001 in A and 1 in B."
+    assert line in done.stdout.splitlines()
+    content = json.loads(run("diff", "good", "bad", "--json").stdout)
+    assert (content["same"], content["first"]["step"]) == (False, 9)
+    assert content["first_layer"]["layer"] == "relu2"
+    assert run("diff", "good", "bad", "--atol", "1").rc == 0
+    assert run("diff", "good", "bad", "--layer", "conv*").rc == 0
+
+
+def test_python_gives_the_same_results(work: Path) -> None:
+    [finding] = hookscope.check(work / "bad").findings
+    assert (finding.layer, finding.step, finding.model) == ("relu2", 9, "")
+    assert hookscope.check(work / "good", only="dead", dead=0.05).findings
+    assert "Health of" in repr(hookscope.check(work / "good"))
+    result = hookscope.diff(work / "good", str(work / "bad"))
+    assert repr(result) == "<RunDiff of 40 steps: first at step 9, relu2/output>"
+    assert "relu2/output" in result._repr_html_()
+    for wrong in ({"loss": "ce"}, {"input": "zeros:1"}, {"ceiling": 3.0}, {"weights": "default"}):
+        [name] = wrong
+        with pytest.raises(RequestError, match=f"--{name} is for models"):
+            hookscope.check(work / "bad", **wrong)
+    for wrong in ({"map": {"a": "b"}}, {"depth": 0}, {"dtype": "float64"}):
+        [name] = wrong
+        with pytest.raises(RequestError, match=f"--{name} is not for training runs"):
+            hookscope.diff(work / "good", work / "bad", **wrong)
+
+
+def test_neither_imports_torch(work: Path) -> None:
+    probe = (
+        "import sys, hookscope\n"
+        "hookscope.check('bad')\n"
+        "hookscope.diff('good', 'bad')\n"
+        "from hookscope.cli.main import main\n"
+        "for line in ('check good', 'diff good good'):\n"
+        "    try: main(line.split())\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    repo = Path(__file__).resolve().parents[2]
+    subprocess.run(
+        [sys.executable, "-c", probe], cwd=work, env={"PYTHONPATH": str(repo)}, check=True
+    )

@@ -1,0 +1,207 @@
+"""``hookscope tree`` of files of weights: what is printed, and what wrong things give."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from tests.cli.test_light_imports import loaded
+from tests.conftest import REPO, Run
+
+DIGITS = f"{REPO}/sample_models/digits.safetensors"
+CAPTURE = f"{REPO}/sample_models/five.safetensors"
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    model, ema = net(), net()
+    checkpoint = {"model": model.state_dict(), "ema": ema.state_dict(), "epoch": 3}
+    torch.save(checkpoint, tmp_path / "a.pth")
+    return tmp_path / "a.pth"
+
+
+def test_the_tree_is_printed_with_totals(run: Run) -> None:
+    done = run("tree", DIGITS, "--depth", "1")
+    assert (done.rc, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[:3] == [
+        ["tensor", "dtype", "shape", "parameters", "bytes", "note"],
+        ["(model)", "float32", "-", "9930", "39720", "-"],
+        ["conv1", "float32", "-", "160", "640", "-"],
+    ]
+    total = f"{DIGITS} (safetensors): 6 tensors, 9,930 parameters of float32, 39.7 kB."
+    assert done.stdout.splitlines()[-1] == total
+
+
+def test_rows_are_sorted_and_cut(run: Run) -> None:
+    done = run("tree", DIGITS, "--leaves", "--sort", "bytes", "--top", "2")
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:3]]
+    assert names == ["fc.weight", "conv2.weight"]
+
+
+def test_the_hash_is_two_lines_equal_in_every_format(run: Run, tmp_path: Path) -> None:
+    state = safetensors.torch.load_file(DIGITS)
+    torch.save({"state_dict": state, "optimizer": {"m": torch.ones(2)}}, tmp_path / "a.pth")
+    np.savez(tmp_path / "a.npz", **{name: tensor.numpy() for name, tensor in state.items()})
+    trained = f"{REPO}/sample_models/digits.py:trained"
+    paths = (DIGITS, str(tmp_path / "a.pth"), str(tmp_path / "a.npz"), trained)
+    printed = {run("tree", path, "--hash").stdout for path in paths}
+    [text] = printed
+    (first, one), (second, other) = map(str.split, text.splitlines())
+    assert (first, second) == ("architecture", "weights")
+    assert len(one) == len(other) == 64
+    assert one != other
+    document = json.loads(run("tree", DIGITS, "--hash", "--json").stdout)
+    assert (document["architecture"], document["weights"]) == (one, other)
+
+
+@pytest.mark.parametrize("name", ["DIGITS", "a.pth#ema", "a.npz"])
+def test_weights_need_neither_torch_nor_numpy(clean_environment, checkpoint, name) -> None:
+    np.savez(checkpoint.with_name("a.npz"), w=np.ones(3))
+    path = DIGITS if name == "DIGITS" else name
+    heavy = loaded(clean_environment, checkpoint.parent, "tree", path)
+    assert heavy == {"rich"}
+
+
+def test_parts_are_asked_for_and_named(run: Run, checkpoint: Path) -> None:
+    done = run("tree", str(checkpoint))
+    assert (done.rc, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"Error: {checkpoint} has 2 parts with tensors: model (4 tensors), ema (4 tensors).\n"
+        f"Name one of them, as in {checkpoint}#model, or all: {checkpoint}#all\n"
+    )
+    assert "2.weight" in run("tree", f"{checkpoint}#ema").stdout
+    assert "epoch: 3" in run("tree", f"{checkpoint}#ema").stdout
+    done = run("tree", f"{checkpoint}#emma")
+    assert (done.rc, done.stderr.splitlines()[1]) == (2, f"Did you mean {checkpoint}#ema?")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--shapes"], "--shapes is for models"),
+        (["--type", "Linear"], "--type is for models"),
+        (["--model-arg", "a=1"], "--model-arg is for models"),
+        (["--mermaid"], "--mermaid is for models"),
+        (["--dot"], "--dot is for models"),
+        (["--hash", "--layer", "fc"], "--hash is of all weights"),
+        (["--hash", "--top", "3"], "--sort and --top are for tables"),
+        (["--layer", "nope"], "matches 'nope'"),
+        (["--sort", "nope"], "no column 'nope'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(run: Run, options, message) -> None:
+    done = run("tree", DIGITS, *options)
+    assert (done.rc, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def wrong_things(folder: Path) -> dict[str, tuple[Path, str]]:
+    """What somebody may type, and a part of what it gives."""
+    (folder / "empty").mkdir()
+    (folder / "words.pth").write_text("a few words that are no weights")
+    (folder / "nothing.safetensors").write_bytes(b"")
+    hub = folder / "hub"
+    hub.mkdir()
+    shutil.copy(DIGITS, hub / "model.safetensors")
+    (hub / "config.json").write_text("{}")
+    cut = folder / "cut.safetensors"
+    cut.write_bytes(Path(DIGITS).read_bytes()[:-100])
+    header = folder / "header.safetensors"
+    header.write_bytes(Path(DIGITS).read_bytes()[:100])
+    return {
+        "missing": (folder / "wors.pth", "Did you mean words.pth?"),
+        "missing part": (folder / "wors.pth#ema", "There is no file"),
+        "empty folder": (folder / "empty", "is a folder without weights, not a model"),
+        "text": (folder / "words.pth", "is a text file, not weights"),
+        "empty file": (folder / "nothing.safetensors", "is an empty file"),
+        "capture": (Path(CAPTURE), "is a capture, not a model.\nShow its content: hookscope show"),
+        "features": (REPO / "sample_models" / "features", "is a folder of results, not a model"),
+        "cut": (cut, "its values are cut off"),
+        "cut header": (header, "damaged or cut-off header"),
+    }
+
+
+@pytest.mark.parametrize("command", ["show", "report", "check"])
+def test_other_commands_name_what_is_no_file_of_weights(run: Run, tmp_path: Path, command) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "words.pth").write_text("a few words")
+    done = run(command, str(tmp_path / "words.pth"))
+    assert done.rc == 2
+    assert "is a text file, not weights.\nWeights are read from .safetensors" in done.stderr
+    done = run(command, str(tmp_path / "empty"))
+    assert done.rc == 2
+    assert "run.json cannot be read" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("missing", "missing part", "empty folder", "text", "empty file", "capture"),
+        *("features", "cut", "cut header"),
+    ],
+)
+def test_a_wrong_thing_is_an_error_in_a_sentence(run: Run, tmp_path: Path, what: str) -> None:
+    path, message = wrong_things(tmp_path)[what]
+    done = run("tree", str(path))
+    assert (done.rc, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_of_transformers_says_what_both_spellings_mean(run: Run, tmp_path: Path) -> None:
+    path = wrong_things(tmp_path)["missing"][0].parent / "hub"
+    done = run("tree", str(path))
+    assert done.rc == 0
+    assert f"The modules: hookscope tree hf:{path}" in done.stdout
+
+
+def test_a_scripted_file_stays_a_model(run: Run) -> None:
+    done = run("tree", f"{REPO}/sample_models/digits_scripted.pt", "--json")
+    assert "modules" in json.loads(done.stdout)
+
+
+def test_a_pickled_model_opens_without_its_code_and_with_trust_runs_it(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "mynet.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = torch.nn.Linear(2, 3)\n"
+        "    def __setstate__(self, state):\n"
+        "        super().__setstate__(state)\n"
+        "        self.late = torch.nn.Parameter(torch.ones(5))\n"
+        "        print('it ran')\n"
+    )
+    make = "import mynet, torch; torch.save(mynet.Net(), 'best.pt')"
+    subprocess.run([sys.executable, "-c", make], cwd=tmp_path, check=True, timeout=300)
+    done = run("tree", str(tmp_path / "best.pt"))
+    assert done.rc == 0
+    assert "fc.weight" in done.stdout
+    assert "late" not in done.stdout
+    assert "Python objects (mynet.Net, torch.nn.modules.linear.Linear)" in done.stdout
+    assert "no code of the file was run" in done.stdout
+    trusted = run("tree", str(tmp_path / "best.pt"), "--trust")
+    assert trusted.rc == 0
+    assert "late" in trusted.stdout
+    assert "it ran" in trusted.stderr
+    assert "runs code: it names mynet.Net" in trusted.stderr
+    (tmp_path / "mynet.py").unlink()
+    failed = run("tree", str(tmp_path / "best.pt"), "--trust")
+    assert failed.rc == 2
+    assert "No module named 'mynet'" in failed.stderr

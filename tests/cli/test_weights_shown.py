@@ -1,0 +1,177 @@
+"""``show``, ``check``, ``plot``, ``filters`` and ``report`` of files of weights."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import hookscope
+from hookscope.results.weights.weight_set import WeightSet
+from tests.conftest import REPO, Run
+
+DIGITS = f"{REPO}/sample_models/digits.safetensors"
+COMMANDS = """
+import sys
+from hookscope.cli.main import main
+for words in {commands!r}:
+    try:
+        main(words)
+    except SystemExit as end:
+        assert end.code in (0, 1), (words, end.code)
+print("LOADED", sorted({{"torch", "torchvision"}} & set(sys.modules)))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Weights with NaN in one tensor, in the working folder of ``run``."""
+    rng = np.random.default_rng(0)
+    tensors = {
+        "layer.0.weight": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        "layer.0.bias": np.array([0.5, np.nan, -2, 0], np.float32),
+        "layer.1.weight": rng.standard_normal((8, 4)).astype(np.float16),
+        "steps": np.array(7),
+    }
+    folder = tmp_path / "work"
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "a.safetensors", metadata={"epoch": "3", "note": "a test"})
+    return folder / "a.safetensors"
+
+
+def test_the_table_is_made_of_headers(run: Run, file: Path) -> None:
+    with file.open("r+b") as stored:  # values that cannot be read
+        stored.truncate(file.stat().st_size)
+    done = run("show", file.name)
+    assert done.rc == 0
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["tensor", "shape", "dtype", "parameters", "bytes", "note"]
+    rows = {line.split()[0]: line.split()[1:5] for line in lines[1:5]}
+    assert rows == {
+        "steps": ["scalar", "int64", "1", "8"],
+        "layer.0.bias": ["4", "float32", "4", "16"],
+        "layer.0.weight": ["4x3x3x3", "float32", "108", "432"],
+        "layer.1.weight": ["8x4", "float16", "32", "64"],
+    }
+    assert lines[5].startswith(
+        "safetensors: 4 tensors, 145 parameters, 520 bytes (float32 448 bytes"
+    )
+    assert "next: hookscope show a.safetensors" in done.stderr
+    assert "epoch" in run("show", file.name, "-v").stdout
+
+
+def test_one_tensor_is_shown_with_its_values(run: Run, file: Path) -> None:
+    done = run("show", file.name, "layer.0.bias")
+    assert done.rc == 0
+    assert "NaN! 1 of 4" in done.stdout
+    assert "[2]                 -2" in done.stdout
+    assert done.stdout.endswith("1 NaN entry; the first is at [1].\n")
+    part = run("show", file.name, "layer.0.weight[2,...,0]", "--json")
+    [tensor] = json.loads(part.stdout)["tensors"]
+    values = hookscope.load(file)["layer.0.weight"]
+    assert isinstance(hookscope.load(file), WeightSet)
+    assert (tensor["slice"], tensor["shape"]) == ("[2,...,0]", [3, 3])
+    assert tensor["stats"]["max"] == values[2, ..., 0].max()
+    assert sum(one["count"] for one in tensor["histogram"]) == 9
+    assert len(tensor["largest"][0]["index"]) == 4
+
+
+def test_several_tensors_are_rows_of_a_table(run: Run, file: Path) -> None:
+    done = run("show", file.name, "layer", "--sort", "norm", "--top", "2")
+    header, *rows = done.stdout.splitlines()
+    assert header.split()[:4] == ["tensor", "shape", "dtype", "mean"]
+    assert [row.split()[0] for row in rows] == ["layer.0.weight", "layer.1.weight"]
+    document = json.loads(run("show", file.name, "layer.*", "--json").stdout)
+    assert [t["key"] for t in document["tensors"]] == [
+        *("layer.0.bias", "layer.0.weight", "layer.1.weight"),
+    ]
+    assert "histogram" not in document["tensors"][0]
+    assert document["weights"]["metadata"] == {"epoch": "3", "note": "a test"}
+    whole = json.loads(run("show", file.name, "--json").stdout)
+    assert whole["tensors"] is None
+    assert whole["weights"]["tensors"][-1]["name"] == "steps"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "a.safetensors", "laier"], "'laier' matches nothing in a.safetensors."),
+        (["show", "a.safetensors", "steps", "--map"], "--map draws what a layer returned"),
+        (["show", "a.safetensors", "steps", "--sort", "norm"], "--sort and --top are for tables"),
+        (["show", "a.safetensors", "steps[3]"], "steps is a single number"),
+        (["check", "a.safetensors", "--dead", "0.1"], "--dead is for models"),
+        (["check", "a.safetensors", "--shape", "1x2"], "--shape is for models"),
+        (["check", "a.safetensors", "--only", "spike"], "The check spike is only for training"),
+        (["check", "resnet18", "--only", "adapter"], "adapter is only for files of weights"),
+        (["plot", "a.safetensors", "--kind", "heat"], "--kind heat draws what a layer returned"),
+        (["filters", "a.safetensors", "layer.0.bias"], "fewer than two dimensions"),
+        (["filters", "a.safetensors", "--weights", "default"], "--weights is for models"),
+        (["report", "a.safetensors", "a.safetensors"], "a page of weights shows one set"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run: Run, file: Path, words, message: str) -> None:
+    done = run(*words)
+    assert (done.rc, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_check_names_the_tensor_and_fails(run: Run, file: Path) -> None:
+    done = run("check", file.name)
+    assert done.rc == 1
+    assert done.stdout.splitlines()[0].startswith(
+        "layer.0.bias: 1 of its 4 entries are NaN. [error nan: 1 NaN entry (none allowed)]"
+    )
+    assert run("check", file.name, "--skip", "nan").rc == 0
+    document = json.loads(run("check", file.name, "--json").stdout)
+    assert document["weights"]["kind"] == "safetensors"
+    assert document["findings"][0]["layer"] == "layer.0.bias"
+    written = run("check", file.name, "-o", "a.sarif")
+    assert written.rc == 1
+    log = json.loads((file.parent / "a.sarif").read_text())
+    [result] = log["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "a.safetensors"
+
+
+def test_pictures_and_a_page_are_written(run: Run, file: Path) -> None:
+    assert run("filters", file.name).rc == 0
+    assert (file.parent / "a.filters.png").is_file()
+    done = run("plot", file.name, "layer.1", "-o", "m.svg", "--json")
+    assert json.loads(done.stdout)["shows"] == ["layer.1.weight (8x4)"]
+    done = run("report", file.name)
+    assert done.rc == 0
+    assert done.stdout.splitlines() == [
+        "4 tensors of 3 layers.",
+        "layer.0.bias: 1 of its 4 entries are NaN",
+    ]
+    assert (file.parent / "a.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_capture_stays_a_capture(run: Run) -> None:
+    five = f"{REPO}/sample_models/five.safetensors"
+    assert "conv1" in run("show", five).stdout
+    assert json.loads(run("show", five, "--json").stdout)["recording"]["records"]
+
+
+def test_nothing_imports_torch(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    commands = [
+        *(["show", DIGITS], ["show", DIGITS, "fc"], ["show", DIGITS, "conv1.weight[0]"]),
+        *(["check", DIGITS], ["report", DIGITS, "-o", "a.html"]),
+        *(["plot", DIGITS, "conv1.weight", "-o", "a.png"], ["filters", DIGITS, "-o", "b.png"]),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS.format(commands=commands)],
+        env=clean_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"
