@@ -18,7 +18,7 @@ import pytest
 PACKAGES = (
     *("errors", "version", "files", "specs", "results", "views"),
     *("tensors", "sources", "hooks", "inputs", "execution", "extraction", "analysis"),
-    *("api", "cli"),
+    *("training", "api", "cli"),
 )
 TORCH_FREE = ("files", "specs", "results", "views", "cli")
 
@@ -142,6 +142,16 @@ def test_torch_free_packages_import_no_torch(package: str, repo: Path) -> None:
     lazily = {"results.features.torch_dataset"}
     listed = ", ".join(f"hookscope.{name}" for name in names if name not in lazily)
     assert "torch" not in heavy_after(f"import {listed}")
+
+
+def test_what_runs_a_script_imports_no_torch(repo: Path) -> None:
+    """The script itself does, once it has set the variables that torch reads."""
+    names = ("script_runner", "program_check", "import_watch", "fault_log")
+    for name in names:
+        tree = ast.parse((repo / "hookscope" / "training" / f"{name}.py").read_text("utf-8"))
+        assert not [target for _, target in imports_of(tree) if target.startswith("torch")]
+    listed = ", ".join(f"hookscope.training.{name}" for name in names)
+    assert heavy_after(f"import {listed}") == set()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ FUNCTIONS |= {"extract", "export", "verify"}
 
 # What is named in one place alone: a pattern of names, and one of the paths where they may stand.
 PLACES = {
-    "hooks": (r"\.register_(\w+_)?hook$", r"hooks/registry\.py"),
+    "hooks": (r"\.register_(\w+_)?hook$", r"hooks/(registry|process_hooks)\.py"),
     "TorchScript": (r"^torch\.jit\b", r"sources/torchscript/.*"),
     "matplotlib": (r"^matplotlib\b", r"views/images/figures/.*"),  # an extra
     "printing": (r"^(print\(\)|click\.s?echo|sys\.stdout)(\.|$)", r"cli/console\.py|views/text/.*"),

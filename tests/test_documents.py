@@ -93,23 +93,13 @@ def test_shell_block_runs(text: str, folder: Path, clean_environment, run) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("python"))
-def test_python_block_runs(text: str, folder: Path, clean_environment: dict[str, str]) -> None:
+def test_python_block_runs(text: str, folder: Path, run, run_script) -> None:
     for words in (words for line, words in WRITERS.items() if line in text):
-        subprocess.run(
-            [sys.executable, "-m", "hookscope", *words.split()],
-            cwd=folder,
-            env=clean_environment,
-            check=True,
-        )
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=folder,
-        env=clean_environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+        assert run(*words.split(), cwd=folder).rc == 0
+    script = folder / "block.py"
+    script.write_text(text)
+    done = run_script(script)
+    assert done.rc == 0, done.stderr
 
 
 def test_a_how_to_page_loads_what_its_commands_write() -> None:
