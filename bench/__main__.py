@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench import datasets
+from bench import datasets, headers, weights
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 from bench.with_weights import filling
@@ -152,6 +152,22 @@ MEASURES = (
         lambda: inside("bench.scripted", "recording"),
     ),
     Measure(
+        "recording layer3 of resnet50, an ONNX file",
+        "a bare session",
+        1.3,
+        "ms",
+        lambda: inside("bench.onnx_file", "recording", "20"),
+        needs="onnxruntime",
+    ),
+    Measure(
+        "capture of it, with the file's hash and statistics",
+        "a bare session, opened, saved",
+        3.0,
+        "ms",
+        lambda: inside("bench.onnx_file", "capture", "9"),
+        needs="onnxruntime",
+    ),
+    Measure(
         "the modules of a scripted vit_h_14",  # the most parameters, but for one model
         "loading its file twice",
         1.0,
@@ -185,6 +201,27 @@ MEASURES = (
         1.1,
         "MB",
         lambda: memories(showing("layer59/output[3:9]", count=3)),
+    ),
+    Measure(
+        "hookscope tree of weights, 70 billion parameters in 30 files",
+        "bench/headers_by_hand.py",
+        1.5,
+        "ms",
+        lambda: times(headers.listing(count=15)),
+    ),
+    Measure(
+        "hookscope.diff of two files of 2 GB of weights",
+        "bench/weights_by_hand.py",
+        1.0,
+        "ms",
+        lambda: times(weights.comparing(5)),
+    ),
+    Measure(
+        "hookscope.diff of two files of 2 GB, peak memory",
+        "of two files of 100 MB",
+        1.2,
+        "MB",
+        lambda: memories(weights.growing(3)),
     ),
     Measure(
         "hookscope plot of 16 feature maps",
@@ -257,6 +294,34 @@ MEASURES = (
         1.05,
         "MB",
         lambda: memories(datasets.growing()),
+    ),
+    Measure(
+        "hookscope run: 100 steps of resnet18, default sampling",
+        "the same steps unwatched",
+        1.05,
+        "ms",
+        lambda: inside("bench.training", "resnet18", "0", "100", "3"),
+    ),
+    Measure(
+        "the same of an MLP of 40 layers",
+        "the same steps unwatched",
+        1.05,
+        "ms",
+        lambda: inside("bench.training", "mlp", "0", "200", "7"),
+    ),
+    Measure(
+        "resnet18 with every step measured",
+        "the same steps unwatched",
+        1.5,
+        "ms",
+        lambda: inside("bench.training", "resnet18", "1", "10", "5"),
+    ),
+    Measure(
+        "the MLP with every step measured",
+        "the same steps unwatched",
+        2.5,
+        "ms",
+        lambda: inside("bench.training", "mlp", "1", "40", "7"),
     ),
 )
 

@@ -11,7 +11,9 @@ for it, ``tools/mutate_equivalent.toml`` which mutants change no behaviour, and 
     python -m tools.mutate --again losses   only those that no test noticed, with the same --every
     python -m tools.mutate --report         the table of what has been run
 
-A run leaves its mutants and results in ``build/mutate/PACKAGE``.
+A run leaves its mutants and results in ``build/mutate/PACKAGE``. After a change of the package's
+tests in ``mutate_packages.toml``, mutmut forgets the earlier results: ``--again`` still runs those
+that no test noticed, and the table then has no others.
 """
 
 from __future__ import annotations
