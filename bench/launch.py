@@ -1,7 +1,7 @@
 """Runs a command; prints its exit status, the seconds it took, and its peak memory.
 
 ``python -I -S launch.py OUTPUT COMMAND...`` sends what the command prints to the file OUTPUT. A
-process for this alone: on Linux the peak that is told of a child begins with that of its parent.
+process for this alone: on Linux the peak reported for a child begins with that of its parent.
 """
 
 import os

@@ -11,7 +11,7 @@ from safetensors import safe_open
 
 rows = []
 with safe_open(sys.argv[1], "numpy") as old, safe_open(sys.argv[2], "numpy") as new:
-    for name in old.keys():  # noqa: SIM118 - it is no mapping
+    for name in old.keys():  # noqa: SIM118 - not a mapping
         a, b = old.get_tensor(name).ravel(), new.get_tensor(name).ravel()
         gap = a - b
         norm_a, norm_b = np.linalg.norm(a), np.linalg.norm(b)

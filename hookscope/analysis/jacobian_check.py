@@ -86,7 +86,7 @@ def _analytical_jacobians(
         results = _evaluate(prepared, {path: x.clone() for path, x in leaves.items()})
     if not results:
         raise LossError(
-            f"{prepared.loaded.spec} returns no floating-point tensor, so there is no gradient.",
+            f"{prepared.loaded.spec} returns no floating-point tensor. It has no gradient.",
             "Choose a model that returns one.",
         )
     leaves |= parameters

@@ -115,7 +115,7 @@ def plot_weights(
         patterns: as the ``keys`` of ``plot``.
         kind: ``hist`` or ``flow``; None for what fits.
         options: how they are drawn.
-        advance: told what has been read; see ``ReadProgress``.
+        advance: called as values are read; see ``ReadProgress``.
     """
     reader = WeightReader(weights)
     choice = choose_weight_plot(reader, patterns, kind)

@@ -174,7 +174,7 @@ def report_weights(weights: WeightSet, advance: Advance | None = None) -> Report
 
     Args:
         weights: the set.
-        advance: told what has been read; see ``ReadProgress``.
+        advance: called as values are read; see ``ReadProgress``.
 
     Raises:
         HookscopeError: as ``report``.

@@ -189,7 +189,7 @@ class PlainUnpickler:
         target = self._stack[-1]
         entries = target.entries if isinstance(target, OpaqueObject) else target
         if type(entries) is not dict:
-            raise TypeError("items are set in something that is no mapping")
+            raise TypeError("items are set in an object that is not a mapping")
         for key, value in zip(items[::2], items[1::2], strict=True):
             text = key_text(key)
             if not isinstance(key, str) and text in entries:  # such as two tuples
@@ -203,7 +203,7 @@ class PlainUnpickler:
         name = self._stack.pop()
         module = self._stack.pop()
         if type(name) is not str or type(module) is not str:
-            raise TypeError("the name of a global is no text")
+            raise TypeError("the name of a global is not a string")
         self._push_global(f"{module}.{name}")
 
     def _push_global(self, name: str) -> None:

@@ -50,7 +50,7 @@ class Call:
 
     Attributes:
         layer: the layer.
-        number: of the call within the step, from 1; 0 if what is meant is no call.
+        number: of the call within the step, from 1; 0 if the place is not a call.
         values: what it got and returned.
     """
 

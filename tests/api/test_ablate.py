@@ -253,8 +253,8 @@ def test_without_classes_there_is_the_output_alone_of_all_its_floating_tensors()
 
 def test_what_cannot_be_ablated_is_told_with_its_reason_and_nan_is_loud() -> None:
     found = hookscope.ablate(Two(), input=torch.ones(2, 4))
-    told = [(one.layer, one.type, one.reason) for one in found.left_out]
-    assert told == [("picks", "Picks", "it returns no floating-point tensor")]
+    reasons_by_key = [(one.layer, one.type, one.reason) for one in found.left_out]
+    assert reasons_by_key == [("picks", "Picks", "it returns no floating-point tensor")]
     assert [one.module for one in found.coverage.not_executed] == ["idle"]
     assert found.ablations[0].layer == "first"
     assert math.isnan(found.ablations[0].output or 0)  # zero over its norm
@@ -392,7 +392,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"layers": "conv9"}, LayerError, "matches 'conv9'"),
         ({"by": "magic"}, RequestError, "'magic' is not a valid value for by"),
@@ -401,8 +401,8 @@ def test_the_model_is_left_as_it_was() -> None:
         ({"target": "uniform", "rank": "score"}, LossError, "needs a class as target"),
     ],
 )
-def test_a_wrong_request_is_refused(options: dict[str, Any], error: Any, told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_a_wrong_request_is_refused(options: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
         hookscope.ablate(digits(), input=X, **options)
 
 

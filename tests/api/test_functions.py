@@ -175,11 +175,13 @@ def test_silent_layers_are_told_with_a_likely_cause() -> None:
             return x
 
     shot = hookscope.capture(Net(), input=torch.randn(3, 1, 4))
-    told = {not_executed.module: not_executed.reason for not_executed in shot.coverage.not_executed}
-    assert "fused kernel" in told["attention.out_proj"]
-    assert "container" in told["steps"] and "container" in told["spare"]
-    assert "branch not taken in eval mode" in told["head"]
-    assert told["head.0"] == "it belongs to head, which never ran"
+    reasons_by_key = {
+        not_executed.module: not_executed.reason for not_executed in shot.coverage.not_executed
+    }
+    assert "fused kernel" in reasons_by_key["attention.out_proj"]
+    assert "container" in reasons_by_key["steps"] and "container" in reasons_by_key["spare"]
+    assert "branch not taken in eval mode" in reasons_by_key["head"]
+    assert reasons_by_key["head.0"] == "it belongs to head, which never ran"
     assert {executed.module for executed in shot.coverage.executed} >= {
         "attention",
         "steps.0",
@@ -304,8 +306,8 @@ def test_nothing_to_differentiate_is_an_error() -> None:
     with pytest.raises(LossError, match="every parameter is frozen"):
         hookscope.grads(net, input=torch.tensor([1, 2]), loss="sum")
     found = hookscope.grads(net.requires_grad_(True), input=torch.tensor([1, 2]), loss="sum")
-    told = {f"{a.module}/{a.what}": a.reason for a in found.absent}
-    assert told["./input.0.grad"] == "integer"
+    reasons_by_key = {f"{a.module}/{a.what}": a.reason for a in found.absent}
+    assert reasons_by_key["./input.0.grad"] == "integer"
     assert found["table/weight.grad"].sum() == 6
 
 
@@ -494,6 +496,6 @@ def test_a_failure_in_a_later_run_says_that_the_first_one_succeeded(
     with pytest.raises(ForwardError, match=r"second run.*failed.*used up") as caught:
         getattr(hookscope, verb)(Once(), input=torch.ones(1, 2), **options)
     assert caught.value.recorded == recorded and caught.value.layer == "."
-    told = f"The first run succeeded and recorded {recorded} tensors."
-    assert caught.value.message.startswith(told if recorded else "The first run succeeded.")
+    beginning = f"The first run succeeded and recorded {recorded} tensors."
+    assert caught.value.message.startswith(beginning if recorded else "The first run succeeded.")
     assert "Nothing was recorded" not in str(caught.value)

@@ -104,16 +104,16 @@ def test_a_failing_hook_of_the_step_keeps_the_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "hook", "told"),
+    ("verb", "hook", "message"),
     [
         ("grads", {"hook_kind": "step_pre"}, "needs an optimizer's step, which grads does not run"),
         ("capture", {"hook_kind": "tensor"}, "needs a backward pass, which capture does not run"),
         ("step", {"hook_kind": "step_post", "glob": "0"}, "does not run at layers, but '0'"),
     ],
 )
-def test_a_kind_that_would_never_run_is_refused(verb: str, hook: Any, told: str) -> None:
+def test_a_kind_that_would_never_run_is_refused(verb: str, hook: Any, message: str) -> None:
     hooks: Any = {hook["glob"]: print} if "glob" in hook else print
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         getattr(hookscope, verb)(small(), input=X, hooks=hooks, hook_kind=hook["hook_kind"])
 
 

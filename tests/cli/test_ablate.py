@@ -144,7 +144,7 @@ def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--by", "magic"], "'magic' is not one of"),
         (["--rank", "size"], "'size' is not one of"),
@@ -153,12 +153,12 @@ def test_a_terminal_shows_a_bar_and_wipes_it(slow: Path, clean_environment) -> N
         (["--layer", "a{b"], "has an unbalanced brace"),
     ],
 )
-def test_a_wrong_request_is_refused_with_status_2(run, tmp_path: Path, arguments, told) -> None:
+def test_a_wrong_request_is_refused_with_status_2(run, tmp_path: Path, arguments, message) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "mine.json").write_text('{"mine": 1}')
     done = run("ablate", *arguments)
     assert (done.rc, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.slow

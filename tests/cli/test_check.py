@@ -94,14 +94,14 @@ def test_the_layer_comes_first_and_the_status_tells(answers, name) -> None:
 @pytest.mark.parametrize(("name", "found"), FOUND.items())
 def test_the_command_finds_each_planted_fault(answers, name, found) -> None:
     done = answers[f"{name} json"]
-    told = json.loads(done.stdout)
-    assert (told["schema"], told["command"]) == (1, "check")
-    seen = [(f["level"], f["check"], f["layer"]) for f in told["findings"]]
+    document = json.loads(done.stdout)
+    assert (document["schema"], document["command"]) == (1, "check")
+    seen = [(f["level"], f["check"], f["layer"]) for f in document["findings"]]
     assert [one[:2] for one in seen] == [one[:2] for one in found]
     if name != "sigmoids":  # which of the twenty comes first depends on the seed of the weights
         assert seen == found
-    assert told["ok"] is (done.rc == 0) is all(level == "note" for level, _, _ in found)
-    assert told["thresholds"]["dead"] == 0.5
+    assert document["ok"] is (done.rc == 0) is all(level == "note" for level, _, _ in found)
+    assert document["thresholds"]["dead"] == 0.5
     assert "Traceback" not in done.stderr
 
 
@@ -127,8 +127,8 @@ def validate_sarif(log: dict) -> None:
         assert all(isinstance(rule["shortDescription"]["text"], str) for rule in rules)
         for invocation in run["invocations"]:
             assert isinstance(invocation["executionSuccessful"], bool)
-            for told in invocation["toolExecutionNotifications"]:
-                assert told["message"]["text"] and told["level"] in LEVELS
+            for notice in invocation["toolExecutionNotifications"]:
+                assert notice["message"]["text"] and notice["level"] in LEVELS
         for result in run["results"]:
             assert result["message"]["text"]
             assert result["level"] in LEVELS

@@ -1,4 +1,4 @@
-"""Edits from the shell: what they write, what is told of them, and how a wrong one is refused."""
+"""Edits from the shell: what they write and report, and how a wrong one is refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "words", "status", "told"),
+    ("verb", "words", "status", "message"),
     [
         ("capture", ["--edit", "conv1"], 2, "'conv1' is not a valid edit."),
         ("capture", ["--edit", "conv1=zer"], 2, "there is no operation 'zer' for --edit"),
@@ -108,11 +108,11 @@ def test_the_json_document_holds_the_effect(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_edit_is_refused_with_its_repair(
-    run: Run, tmp_path: Path, verb: str, words: list[str], status: int, told: str
+    run: Run, tmp_path: Path, verb: str, words: list[str], status: int, message: str
 ) -> None:
     done = run(verb, TRAINED, *words, cwd=tmp_path)
     assert (done.rc, done.stdout) == (status, ""), done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("*.safetensors"))
 

@@ -173,5 +173,5 @@ def test_what_is_shown_can_be_encoded() -> None:
         assert unseen(visible(name)) == set()
         assert visible(visible(name)) == visible(name)
     assert encodable("plain é") == "plain é"
-    told = strict_json.dumps({"lone\udc80": ["lone\udc80", 1.0]})
-    assert json.loads(told) == {"lone\\udc80": ["lone\\udc80", 1.0]}
+    text = strict_json.dumps({"lone\udc80": ["lone\udc80", 1.0]})
+    assert json.loads(text) == {"lone\\udc80": ["lone\\udc80", 1.0]}

@@ -191,8 +191,8 @@ def test_what_several_processes_did_is_told_of_all(photos, clean_environment) ->
     assert done.returncode == 0, done.stderr
     assert "1 input could not be used" in done.stderr
     assert "rows/s in 2 processes; the first: decode" in done.stderr
-    told = json.loads(done.stdout)
-    assert (told["rows"], told["rows_now"], told["rows_skipped"]) == (6, 6, 1)
+    document = json.loads(done.stdout)
+    assert (document["rows"], document["rows_now"], document["rows_skipped"]) == (6, 6, 1)
 
 
 @pytest.mark.slow
@@ -263,10 +263,10 @@ def test_what_is_no_image_in_an_archive_is_told_by_its_bytes(run, photos) -> Non
 
 
 def test_help_names_folders_lists_and_archives(run) -> None:
-    told = " ".join(run("extract", "--help").stdout.split())
-    assert "-o, --output FOLDER" in told
+    text = " ".join(run("extract", "--help").stdout.split())
+    assert "-o, --output FOLDER" in text
     for word in ("@LIST", ".tar", "FILE.py:NAME", "NAME a Dataset"):
-        assert word in told
+        assert word in text
 
 
 def test_a_file_as_the_folder_leads_to_export(run, photos: Path) -> None:

@@ -338,9 +338,11 @@ def test_config_shows_allows_and_revokes(run, tmp_path: Path) -> None:
     assert "tree.model" in after.stdout
     assert ALLOW not in after.stderr
 
-    told = json.loads(run("config", "--revoke", "--json").stdout)
-    assert told["project"]["allowed"] is False
-    assert {"command": "tree", "option": "model", "value": "evil.py:Net\x1b[31m"} in told["code"]
+    document = json.loads(run("config", "--revoke", "--json").stdout)
+    assert document["project"]["allowed"] is False
+    assert {"command": "tree", "option": "model", "value": "evil.py:Net\x1b[31m"} in document[
+        "code"
+    ]
     assert "was not allowed to" in run("config", "--revoke").stderr
     assert run("tree").rc == 2
 

@@ -79,9 +79,9 @@ def typed(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     ],
 )
 def test_the_command_that_a_file_tells_makes_the_file_again(typed, words: str) -> None:
-    told = typed("capture", "net.py:Net", *shlex.split(words))
+    metadata = typed("capture", "net.py:Net", *shlex.split(words))
     before = Path("Net.capture.safetensors").read_bytes()
-    line = original_command(told)
+    line = original_command(metadata)
     assert line == f"hookscope capture net.py:Net {words}"
     typed(*shlex.split(line)[1:])
     assert Path("Net.capture.safetensors").read_bytes() == before

@@ -38,8 +38,9 @@ def test_a_file_gives_the_keys_and_values_of_its_model(
 def test_the_tree_of_a_file_is_that_of_its_model(run: Run, repo: Path, file: str) -> None:
     trees = [run("tree", model, "--json", cwd=repo) for model in (file, ORIGINAL)]
     ours, original = (json.loads(done.stdout)["modules"] for done in trees)
-    told = ("name", "type", "parameters", "trainable", "buffers", "leaf", "depth")
-    assert [[x[name] for name in told] for x in ours] == [[x[n] for n in told] for x in original]
+    columns = ("name", "type", "parameters", "trainable", "buffers", "leaf", "depth")
+    rows = [[[module[name] for name in columns] for module in tree] for tree in (ours, original)]
+    assert rows[0] == rows[1]
 
 
 def test_the_tree_tells_the_source_line_on_request(run: Run, repo: Path) -> None:

@@ -38,9 +38,9 @@ def test_the_command_is_rebuilt_from_what_the_file_tells(line, parse) -> None:
     _, verb, *words = shlex.split(line)
     chosen = parse(verb, *words)
     given = {k: v for k, v in chosen.params.items() if k not in ("output", "no_output", "force")}
-    told = {name: value for name, value in given.items() if name not in ("model", "input")}
+    kept = {name: value for name, value in given.items() if name not in ("model", "input")}
     plain = parse(verb).params
-    options = json.loads(json.dumps({k: v for k, v in told.items() if v != plain[k]}))
+    options = json.loads(json.dumps({k: v for k, v in kept.items() if v != plain[k]}))
     metadata = {
         "command": verb,
         "model": {"spec": given["model"], "source": "torchvision"},
@@ -60,13 +60,13 @@ def test_every_option_of_a_recording_command_keeps_its_flag_when_it_is_rebuilt()
                 or not option.expose_value
             ):
                 continue
-            told = {"command": verb, "model": {"spec": "m"}, "options": {option.name: "x"}}
-            words = shlex.split(original_command(told))
+            metadata = {"command": verb, "model": {"spec": "m"}, "options": {option.name: "x"}}
+            words = shlex.split(original_command(metadata))
             assert f"--{option.key}" in words, option.key
 
 
 @pytest.mark.parametrize(
-    "told",
+    "change",
     [
         {"command": "record"},
         {"model": {"spec": "Net", "source": "live"}},
@@ -76,10 +76,10 @@ def test_every_option_of_a_recording_command_keeps_its_flag_when_it_is_rebuilt()
         {"options": {"hooks": ["fc=a.py:f", {ONLY_PYTHON: "partial"}]}},
     ],
 )
-def test_what_only_python_can_have_made_has_no_command(told) -> None:
+def test_what_only_python_can_have_made_has_no_command(change) -> None:
     fine = {"command": "capture", "model": {"spec": "m"}, "inputs": [], "options": {}}
     assert original_command(fine) == "hookscope capture m"
-    assert original_command(fine | told) == ""
+    assert original_command(fine | change) == ""
 
 
 MODEL = """

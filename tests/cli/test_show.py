@@ -91,15 +91,16 @@ def test_a_mistyped_line_needs_nothing_heavy(
 
 def test_a_key_shows_what_its_tensor_holds(run: Run, file: Path) -> None:
     done = run("show", file, "3", "--json")
-    [told] = json.loads(done.stdout)["tensors"]
+    [document] = json.loads(done.stdout)["tensors"]
     tensor = hookscope.load(file)["3/output"].double()
-    assert (told["key"], told["slice"], told["shape"]) == ("3/output", "", [2, 4])
-    assert (told["dtype"], told["stats"]["nan"], told["first_nan"]) == ("bfloat16", 4, [1, 0])
+    assert (document["key"], document["slice"], document["shape"]) == ("3/output", "", [2, 4])
+    assert document["dtype"] == "bfloat16"
+    assert (document["stats"]["nan"], document["first_nan"]) == (4, [1, 0])
     kept = tensor[0]
-    assert told["stats"]["mean"] == pytest.approx(kept.mean().item())
-    assert sum(one["count"] for one in told["histogram"]) == 4
-    values = [tensor[tuple(entry["index"])].item() for entry in told["largest"]]
-    assert values == [entry["value"] for entry in told["largest"]]
+    assert document["stats"]["mean"] == pytest.approx(kept.mean().item())
+    assert sum(one["count"] for one in document["histogram"]) == 4
+    values = [tensor[tuple(entry["index"])].item() for entry in document["largest"]]
+    assert values == [entry["value"] for entry in document["largest"]]
     assert values == sorted(kept.tolist(), key=abs, reverse=True)
     text = run("show", file, "3").stdout
     assert "4 NaN entries; the first is at [1,0]." in text
@@ -109,12 +110,12 @@ def test_a_key_shows_what_its_tensor_holds(run: Run, file: Path) -> None:
 def test_a_slice_is_numpys(run: Run, file: Path) -> None:
     whole = hookscope.load(file)["0/output"].double().numpy()
     words = {"0[0,3]": (0, 3), "0/output[...,1:4,::2]": (..., slice(1, 4), slice(None, None, 2))}
-    for told in json.loads(run("show", file, *words, "--json").stdout)["tensors"]:
-        part = whole[words.pop(next(word for word in words if word.endswith(told["slice"])))]
+    for document in json.loads(run("show", file, *words, "--json").stdout)["tensors"]:
+        part = whole[words.pop(next(word for word in words if word.endswith(document["slice"])))]
         kept = part[np.isfinite(part)]
-        assert told["shape"] == list(part.shape)
-        assert told["stats"]["max"] == kept.max()
-        assert told["stats"]["std"] == pytest.approx(kept.std())
+        assert document["shape"] == list(part.shape)
+        assert document["stats"]["max"] == kept.max()
+        assert document["stats"]["std"] == pytest.approx(kept.std())
     assert not words
 
 

@@ -55,7 +55,7 @@ def test_a_hook_that_fails_keeps_what_was_recorded_and_exits_1(run, tmp_path, js
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--hook", "no.py:f"], "There is no file 'no.py'."),
         (["--hook", "f"], "'f' does not name a function."),
@@ -65,10 +65,10 @@ def test_a_hook_that_fails_keeps_what_was_recorded_and_exits_1(run, tmp_path, js
         (["--hook", "os:a", "--hook-arg", "x"], "'x' is not KEY=VALUE."),
     ],
 )
-def test_a_wrong_word_is_refused_with_status_2(run, arguments, told) -> None:
+def test_a_wrong_word_is_refused_with_status_2(run, arguments, message) -> None:
     done = run("capture", *arguments)
     assert (done.rc, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.slow

@@ -80,9 +80,9 @@ def rezipped(whole: bytes, rounds: int, seed: int) -> Iterator[bytes]:
     source = random.Random(seed)
     archive = zipfile.ZipFile(io.BytesIO(whole))
     records = {name: archive.read(name) for name in archive.namelist()}
-    told = [name for name in records if name.endswith((".pkl", ".json", ".py"))]
+    members = [name for name in records if name.endswith((".pkl", ".json", ".py"))]
     for n in range(rounds):
-        name = source.choice(told)
+        name = source.choice(members)
         if name.endswith(".json") and n % 2:
             other = json.dumps(next(altered(json.loads(records[name]), 1, n))).encode()
         else:

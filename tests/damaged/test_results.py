@@ -144,7 +144,7 @@ def test_a_picture_of_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("place", "value", "message"),
     [
         (("records", 0, "shape"), [2, 3], "another shape"),
         (("records", 0, "call"), "1", "call is '1'"),
@@ -153,7 +153,7 @@ def test_a_picture_of_a_damaged_file_is_refused_in_a_sentence(tmp_path: Path) ->
         (("top",), [[{"index": None}]], "metadata.top.0.0 has no label"),
     ],
 )
-def test_damaged_metadata_are_named(tmp_path: Path, place, value, told: str) -> None:
+def test_damaged_metadata_are_named(tmp_path: Path, place, value, message: str) -> None:
     path = tmp_path / "a"
     hookscope.capture(DIGITS, input=FIVE).save(path)
     table, start = header_of(path)
@@ -165,7 +165,7 @@ def test_damaged_metadata_are_named(tmp_path: Path, place, value, told: str) -> 
     table["__metadata__"][MARK] = json.dumps(info)
     path.write_bytes(packed(table, path.read_bytes()[start:]))
     for read in (hookscope.load, open_capture):
-        with pytest.raises(ResultsFileError, match=told):
+        with pytest.raises(ResultsFileError, match=message):
             read(path)
 
 

@@ -52,9 +52,11 @@ def photos(tmp_path) -> Path:
 def begin_again(out: Path) -> None:
     """Turn a finished folder into an unfinished one with an entry in ``.parts`` per shard."""
     location = parse_location(out)
-    told = folder.read_json(location, "manifest.json")
+    document = folder.read_json(location, "manifest.json")
     finished = {"schema", "shards", "executed", "not_executed", "fitted"}
-    resumption.start_run(location, {name: told[name] for name in told if name not in finished})
+    resumption.start_run(
+        location, {name: document[name] for name in document if name not in finished}
+    )
 
 
 def leave_unfinished(out: Path, lost: int) -> None:

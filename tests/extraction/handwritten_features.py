@@ -31,8 +31,8 @@ def write_features(
         last = min(first + shard_rows, rows)
         file = f"rows-{first:08d}.safetensors"
         parts = {f"{key}[{first}:{last}]": t[first:last].clone() for key, t in named.items()}
-        told = json.dumps({"schema": 1, "rows": [first, last], "keys": list(named)})
-        save_file(parts, folder / file, metadata={"hookscope": told})
+        document = json.dumps({"schema": 1, "rows": [first, last], "keys": list(named)})
+        save_file(parts, folder / file, metadata={"hookscope": document})
         places |= dict.fromkeys(parts, file)
         data = (folder / file).read_bytes()
         digest = f"{zlib.crc32(data):08x}"

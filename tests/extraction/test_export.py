@@ -165,11 +165,11 @@ def test_the_command_writes_the_file_and_says_so(run, folder: Path, tmp_path: Pa
     assert done.stderr == "wrote conv.npy (296 bytes)\n"
     assert np.array_equal(np.load(work / "conv.npy"), ramp(7, 3, 2).numpy())
     done = run("export", folder, "--json", "-q", "-l", "conv", "-l", "bf")
-    told = json.loads(done.stdout)
-    assert (done.stderr, told["file"]) == ("", "features.export.safetensors")
-    assert [key["key"] for key in told["keys"]] == ["conv/output", "bf/output"]
-    assert told["bytes"] == (work / told["file"]).stat().st_size
-    done = run("show", told["file"])
+    document = json.loads(done.stdout)
+    assert (done.stderr, document["file"]) == ("", "features.export.safetensors")
+    assert [key["key"] for key in document["keys"]] == ["conv/output", "bf/output"]
+    assert document["bytes"] == (work / document["file"]).stat().st_size
+    done = run("show", document["file"])
     assert done.rc == 0 and "7x3x2" in done.stdout
     done = run("export", folder)
     assert "replacing an earlier file" in done.stderr

@@ -379,8 +379,8 @@ def test_several_processes_write_what_one_writes(photos, tmp_path, processes, ba
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     words = [*launch, "--nproc-per-node", str(processes), "run.py"]
     done = subprocess.run(words, cwd=tmp_path, check=True, stderr=subprocess.PIPE, text=True)
-    told = f"{processes} processes share {12 // batch} shards, so {idle} have"
-    assert (told in done.stderr) is bool(idle)
+    document = f"{processes} processes share {12 // batch} shards, so {idle} have"
+    assert (document in done.stderr) is bool(idle)
     one, several = contents(tmp_path / "one"), contents(tmp_path / "out")
     for name in one:
         if not name.endswith(".json"):

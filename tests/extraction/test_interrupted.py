@@ -291,7 +291,7 @@ def test_what_is_finished_is_known_though_there_was_no_room_to_tell(tmp_path) ->
 
 def test_a_shard_that_cannot_be_finished_after_the_last_batch_ends_the_run(tmp_path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(write_three_rows, Gone(str(tmp_path))).exception(timeout=300)
-    assert isinstance(told, StoreError)
-    assert "Input/output error" in told.message
+        error = pool.submit(write_three_rows, Gone(str(tmp_path))).exception(timeout=300)
+    assert isinstance(error, StoreError)
+    assert "Input/output error" in error.message
     assert not list(tmp_path.iterdir())

@@ -160,8 +160,8 @@ def test_a_damaged_plan_is_mended(tmp_path, caplog, kept: bool) -> None:
     with caplog.at_level(logging.WARNING, "hookscope"):
         assert extract(out, resume=True).resumed == (4 if kept else 0)
     assert contents(out) == whole
-    told = "It will be rewritten." if kept else "All rows will be extracted again."
-    assert told in caplog.text
+    messages = "It will be rewritten." if kept else "All rows will be extracted again."
+    assert messages in caplog.text
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["copy", "no copy"])
@@ -206,12 +206,12 @@ def test_a_changed_line_in_the_table_of_inputs_is_named_and_its_shard_done_again
 
 
 def rename_in(out: Path, name: str) -> None:
-    told = json.loads((out / "manifest.json").read_text())
-    told["shards"][1]["file"] = name
-    if told["schema"] == folder.SCHEMA:
-        folder.write_json(parse_location(out), "manifest.json", told)
+    document = json.loads((out / "manifest.json").read_text())
+    document["shards"][1]["file"] = name
+    if document["schema"] == folder.SCHEMA:
+        folder.write_json(parse_location(out), "manifest.json", document)
     else:
-        (out / "manifest.json").write_text(json.dumps(told))
+        (out / "manifest.json").write_text(json.dumps(document))
 
 
 READERS: dict[str, Callable[[Path], object]] = {

@@ -248,8 +248,8 @@ def test_what_is_no_finished_folder_says_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"manifest\.json describes none"):
         hookscope.load(tmp_path)
     folder = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
-    told = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(told | {"schema": 3}))
+    document = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(document | {"schema": 3}))
     with pytest.raises(StoreError, match="schema 3"):
         hookscope.load(folder)
     (folder / "manifest.json").write_text("{")
@@ -259,10 +259,12 @@ def test_what_is_no_finished_folder_says_what_it_is(tmp_path: Path) -> None:
 
 def test_an_unfinished_folder_says_how_to_finish_it(tmp_path: Path) -> None:
     folder = write_features(tmp_path / "f", {"fc/output": ramp(5, 2)}, 2)
-    told = json.loads((folder / "manifest.json").read_text())
+    document = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").unlink()
     write_json(parse_location(folder), ".parts/plan.json", {"rows": 5})
-    write_json(parse_location(folder), ".parts/00000000.json", {**told["shards"][0], "inputs": []})
+    write_json(
+        parse_location(folder), ".parts/00000000.json", {**document["shards"][0], "inputs": []}
+    )
     with pytest.raises(StoreError, match=r"incomplete: 2 of 5 rows are finished.\n.* --resume"):
         hookscope.load(folder)
 

@@ -44,8 +44,8 @@ def test_a_row_an_input_with_path_and_lists(tmp_path: Path, monkeypatch, block) 
         if wanted.ndim > 1:
             assert field.type.list_size == wanted[0].size
             assert field.type.value_type.to_pandas_dtype() == wanted.dtype
-    told = json.loads(table.schema.metadata[b"hookscope"])
-    assert told["model"]["spec"] == "m.py:M"
+    document = json.loads(table.schema.metadata[b"hookscope"])
+    assert document["model"]["spec"] == "m.py:M"
 
 
 def test_one_layer_alone(tmp_path: Path) -> None:

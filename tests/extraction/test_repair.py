@@ -189,9 +189,12 @@ def test_whatever_is_in_a_manifest_a_reader_says_that_it_is_damaged(tmp_path) ->
     out = write_features(tmp_path / "f", {"fc/output": ramp(4, 2)}, 2)
     (out / "pca.safetensors").write_bytes(b"")
     file = out / "manifest.json"
-    told = json.loads(file.read_text())
-    told |= {"options": {"x": 1}, "fitted": {"file": "pca.safetensors", "bytes": 0, "crc32": ""}}
-    for damaged in changed(told):
+    document = json.loads(file.read_text())
+    document |= {
+        "options": {"x": 1},
+        "fitted": {"file": "pca.safetensors", "bytes": 0, "crc32": ""},
+    }
+    for damaged in changed(document):
         file.write_text(json.dumps(damaged))
         try:
             read_all(out)

@@ -277,7 +277,7 @@ def changed(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("plan", "told"),
+    ("plan", "message"),
     [
         (changed(options={"batch": 3, "seed": 0}), r"batch was 2, and is 3 now\."),
         (changed(options={"batch": 2, "seed": 1}), r"seed was 0, and is 1 now\."),
@@ -298,11 +298,11 @@ def changed(**more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_plan_that_differs_is_refused_with_the_first_difference(
-    tmp_path: Path, plan: dict[str, Any], told: str
+    tmp_path: Path, plan: dict[str, Any], message: str
 ) -> None:
     location = begun(tmp_path / "out")
     before = contents(tmp_path / "out")
-    with pytest.raises(RequestError, match=told) as caught:
+    with pytest.raises(RequestError, match=message) as caught:
         resumption.start_run(location, plan)
     assert "--force" in caught.value.hint
     assert contents(tmp_path / "out") == before
@@ -353,10 +353,10 @@ def test_a_finished_run_has_nothing_left_and_its_bytes_stay(tmp_path: Path) -> N
     again = extract(out, resume=True)
     assert contents(out) == before
     assert (first.resumed, again.resumed) == (0, 6)
-    told = json.loads((out / "manifest.json").read_text())
-    assert [shard["first"] for shard in told["shards"]] == [0, 2, 4]
-    assert told["schema"] == 2 and told["rows"] == 6
-    model = told["model"]
+    document = json.loads((out / "manifest.json").read_text())
+    assert [shard["first"] for shard in document["shards"]] == [0, 2, 4]
+    assert document["schema"] == 2 and document["rows"] == 6
+    model = document["model"]
     assert (model["spec"], model["source"], model["blake3"]) == ("Sequential", "live", None)
     assert model["state_blake3"] == hash_of_state(MODEL) and model["code_sha256"] is None
     index = json.loads((out / "features.safetensors.index.json").read_text())
@@ -386,10 +386,10 @@ def test_a_folder_of_a_finished_run_taken_apart_is_put_together_again(tmp_path, 
     before = contents(out)
     location = Location(str(out))
     plan = folder.read_json(location, "manifest.json")
-    told = {name: plan[name] for name in plan if name not in resumption._NOT_PLANNED} | {
+    document = {name: plan[name] for name in plan if name not in resumption._NOT_PLANNED} | {
         "options": plan["options"]
     }
-    sound = resumption.start_run(location, told)
+    sound = resumption.start_run(location, document)
     assert sound == {shard["file"] for shard in plan["shards"]}
     assert "manifest.json" not in contents(out)
     assert extract(out, resume=True, **kind).resumed == 6
@@ -440,7 +440,7 @@ def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"inputs": None}, r'inputs was \{"rows": 6, "sha256": "2"\}, and is not set now\.'),
         ({"keys": [{"b": 1, "a": 2}]}, r'and is \[\{"a": 2, "b": 1\}\] now\.'),
@@ -448,7 +448,7 @@ def test_a_store_with_folders_gets_them_and_scratch_room_is_given_back(tmp_path:
         ({"rows": "r" * 59}, rf'and is "{"r" * 56}\.\.\. now\.'),
     ],
 )
-def test_a_difference_is_told_in_one_short_line(tmp_path: Path, change: Any, told: str) -> None:
+def test_a_difference_is_told_in_one_short_line(tmp_path: Path, change: Any, message: str) -> None:
     location = begun(tmp_path / "out")
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         resumption.start_run(location, changed(**change))

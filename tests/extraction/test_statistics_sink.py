@@ -116,23 +116,23 @@ def test_all_channels_together_are_the_statistics_of_all_values() -> None:
 
 
 def test_a_summary_is_told_in_plain_numbers() -> None:
-    told = known().summary()
+    summary = known().summary()
     flat = X.double().numpy().ravel()
     sound = flat[np.isfinite(flat)]
-    assert json.loads(json.dumps(told)) == told
-    assert (told["channels"], told["values"], told["dead"]) == (4, len(sound), 1)
-    assert (told["nan"], told["inf"]) == (1, 2)
-    assert told["mean"] == pytest.approx(sound.mean(), rel=1e-12)
-    assert told["std"] == pytest.approx(sound.std(), rel=1e-12)
-    assert (told["min"], told["max"]) == (sound.min(), sound.max())
+    assert json.loads(json.dumps(summary)) == summary
+    assert (summary["channels"], summary["values"], summary["dead"]) == (4, len(sound), 1)
+    assert (summary["nan"], summary["inf"]) == (1, 2)
+    assert summary["mean"] == pytest.approx(sound.mean(), rel=1e-12)
+    assert summary["std"] == pytest.approx(sound.std(), rel=1e-12)
+    assert (summary["min"], summary["max"]) == (sound.min(), sound.max())
     true = np.quantile(sound, 0.5, method="inverted_cdf")
-    assert abs(told["median"] - true) <= max(abs(true) * BIN_TOLERANCE, ZERO_BELOW)
+    assert abs(summary["median"] - true) <= max(abs(true) * BIN_TOLERANCE, ZERO_BELOW)
 
 
 def test_a_summary_of_no_finite_value_tells_none() -> None:
-    told = known(torch.full((2, 3, 1), math.nan)).summary()
-    assert [told[name] for name in ("mean", "std", "min", "median", "max")] == [None] * 5
-    assert (told["channels"], told["values"], told["dead"], told["nan"]) == (3, 0, 3, 6)
+    summary = known(torch.full((2, 3, 1), math.nan)).summary()
+    assert [summary[name] for name in ("mean", "std", "min", "median", "max")] == [None] * 5
+    assert (summary["channels"], summary["values"], summary["dead"], summary["nan"]) == (3, 0, 3, 6)
 
 
 def test_all_channels_together_have_the_dtypes_of_each_also_without_a_value() -> None:

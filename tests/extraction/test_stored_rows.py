@@ -45,9 +45,9 @@ def test_reduced_rows_are_those_of_the_whole_ones(photos, tmp_path, whole) -> No
         extract(photos, out, reduce=word)
         for key, rows in whole.items():
             assert torch.equal(joined(out, key), of(rows)), (word, key)
-        for told in manifest_of(out)["keys"]:
-            assert told["reduce"] == word
-            assert told["shape"] == list(of(whole[told["key"]]).shape[1:])
+        for entry in manifest_of(out)["keys"]:
+            assert entry["reduce"] == word
+            assert entry["shape"] == list(of(whole[entry["key"]]).shape[1:])
 
 
 def test_a_map_with_its_channels_last_is_reduced_over_its_positions(photos, tmp_path) -> None:
@@ -76,9 +76,9 @@ def test_the_largest_lie_beside_their_places(photos, tmp_path, whole) -> None:
     places = joined(out, "relu/output.index").long()
     expected = whole["relu/output"].flatten(1)
     assert torch.equal(joined(out, "relu/output"), expected.gather(1, places))
-    told = {key["key"]: key for key in manifest_of(out)["keys"]}
-    assert told["relu/output.index"]["dtype"] == "int32"
-    assert told["relu/output.index"]["what"] == "output.index"
+    entries = {key["key"]: key for key in manifest_of(out)["keys"]}
+    assert entries["relu/output.index"]["dtype"] == "int32"
+    assert entries["relu/output.index"]["what"] == "output.index"
 
 
 def test_a_histogram_tells_its_edges(photos, tmp_path, whole) -> None:
@@ -201,10 +201,10 @@ def test_statistics_are_those_of_all_rows(photos, tmp_path, whole) -> None:
         peaks = rows.flatten(2).amax(2) if rows.ndim > 2 else rows
         order = np.argsort(-peaks.numpy(), axis=0, kind="stable")[:10].T
         np.testing.assert_array_equal(found[f"{key}.top_rows"], order)
-    told = manifest_of(out)
-    [shard] = told["shards"]
+    document = manifest_of(out)
+    [shard] = document["shards"]
     assert (shard["file"], shard["rows"]) == ("statistics.safetensors", 12)
-    assert told["keys"][0]["reduce"] == "statistics"
+    assert document["keys"][0]["reduce"] == "statistics"
     index = json.loads((out / "features.safetensors.index.json").read_text())["weight_map"]
     assert set(index) == set(found)
     with pytest.raises(RequestError, match="contains statistics of all inputs, but no rows"):
@@ -220,14 +220,14 @@ def test_statistics_open_with_show(photos, tmp_path, whole) -> None:
     header, first, second, *_ = (row.split() for row in done.stdout.splitlines())
     assert header[:6] == ["layer", "type", "what", "call", "channels", "values"]
     for row, key in ((first, "relu/output"), (second, "relu:2/output")):
-        told = dict(zip(header, row, strict=False))
+        cells = dict(zip(header, row, strict=False))
         wide = whole[key].double()
-        assert (told["channels"], told["values"]) == ("4", str(12 * 4 * 256))
+        assert (cells["channels"], cells["values"]) == ("4", str(12 * 4 * 256))
         for name, true in (("mean", wide.mean()), ("std", wide.std(correction=0))):
-            assert float(told[name]) == pytest.approx(true.item(), rel=5e-6)
-        assert float(told["median"]) == pytest.approx(wide.median().item(), rel=1 / 32)
-        assert float(told["max"]) == pytest.approx(wide.max().item(), rel=5e-6)
-        assert int(told["dead"]) == (whole[key].amax((0, 2, 3)) <= 0).sum()
+            assert float(cells[name]) == pytest.approx(true.item(), rel=5e-6)
+        assert float(cells["median"]) == pytest.approx(wide.median().item(), rel=1 / 32)
+        assert float(cells["max"]) == pytest.approx(wide.max().item(), rel=5e-6)
+        assert int(cells["dead"]) == (whole[key].amax((0, 2, 3)) <= 0).sum()
     assert "Over 12 inputs: " in done.stdout
     done = subprocess.run([*line, "relu/output.quantiles"], capture_output=True, text=True)
     assert "4x7" in done.stdout

@@ -172,8 +172,8 @@ def test_the_status_tells_the_verdict(run, folder: Path, tmp_path: Path) -> None
     assert lines[2].startswith("rows-00000006.safetensors")
     assert lines[3].startswith("Damaged: 2 files of the folder (8 rows in 3 shards")
     assert "--resume" in done.stderr
-    told = json.loads(run("verify", folder, "--json").stdout)
-    assert (told["ok"], [one["file"] for one in told["damages"]]) == (
+    document = json.loads(run("verify", folder, "--json").stdout)
+    assert (document["ok"], [one["file"] for one in document["damages"]]) == (
         False,
         [SECOND, "rows-00000006.safetensors"],
     )
@@ -201,8 +201,8 @@ def test_show_summarizes_a_folder(run, folder: Path) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()[1:3]] == ["a", "b"]
     assert "8 rows from photos in 3 shards" in done.stdout
     assert "model.spec" in run("show", f"{folder}/", "-v").stdout
-    told = json.loads(run("show", folder, "--json").stdout)
-    assert told["features"]["rows"] == 8
+    document = json.loads(run("show", folder, "--json").stdout)
+    assert document["features"]["rows"] == 8
     done = run("show", folder, "a")
     assert done.rc == 2
     assert f"hookscope export {folder} --layer a" in done.stderr

@@ -1,4 +1,4 @@
-"""What is not recorded is told with its module, call, place and reason; the rest is recorded."""
+"""What is not recorded is listed with its module, call, place and reason; the rest is recorded."""
 
 from __future__ import annotations
 
@@ -153,8 +153,8 @@ def test_a_module_whose_call_failed_is_told_for_that_call() -> None:
         part(torch.ones(2))
         with pytest.raises(ValueError, match="too much"):
             part(torch.full((2,), 9.0))
-    told = Absent(".", "Module", 2, "output", "output", "the call raised an error")
-    assert capture.absent == (told,)
+    absent = Absent(".", "Module", 2, "output", "output", "the call raised an error")
+    assert capture.absent == (absent,)
     assert list(capture) == ["./output"]
 
 
@@ -255,20 +255,20 @@ def test_tensors_that_share_memory_and_stay_as_they_are_raise_no_doubt(caplog: A
 
 
 @pytest.mark.parametrize(
-    ("kinds", "told"),
+    ("kinds", "message"),
     [
         ([OUTPUT], [OUTPUT]),
         ([OUTPUT_GRAD], [OUTPUT_GRAD]),
         ([OUTPUT, OUTPUT_GRAD], [OUTPUT]),
     ],
 )
-def test_an_object_that_is_not_opened_is_told_once(kinds: list[str], told: list[str]) -> None:
+def test_an_object_that_is_not_opened_is_told_once(kinds: list[str], message: list[str]) -> None:
     model = Module(lambda self, x: Closed(x))
     recorder = Recorder(model, select(model), kinds)
     with recorder as capture:
         model(torch.ones(2, requires_grad=True))
     assert capture.absent == tuple(
-        Absent(".", "Module", 1, "output", kind, UNOPENED) for kind in told
+        Absent(".", "Module", 1, "output", kind, UNOPENED) for kind in message
     )
 
 

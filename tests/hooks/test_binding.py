@@ -249,9 +249,9 @@ def test_how_often_each_hook_ran_is_told(caplog: pytest.LogCaptureFixture) -> No
     model = Module(lambda self, x: self.a(self.a(x)), a=nn.Tanh(), b=nn.Tanh())
     with caplog.at_level(logging.INFO, "hookscope"):
         hookscope.capture(model, input=X, hooks={"[ab]": look, "b": look, ".": look})
-    told = [r.getMessage() for r in caplog.records if "hook" in r.getMessage()]
+    messages = [r.getMessage() for r in caplog.records if "hook" in r.getMessage()]
     name = look.__qualname__
-    assert told == [
+    assert messages == [
         f"hook: {name} (forward) ran 2 times at 1 of 2 layers",
         f"hook {name} (forward) never ran at any of 1 layers",
         f"hook: {name} (forward) ran 1 time at 1 of 1 layer",

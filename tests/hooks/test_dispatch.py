@@ -190,9 +190,9 @@ def test_what_lies_on_the_disk_goes_with_the_model(
 
 
 def test_a_disk_that_is_too_small_is_told_before_it_is_full() -> None:
-    with pytest.raises(StoreError, match="bytes free") as told:
+    with pytest.raises(StoreError, match="bytes free") as caught:
         _offload_folder(nn.Linear(1, 1), 1 << 60)
-    assert "TMPDIR" in told.value.hint
+    assert "TMPDIR" in caught.value.hint
 
 
 # Which parts stay together where there are several GPUs: accelerate's plan needs none of them.
@@ -285,9 +285,9 @@ def test_without_accelerate_it_is_told_how_to_install_it(
 ) -> None:
     monkeypatch.delitem(sys.modules, "hookscope.execution.device_dispatch")
     monkeypatch.setitem(sys.modules, "accelerate", None)  # as where it is not installed
-    with pytest.raises(EnvironmentFault, match="accelerate, which is not installed") as told:
+    with pytest.raises(EnvironmentFault, match="accelerate, which is not installed") as caught:
         hookscope.capture(net, **SPREAD)
-    assert "hookscope[accelerate]" in told.value.hint
+    assert "hookscope[accelerate]" in caught.value.hint
 
 
 @pytest.mark.slow
@@ -299,8 +299,8 @@ def test_the_command_spreads_a_model_and_leaves_nothing(run, net: str, tmp_path:
     assert done.rc == 0, done.stderr
     assert "device map: cpu " in done.stderr
     assert list(scratch.iterdir()) == []
-    told = json.loads(done.stdout)
-    assert told["options"]["device_map"] == "auto"
+    document = json.loads(done.stdout)
+    assert document["options"]["device_map"] == "auto"
     refused = run("capture", net, *spread, "--device", "cpu")
     assert (refused.rc, refused.stderr.count("\n")) == (2, 2)
 

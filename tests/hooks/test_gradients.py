@@ -134,11 +134,15 @@ def test_what_has_no_gradient_gets_a_word_and_never_a_zero() -> None:
     )
     with hookscope.record(net, what=["output", "input"], grads=True) as capture:
         net(torch.ones(1, 2)).sum().backward()
-    told = reasons(capture)
-    assert told["aside/output.grad"] == told["aside/weight.grad"] == "outside the loss"
-    assert told["frozen/weight.grad"] == "frozen"
-    assert told["ints/output.grad"] == "integer"
-    assert told["idle/weight.grad"] == "never ran"
+    reasons_by_key = reasons(capture)
+    assert (
+        reasons_by_key["aside/output.grad"]
+        == reasons_by_key["aside/weight.grad"]
+        == "outside the loss"
+    )
+    assert reasons_by_key["frozen/weight.grad"] == "frozen"
+    assert reasons_by_key["ints/output.grad"] == "integer"
+    assert reasons_by_key["idle/weight.grad"] == "never ran"
     assert "frozen/output.grad" in capture  # the input requires grad, so this one exists
 
 
@@ -298,8 +302,12 @@ def test_self_attention_still_sees_that_its_three_inputs_are_one() -> None:
         hooked.sum().backward()
     assert same_bits(bare, hooked)
     assert same_bits(capture["./input.0.grad"], expected)
-    told = reasons(capture)
-    assert told["./input.1.grad"] == told["./input.2.grad"] == "the same tensor as input.0"
+    reasons_by_key = reasons(capture)
+    assert (
+        reasons_by_key["./input.1.grad"]
+        == reasons_by_key["./input.2.grad"]
+        == "the same tensor as input.0"
+    )
 
 
 def keep_and_change_later() -> nn.Module:
@@ -398,9 +406,9 @@ def test_a_view_that_goes_on_changed_in_place_is_not_called_outside_the_loss() -
     net = nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.ReLU(inplace=True))
     with hookscope.record(net, what=["output", "input"], grads=True) as capture:
         net(torch.ones(1, 2)).sum().backward()
-    told = reasons(capture)
+    reasons_by_key = reasons(capture)
     for key in ("1/output.grad", "1/input.0.grad", "2/input.0.grad"):
-        assert "a view" in told[key] or "share its memory" in told[key]
+        assert "a view" in reasons_by_key[key] or "share its memory" in reasons_by_key[key]
     assert {"0/output.grad", "0/input.0.grad", "2/output.grad"} <= set(capture)
 
 

@@ -282,15 +282,15 @@ def test_an_error_on_the_way_back_keeps_what_had_arrived(word: str, kind: str) -
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (lambda m, i, o: o[:, :3], r"returned 1x3x8x8 in place of 1x16x8x8 at layer conv1"),
         (lambda m, i, o: (o,), r"returned tuple\(0=1x16x8x8\) in place of 1x16x8x8"),
         (lambda m, i, o: 3, r"returned int in place of"),
     ],
 )
-def test_another_shape_or_structure_is_refused(function: Callable[..., Any], told: str) -> None:
-    with pytest.raises(HookError, match=told):
+def test_another_shape_or_structure_is_refused(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(HookError, match=message):
         hookscope.capture(f"{SAMPLES}/digits.py:trained", hooks={"conv1": function})
 
 
@@ -316,7 +316,7 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"hooks": "nowhere.py:f"}, "There is no file 'nowhere.py'"),
         ({"hooks": "halve"}, "'halve' does not name a function"),
@@ -337,8 +337,8 @@ def test_a_hook_in_a_module_that_can_be_imported_is_found() -> None:
         ({"hook_args": {"a": 1}}, "--hook-arg is given without a hook"),
     ],
 )
-def test_what_cannot_be_a_hook_is_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(RequestError, match=told):
+def test_what_cannot_be_a_hook_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         hookscope.capture(f"{SAMPLES}/two_steps.py:TwoSteps", **given)
 
 

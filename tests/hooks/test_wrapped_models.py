@@ -326,8 +326,10 @@ def test_checkpointed_values_are_recorded_once(reentrant: bool, sequential: bool
     assert bit_identical(capture["net.0/weight.grad"], grads["0.weight"])
     inner = {r.key for r in capture.records if r.kind == "output.grad"}
     assert ("net.1/output.grad" in inner) != reentrant
-    told = {a.reason for a in capture.absent if a.module == "net.0" and a.kind == "output.grad"}
-    assert told == ({"computed without autograd"} if reentrant else set())
+    reasons_by_key = {
+        a.reason for a in capture.absent if a.module == "net.0" and a.kind == "output.grad"
+    }
+    assert reasons_by_key == ({"computed without autograd"} if reentrant else set())
 
 
 # Dispatched by accelerate
@@ -367,8 +369,8 @@ def test_a_model_whose_weights_come_and_go_gives_the_same_values(
 def test_gradients_of_offloaded_weights_are_told_as_absent(tmp_path: Path) -> None:
     capture = hookscope.grads(dispatched(tmp_path), input=X, loss="sum")
     plain = hookscope.grads(net(), input=X, loss="sum")
-    told = {f"{a.module}/{a.what}": a.reason for a in capture.absent}
-    assert "offloaded" in told["3.1/weight.grad"]
+    reasons_by_key = {f"{a.module}/{a.what}": a.reason for a in capture.absent}
+    assert "offloaded" in reasons_by_key["3.1/weight.grad"]
     kept = [key for key in plain if not key.startswith("3.1/") or "output" in key]
     assert list(capture) == kept
     assert all(bit_identical(capture[key], plain[key]) for key in kept)

@@ -128,11 +128,11 @@ def test_a_drive_letter_is_no_kind_of_input(folder: Path) -> None:
 def test_json_holds_arguments_with_tensors_by_file(folder: Path) -> None:
     Path("sub").mkdir()
     np.save("sub/c.npy", np.full(2, 7))
-    told = {
+    document = {
         "ids": {"file": "c.npy"},
         "mask": [{"tensor": [[1.5, 2]]}, {"scale": 3, "on": True, "none": None}],
     }
-    Path("sub/args.json").write_text(json.dumps(told))
+    Path("sub/args.json").write_text(json.dumps(document))
     batch = build_batch(PAIR, "sub/args.json")
     assert batch.value["ids"].tolist() == [7, 7]
     assert batch.value["mask"][0].tolist() == [[1.5, 2]]

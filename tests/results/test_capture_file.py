@@ -145,8 +145,8 @@ def test_statistics_are_those_of_the_run(tmp_path: Path) -> None:
         if dtype.is_floating_point:
             tensor[0, :3] = torch.tensor([float("nan"), float("inf"), 0.0])
         file = opened(tmp_path / "a", tensor)
-        found, told = summarize(file.blocks("a/output")), file.records[0].stats
-        assert vars(found) == pytest.approx(vars(told), rel=1e-9), dtype
+        found, stored = summarize(file.blocks("a/output")), file.records[0].stats
+        assert vars(found) == pytest.approx(vars(stored), rel=1e-9), dtype
 
 
 def test_blocks_of_any_view_are_its_entries_in_order() -> None:
@@ -168,12 +168,12 @@ def test_what_cannot_be_opened_is_told_in_a_sentence(tmp_path: Path) -> None:
     for name in ("missing", "empty", "text", "cut", "."):
         with pytest.raises(StoreError, match="Cannot read"):
             open_capture(tmp_path / name)
-    for name, told in {
+    for name, message in {
         "other": "was not written by hookscope",
         "new": "schema 99",
         "odd": "damaged",
     }.items():
-        with pytest.raises(StoreError, match=told):
+        with pytest.raises(StoreError, match=message):
             open_capture(tmp_path / name)
 
 

@@ -38,8 +38,8 @@ def lines_to_try() -> list[object]:
 def test_line_runs(run: Run, tmp_path: Path, folder: str, line: str) -> None:
     shutil.copytree(SAMPLES, tmp_path / "sample_models")
     done = run(*shlex.split(line, comments=True), cwd=tmp_path / folder)
-    told = re.search(r"# exit status (\d)$", line)  # one that shows something wrong says so
-    assert done.rc == int(told[1] if told else 0), done.stderr
+    messages = re.search(r"# exit status (\d)$", line)  # one that shows something wrong says so
+    assert done.rc == int(messages[1] if messages else 0), done.stderr
     assert done.stdout
     assert "Warning" not in done.stderr
 

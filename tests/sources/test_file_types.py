@@ -159,15 +159,15 @@ def test_a_file_is_told_for_what_it_is_under_any_name(
     monkeypatch.chdir(tmp_path)
     path = Path(f"file{ending}")
     write(path)
-    told, advice = describe_file(str(path))
-    assert kind in told
+    description, advice = describe_file(str(path))
+    assert kind in description
     assert repair in advice
     assert not Path("ran").exists()
 
 
 def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
-    told, advice = describe_file(str(tmp_path))  # a folder, as nothing is kept from root
-    assert "cannot be read" in told
+    description, advice = describe_file(str(tmp_path))  # a folder, as nothing is kept from root
+    assert "cannot be read" in description
     assert "permissions" in advice
 
 

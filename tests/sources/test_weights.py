@@ -362,10 +362,10 @@ def test_partial_takes_what_fits_and_tells_both_shapes_of_the_rest(
         info = load_file_into(target, WeightsRequest(str(path), partial=True))
     assert torch.equal(target[0].weight, kept)
     assert torch.equal(target[0].bias, state["0.bias"])
-    told = (
+    messages = (
         f"weights: not loaded from {path} because of another shape: 0.weight (7x3 instead of 4x3)"
     )
-    assert caplog.messages == [told]
+    assert caplog.messages == [messages]
     assert info.missing == ("0.weight",)
 
 

@@ -69,12 +69,12 @@ def test_what_is_not_stored_as_it_is_has_a_note(tmp_path: Path) -> None:
         "wide": Z.to(torch.complex128),
     }
     store.write_tensors(tmp_path / "a", tensors, {"records": [], "more": 1})
-    table, told = raw(tmp_path / "a")
-    assert told["stored_as"] == {
+    table, metadata = raw(tmp_path / "a")
+    assert metadata["stored_as"] == {
         "sparse": "dense, from sparse_coo",
         "wide": "pairs of reals, from complex128",
     }
-    assert (told["schema"], told["more"], table["wide"]["shape"]) == (1, 1, [2, 3, 2])
+    assert (metadata["schema"], metadata["more"], table["wide"]["shape"]) == (1, 1, [2, 3, 2])
     read, info = store.read_tensors(tmp_path / "a")
     assert info == {"records": [], "more": 1}
     assert same_bits(read["wide"], tensors["wide"])

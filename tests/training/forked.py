@@ -62,7 +62,7 @@ class Ended:
     stderr: str
 
     @property
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         """The lines that hookscope wrote."""
         return [line for line in self.stderr.splitlines() if line.startswith("hookscope:")]
 

@@ -20,19 +20,19 @@ pytestmark = [
 
 
 def test_the_end_says_where_the_record_is_and_what_to_type(watched) -> None:
-    told = watched(f"{TRAIN}train(5)").told
-    assert told == [
+    messages = watched(f"{TRAIN}train(5)").messages
+    assert messages == [
         "hookscope: recorded 5 steps (layers at 4 of them; --every N changes that) in"
         " runs/script-1. Next: hookscope report runs/script-1"
     ]
-    assert watched(f"{TRAIN}train(1)", "--every", "1", "--output", "my run").told == [
+    assert watched(f"{TRAIN}train(1)", "--every", "1", "--output", "my run").messages == [
         "hookscope: recorded 1 step in 'my run'. Next: hookscope report 'my run'".replace(
             "in 'my run'.", "in my run."
         )
     ]
     assert watched(f"{TRAIN}train(1)", "-q").stderr == ""
-    [told] = watched(f"{TRAIN}train(1)", "--layer", "nosuch").told
-    assert told.startswith("hookscope: recorded 1 step (--layer matches none of the layers) in")
+    [messages] = watched(f"{TRAIN}train(1)", "--layer", "nosuch").messages
+    assert messages.startswith("hookscope: recorded 1 step (--layer matches none of the layers) in")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,9 @@ def test_a_script_without_steps_of_an_optimizer(both_ways, work, text: str, step
         assert steps_of(run, "0/weight.grad", "norm") == [0, 1, 2]
         assert (run.curve("0/weight.grad", "norm").values > 0).all()
     else:
-        assert "no step was recorded in runs/script-1. The script called neither" in ended.told[0]
+        assert (
+            "no step was recorded in runs/script-1. The script called neither" in ended.messages[0]
+        )
         assert "neither backward()" in run.info["unwatched"][-1]["reason"]
 
 
@@ -320,7 +322,7 @@ def test_a_run_whose_watching_failed_says_how_the_script_ended(both_ways, work: 
 def test_on_a_full_disk_the_training_goes_on(both_ways, work: Path) -> None:
     text = f"{TRAIN}import time\ntrain(100, lambda *_: time.sleep(0.02))"
     ended = both_ways(text, "--every", "1", largest_file=8_000)
-    [warning, last] = ended.told
+    [warning, last] = ended.messages
     assert "the record of this run is incomplete: Cannot write" in warning
     left = record(work)
     assert "File too large" in left.info["incomplete"]
@@ -340,7 +342,7 @@ def test_a_folder_that_is_removed_in_the_middle(both_ways, work: Path) -> None:
         train(in_step=remove)
         """
     )
-    assert [line for line in ended.told if "incomplete" in line] == ended.told[:1]
+    assert [line for line in ended.messages if "incomplete" in line] == ended.messages[:1]
     assert not (work / "runs").exists()
 
 
@@ -352,7 +354,7 @@ def test_a_folder_that_is_read_only(both_ways, work: Path) -> None:
         ended = both_ways(f"{TRAIN}train(2)")
     finally:
         work.chmod(0o755)
-    [line] = ended.told
+    [line] = ended.messages
     assert "Cannot create the folder of the run" in line
 
 

@@ -136,7 +136,7 @@ def test_a_script_that_interferes_trains_the_same_and_is_recorded(
     ended = both_ways(INTERFERES[how], "--every", "1")
     run = record(work)
     assert (run.info["status"], run.info["incomplete"]) == ("finished", "")
-    assert len(ended.told) == 1
+    assert len(ended.messages) == 1
     for key, measure in (("0/output", "rms"), ("0/weight.grad", "norm")):
         steps = steps_of(run, key, measure)
         assert steps == list(range(len(run.steps))), key

@@ -76,7 +76,7 @@ def test_the_script_ends_at_the_first_nan(
     assert (ended.status, ended.stdout) == (1, "")
     event = stopped(work)
     assert (event.step, event.phase, event.layer) == (step, phase, layer)
-    assert f"stopped the script at step {step} ({phase}" in ended.told[0]
+    assert f"stopped the script at step {step} ({phase}" in ended.messages[0]
     assert record(work).info["status"] == "stopped"
     capture = hookscope.load(work / "runs" / "script-1" / event.file)
     assert set(capture) == keys | {"./input.0"}  # the batch

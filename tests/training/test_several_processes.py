@@ -42,10 +42,10 @@ class Launch:
         )
 
     def end(self) -> tuple[int, list[str], str]:
-        """Wait; return the exit status, the lines of all ranks in order, and what was told."""
+        """Wait; return the exit status, the lines of all ranks in order, and the messages."""
         out, err = self._process.communicate(timeout=240)
-        told = [line for line in err.splitlines() if line.startswith("hookscope:")]
-        return self._process.returncode, sorted(out.splitlines()), "\n".join(told)
+        caught = [line for line in err.splitlines() if line.startswith("hookscope:")]
+        return self._process.returncode, sorted(out.splitlines()), "\n".join(caught)
 
 
 @pytest.fixture
@@ -139,21 +139,21 @@ def test_a_rank_that_dies_ends_the_launch_as_without_us(launch, tmp_path, script
 
 def test_two_launches_at_once_have_two_folders(launch, tmp_path: Path) -> None:
     launches = [launch("distributed_data.py", "--steps", "2", ours=[]) for _ in range(2)]
-    told = [one.end()[2] for one in launches]
+    messages = [one.end()[2] for one in launches]
     runs = tmp_path / "work" / "runs"
     assert sorted(os.listdir(runs)) == ["distributed_data-1", "distributed_data-2"]
     for folder in runs.iterdir():
         assert [run.info["steps"] for run in ranks(folder)] == [2, 2]
-        assert sum(f"runs/{folder.name}" in text for text in told) == 1
+        assert sum(f"runs/{folder.name}" in text for text in messages) == 1
 
 
 def test_a_rank_that_never_trains(launch, tmp_path: Path) -> None:
-    status, _, told = launch("distributed_data.py", "--idle", ours=[]).end()
+    status, _, messages = launch("distributed_data.py", "--idle", ours=[]).end()
     assert status == 0
     first, second = ranks(tmp_path / "work" / "runs" / "distributed_data-1")
     assert (first.info["steps"], second.info["steps"]) == (6, 0)
     assert "neither backward()" in second.info["unwatched"][0]["reason"]
-    assert told.count("\n") == 0
+    assert messages.count("\n") == 0
 
 
 def test_a_launch_that_torchrun_restarts_has_a_folder_for_each_attempt(launch, tmp_path) -> None:

@@ -120,7 +120,7 @@ def _read_header(file: IO[bytes]) -> Header:
     """
     start = file.read(8)
     if not start.startswith(_MAGIC) or len(start) < 8:
-        raise ValueError("it has a record that is no array")
+        raise ValueError("it contains a record that is not an array")
     wide = start[6] >= 2  # the version: the length takes four bytes
     (length,) = struct.unpack("<I" if wide else "<H", file.read(4 if wide else 2))
     if length > _LONGEST_HEADER:

@@ -95,7 +95,7 @@ def measure_weights(
     Args:
         weights: the set.
         names: of the tensors; None for all.
-        advance: told what has been read; see ``ReadProgress``.
+        advance: called as values are read; see ``ReadProgress``.
 
     Raises:
         WeightsFileError: a file was removed or shortened.

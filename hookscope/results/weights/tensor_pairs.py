@@ -50,7 +50,7 @@ def match_tensors(a: WeightSet, b: WeightSet, rename: Renames) -> TensorPairs:
     """Match the tensors of two sets by name.
 
     Prefixes of wrappers are removed if only one side has them. A tied tensor that one side does not
-    have is no difference if a tensor that shares its values has a partner.
+    have is not a difference if a tensor that shares its values has a partner.
 
     Args:
         a: the reference.

@@ -60,22 +60,22 @@ class InputContract:
             raise InputError(
                 f"{self._spec} takes {len(names)} inputs, but got {len(args)}.", self._takes()
             )
-        given = dict(zip(names, args, strict=False))
+        values = dict(zip(names, args, strict=False))
         for name, value in kwargs.items():
             if name not in names:
                 near = did_you_mean(name, names)
                 raise InputError(
                     f"{self._spec} has no input {name!r}.", f"{near} {self._takes()}".strip()
                 )
-            if name in given:
+            if name in values:
                 raise InputError(f"The input {name!r} is given twice.", "Give it once.")
-            given[name] = value
-        missing = [name for name in names if name not in given]
+            values[name] = value
+        missing = [name for name in names if name not in values]
         if missing:
             raise InputError(f"The input {missing[0]!r} is missing.", self._takes())
         sizes: dict[str, int] = {}
         return {
-            value.name: self._checked(value, given[value.name], sizes) for value in self._inputs
+            value.name: self._checked(value, values[value.name], sizes) for value in self._inputs
         }
 
     def _checked(self, expected: FileInput, value: Any, sizes: dict[str, int]) -> Tensor:

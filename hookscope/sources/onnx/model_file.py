@@ -38,7 +38,7 @@ class FileInput:
 
     Attributes:
         name: its name.
-        dtype: its type, as a number of ``TensorProto.DataType``; 0 if it is no tensor.
+        dtype: its type, as a number of ``TensorProto.DataType``; 0 if it is not a tensor.
         shape: its lengths; a dynamic length is its name, or empty; None if the rank is not known.
     """
 
@@ -294,7 +294,7 @@ def _check_texts(path: str, graph: Any) -> None:
             for inner in (attribute.g, *attribute.graphs):
                 _check_texts(path, inner)
     if not all(isinstance(text, str) for text in (*tensors, *values)):
-        raise ModelError(f"{path!r} is an ONNX file that is damaged: a name is no text.", _AGAIN)
+        raise ModelError(f"{path!r} is an ONNX file that is damaged: a name is not text.", _AGAIN)
 
 
 def without_values(proto: Any) -> Any:

@@ -80,7 +80,7 @@ class GraphSession:
     def run(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Any]:
         """Return the values ``names`` of the graph for these inputs, without those of the inputs.
 
-        A value that is no tensor of numbers is an object of a class that says what it is.
+        A value that is not a tensor of numbers is an object of a class that says what it is.
 
         Raises:
             ModelError: onnxruntime cannot run the graph.

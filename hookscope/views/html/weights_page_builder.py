@@ -46,7 +46,7 @@ def build_weights_page(
 
     Args:
         weights: the set.
-        advance: told what has been read; see ``ReadProgress``.
+        advance: called as values are read; see ``ReadProgress``.
 
     Raises:
         WeightsFileError: a file was removed or shortened.

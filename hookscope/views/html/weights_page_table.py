@@ -57,7 +57,7 @@ def weight_rows(
         shown: the tensors, each with its position on the page.
         owners: the index of the module of each tensor.
         levels: the most serious level of the findings, by name.
-        advance: told what has been read; see ``ReadProgress``.
+        advance: called as values are read; see ``ReadProgress``.
     """
     progress = ReadProgress(sum(one.tensor.nbytes for _, one in shown), advance)
     known: dict[str, tuple[Bin, ...]] = {}

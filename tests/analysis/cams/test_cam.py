@@ -38,7 +38,7 @@ DIGITS = f"{SAMPLES}/digits.py:trained"
 FIVE = str(SAMPLES / "five.png")
 
 
-def told(shot: hookscope.Capture) -> dict[str, Any]:
+def cam_metadata(shot: hookscope.Capture) -> dict[str, Any]:
     return shot.metadata["cam"]
 
 
@@ -76,13 +76,13 @@ def test_files_of_models_give_the_maps_of_the_model(file: str, method: str) -> N
     ],
 )
 def test_the_layer_is_the_last_on_a_grid_that_the_score_needs(model, shape, layer, grid) -> None:
-    found = told(hookscope.cam(model(), input=images(*shape), target=1))
+    found = cam_metadata(hookscope.cam(model(), input=images(*shape), target=1))
     assert (found["layer"], found["grid"]) == (layer, grid)
 
 
 def test_the_last_call_of_a_layer_counts() -> None:
     shot = hookscope.cam(resnet(), input=images(1, 3, 64, 64), layer="layer3.1.relu", target=1)
-    assert told(shot)["call"] == 2
+    assert cam_metadata(shot)["call"] == 2
     assert next(iter(shot)) == "layer3.1.relu:2/cam"
 
 
@@ -100,7 +100,7 @@ def test_a_layer_that_returns_a_view_is_not_passed_over_for_what_is_done_to_it()
             return self.fc(self.turn(self.conv(x)).relu_().flatten(1))
 
     shot = hookscope.cam(seeded(Model()), input=images(1, 3, 8, 8), target=1)
-    assert told(shot)["layer"] == "turn"
+    assert cam_metadata(shot)["layer"] == "turn"
 
 
 def test_weights_of_attention_are_no_picture() -> None:
@@ -119,7 +119,7 @@ def test_weights_of_attention_are_no_picture() -> None:
             return self.fc((weights @ q).transpose(1, 2).flatten(2).mean(1))
 
     shot = hookscope.cam(seeded(Attending()), input=images(1, 3, 16, 16), target=1)
-    assert (told(shot)["layer"], told(shot)["grid"]) == ("norm", [4, 4])
+    assert (cam_metadata(shot)["layer"], cam_metadata(shot)["grid"]) == ("norm", [4, 4])
 
 
 def test_a_segmentation_by_hand() -> None:
@@ -131,13 +131,13 @@ def test_a_segmentation_by_hand() -> None:
     wanted = (g * a).sum(1).relu().detach()
     shot = hookscope.cam(model, input=x, target=2, by="hirescam")
     torch.testing.assert_close(shot["act/cam"], wanted)
-    assert told(shot)["images"][1]["score"] == pytest.approx(scores[1, 2].sum().item())
+    assert cam_metadata(shot)["images"][1]["score"] == pytest.approx(scores[1, 2].sum().item())
     best = scores.gather(1, classes).sum()
     g = torch.autograd.grad(best, a)[0]
     shot = hookscope.cam(model, input=x, by="hirescam")
     torch.testing.assert_close(shot["act/cam"], (g * a).sum(1).relu().detach())
     assert len(classes.unique()) > 1
-    assert told(shot)["target"] == "argmax at each position"
+    assert cam_metadata(shot)["target"] == "argmax at each position"
 
 
 def test_integrated_gradients_add_up_to_the_change_of_the_score() -> None:
@@ -146,10 +146,10 @@ def test_integrated_gradients_add_up_to_the_change_of_the_score() -> None:
     change = (model(x) - model(torch.zeros_like(x)))[:, 2].detach()
     total = shot["./input.0.attribution"].flatten(1).sum(1)
     torch.testing.assert_close(total, change, rtol=2e-3, atol=0)
-    gap = torch.tensor(told(shot)["gap"], dtype=torch.float64)
+    gap = torch.tensor(cam_metadata(shot)["gap"], dtype=torch.float64)
     torch.testing.assert_close(gap, total - change)
     rough = hookscope.cam(model, input=x, target=2, by="integrated", steps=1)
-    assert abs(told(rough)["gap"][0]) > abs(told(shot)["gap"][0])
+    assert abs(cam_metadata(rough)["gap"][0]) > abs(cam_metadata(shot)["gap"][0])
 
 
 @pytest.mark.parametrize("method", ["integrated", "scorecam"])
@@ -174,7 +174,7 @@ def test_black_and_white_are_those_of_the_preprocessing() -> None:
         wanted = hookscope.cam(file, **choices | {"input": x}, baseline=start)
         key = "./input.0.attribution"
         torch.testing.assert_close(found[key], wanted[key], rtol=1e-4, atol=1e-5)
-        assert told(found)["from"] == pytest.approx(told(wanted)["from"])
+        assert cam_metadata(found)["from"] == pytest.approx(cam_metadata(wanted)["from"])
 
 
 def test_the_picture_is_what_the_model_saw() -> None:
@@ -188,7 +188,7 @@ def test_the_picture_is_what_the_model_saw() -> None:
     found = shot["./image"][0].permute(1, 2, 0)
     assert found.dtype == torch.uint8
     assert int((found.int() - wanted.int()).abs().max()) <= 1
-    assert told(shot)["image"] == "the preprocessing undone"
+    assert cam_metadata(shot)["image"] == "the preprocessing undone"
 
 
 def test_upsampling_is_bilinear_or_nearest() -> None:
@@ -205,8 +205,8 @@ def test_upsampling_is_bilinear_or_nearest() -> None:
 
 def test_a_target_may_be_a_label() -> None:
     by_label = hookscope.cam(DIGITS, input=FIVE, target="7")
-    assert told(by_label)["images"][0]["label"] == "7"
-    assert told(by_label)["target"] == "7 (7)"
+    assert cam_metadata(by_label)["images"][0]["label"] == "7"
+    assert cam_metadata(by_label)["target"] == "7 (7)"
 
 
 def test_a_map_of_zeros_has_no_peak() -> None:
@@ -215,7 +215,7 @@ def test_a_map_of_zeros_has_no_peak() -> None:
         model.fc.weight[1] = 0
         model.fc.weight[1, :16] = -1.0
         model.conv.bias[0] = 9.0
-    entry = told(hookscope.cam(model, input=x, layer="act", target=1))["images"][0]
+    entry = cam_metadata(hookscope.cam(model, input=x, layer="act", target=1))["images"][0]
     assert (entry["peak"], entry["pixel"], entry["largest"]) == (None, None, 0.0)
 
 
@@ -224,7 +224,7 @@ def test_a_capture_of_maps_goes_to_a_file_and_back(tmp_path: Path) -> None:
     shot.save(tmp_path / "a.safetensors")
     back = hookscope.load(tmp_path / "a.safetensors")
     assert all(same_bits(shot[key], back[key]) for key in shot)
-    assert told(back) == told(shot)
+    assert cam_metadata(back) == cam_metadata(shot)
     assert [r.kind for r in back.records] == ["cam", "cam", "input"]
 
 
@@ -375,4 +375,4 @@ class Patches(nn.Module):
 def test_tokens_lie_on_the_grid_of_an_earlier_layer(layer: str | None, by: str) -> None:
     x = images(1, 3, 32, 32)
     shot = hookscope.cam(seeded(Patches()), by=by, layer=layer, input=x, target=0)
-    assert told(shot)["layer"] == "mix" and told(shot)["grid"] == [2, 8]
+    assert cam_metadata(shot)["layer"] == "mix" and cam_metadata(shot)["grid"] == [2, 8]

@@ -16,7 +16,7 @@ from tests.analysis.cams.models import Functions, images, seeded
 X = images(1, 3, 8, 8)
 
 
-def told(shot: hookscope.Capture) -> dict[str, Any]:
+def cam_metadata(shot: hookscope.Capture) -> dict[str, Any]:
     return shot.metadata["cam"]
 
 
@@ -48,7 +48,7 @@ def test_guided_tells_what_it_guides_and_what_it_leaves() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(F.silu(F.relu(x - 0.5)))
 
-    found = told(hookscope.cam(seeded(Mixed()), input=X, by="guided", target=1))
+    found = cam_metadata(hookscope.cam(seeded(Mixed()), input=X, by="guided", target=1))
     assert (found["relus"], found["unguided"]) == (1, {"gelu": 1, "silu": 1})
-    all_of_them = told(hookscope.cam(seeded(Functions()), input=X, by="guided", target=1))
+    all_of_them = cam_metadata(hookscope.cam(seeded(Functions()), input=X, by="guided", target=1))
     assert (all_of_them["relus"], all_of_them["unguided"]) == (4, {})

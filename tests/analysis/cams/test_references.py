@@ -99,9 +99,9 @@ def test_swin_needs_no_reshape(layer: str | None) -> None:
     last = (lambda maps: maps.permute(0, 3, 1, 2)) if layer else None
     raw, _ = reference("layercam", model, module, x, last)
     shot = ours(model, x, by="layercam", layer=layer)
-    told = shot.metadata["cam"]
-    assert told["grid"] == [4, 6]
-    assert (told["layer"], told["layout"]) == (layer or "permute", "NHWC" if layer else "NCHW")
+    entry = shot.metadata["cam"]
+    assert entry["grid"] == [4, 6]
+    assert (entry["layer"], entry["layout"]) == (layer or "permute", "NHWC" if layer else "NCHW")
     assert_same(at_layer(shot), raw)
 
 

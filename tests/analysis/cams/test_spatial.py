@@ -1,4 +1,4 @@
-"""Where the grid lies in a tensor, told from its shape and the image's."""
+"""Where the grid lies in a tensor, found from its shape and the image's."""
 
 from __future__ import annotations
 

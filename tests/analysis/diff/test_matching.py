@@ -24,7 +24,7 @@ def records(*words: str) -> list[Record]:
     return found
 
 
-def told(a: list[Record], b: list[Record], **prefixes: str) -> dict[str, tuple[str, str]]:
+def matched(a: list[Record], b: list[Record], **prefixes: str) -> dict[str, tuple[str, str]]:
     found = match_records(a, b, prefixes)
     assert [pair[0] for pair in found.pairs] == [r for r in a if r not in found.only_a]
     return {one.module: (two.module, by) for one, two, by in found.pairs}
@@ -32,7 +32,7 @@ def told(a: list[Record], b: list[Record], **prefixes: str) -> dict[str, tuple[s
 
 def test_names_come_first() -> None:
     a = records("one:Linear:2", "two:Linear:2", ".:Net:2")
-    assert told(a, a[::-1]) == {
+    assert matched(a, a[::-1]) == {
         "one": ("one", "name"),
         "two": ("two", "name"),
         ".": (".", "name"),
@@ -42,7 +42,7 @@ def test_names_come_first() -> None:
 def test_a_map_changes_prefixes_at_dots_and_the_longest_counts() -> None:
     a = records("enc.a:Linear:2", "enc.b:Linear:2", "encoder:Linear:2")
     b = records("new.a:Linear:2", "other:Linear:2", "encoder:Linear:2")
-    found = told(a, b, **{"enc": "new", "enc.b": "other"})
+    found = matched(a, b, **{"enc": "new", "enc.b": "other"})
     assert found == {
         "enc.a": ("new.a", "map"),
         "enc.b": ("other", "map"),
@@ -52,22 +52,22 @@ def test_a_map_changes_prefixes_at_dots_and_the_longest_counts() -> None:
 
 def test_a_map_from_and_to_nothing_adds_and_takes_a_prefix() -> None:
     bare, wrapped = records("a:Linear:2", ".:Net:2"), records("net.a:Linear:2", "net:Net:2")
-    assert told(bare, wrapped, **{"": "net"}) == {"a": ("net.a", "map"), ".": ("net", "map")}
-    assert told(wrapped, bare, net="") == {"net.a": ("a", "map"), "net": (".", "map")}
+    assert matched(bare, wrapped, **{"": "net"}) == {"a": ("net.a", "map"), ".": ("net", "map")}
+    assert matched(wrapped, bare, net="") == {"net.a": ("a", "map"), "net": (".", "map")}
 
 
 def test_a_prefix_that_nothing_has_is_refused() -> None:
     with pytest.raises(RequestError, match="No layer name in A begins with 'encodr'"):
-        told(records("encoder:Linear:2"), records("encoder:Linear:2"), encodr="x")
+        matched(records("encoder:Linear:2"), records("encoder:Linear:2"), encodr="x")
 
 
 def test_order_type_and_shape_find_what_was_renamed() -> None:
     a = records("in:Linear:2", "old:Linear:3", "act:ReLU:3", "out:Linear:4")
     b = records("in:Linear:2", "new:Linear:3", "relu:ReLU:3", "out:Linear:4")
-    found = told(a, b)
+    found = matched(a, b)
     assert (found["old"], found["act"]) == (("new", "order"), ("relu", "order"))
-    assert "old" not in told(a, records("in:Linear:2", "new:Conv2d:3", "out:Linear:4"))
-    assert "old" not in told(a, records("in:Linear:2", "new:Linear:5", "out:Linear:4"))
+    assert "old" not in matched(a, records("in:Linear:2", "new:Conv2d:3", "out:Linear:4"))
+    assert "old" not in matched(a, records("in:Linear:2", "new:Linear:5", "out:Linear:4"))
 
 
 def test_a_module_called_twice_finds_two_modules() -> None:
@@ -91,7 +91,7 @@ def test_layers_in_other_places_are_no_partners() -> None:
 def test_in_a_renamed_model_a_missing_layer_does_not_shift_the_others() -> None:
     a = records("a1:Linear:1", "a2:ReLU:2", "a3:Linear:3", "a4:Linear:4")
     b = records("b1:Linear:1", "b3:Linear:3", "b4:Linear:4")
-    assert {one: two for one, (two, _) in told(a, b).items()} == {
+    assert {one: two for one, (two, _) in matched(a, b).items()} == {
         "a1": "b1",
         "a3": "b3",
         "a4": "b4",

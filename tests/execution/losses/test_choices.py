@@ -141,8 +141,9 @@ def test_scores_are_of_single_precision_or_more(dtype: torch.dtype) -> None:
 def test_a_distribution_adds_up_to_one(total: float) -> None:
     row = torch.tensor([0.5, 0.25, 0.25, 0.0]) * total
     assert compute_loss("ce", X, row).value.isfinite()
-    for wrong, told in ((row * 1.1, r"sums to 1\.(1|099|101)"), (row - 0.25, r"contains -0.25")):
-        with pytest.raises(LossError, match=f"needs a distribution over the classes.*{told}"):
+    cases = ((row * 1.1, r"sums to 1\.(1|099|101)"), (row - 0.25, r"contains -0.25"))
+    for wrong, message in cases:
+        with pytest.raises(LossError, match=f"needs a distribution over the classes.*{message}"):
             compute_loss("ce", X, wrong)
 
 
@@ -214,7 +215,7 @@ def test_every_kind_of_file_holds_a_target(tmp_path: Path, name: str, upper: boo
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("t.pt", {"a": X, "b": X}, "contains 2 entries"),
         ("t.pt", [X], "contains list"),
@@ -222,9 +223,9 @@ def test_every_kind_of_file_holds_a_target(tmp_path: Path, name: str, upper: boo
         ("t.pt", 3, "contains int"),
     ],
 )
-def test_a_file_of_something_else_is_refused(tmp_path: Path, name, value, told) -> None:
+def test_a_file_of_something_else_is_refused(tmp_path: Path, name, value, message) -> None:
     torch.save(value, tmp_path / name)
-    with pytest.raises(LossError, match=told):
+    with pytest.raises(LossError, match=message):
         read_target(str(tmp_path / name))
 
 
@@ -266,9 +267,9 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, name: str) -> Non
     ],
 )
 def test_a_function_gets_the_target_as_it_was_meant(target, categories, handed, text) -> None:
-    found, told = target_for_function(target, categories)
+    found, label = target_for_function(target, categories)
     plain = found.tolist() if isinstance(found, Tensor) else found
-    assert (plain, told) == (handed, text) and type(plain) is type(handed)
+    assert (plain, label) == (handed, text) and type(plain) is type(handed)
     if isinstance(found, Tensor):
         assert found.dtype is torch.int64
 
@@ -353,7 +354,7 @@ def test_a_function_gets_a_copy_of_the_input_that_is_a_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (3, "returned an int"),
         (None, "returned a NoneType"),
@@ -363,13 +364,13 @@ def test_a_function_gets_a_copy_of_the_input_that_is_a_constant() -> None:
         (torch.empty(0), "returned 0 of float32"),
     ],
 )
-def test_what_is_no_number_is_no_loss(value: Any, told: str) -> None:
+def test_what_is_no_number_is_no_loss(value: Any, message: str) -> None:
     def loss(output: Tensor) -> Any:
         return value
 
     own = resolve_custom_loss(loss, None, False)
     assert own is not None
-    with pytest.raises(LossError, match=f"the loss {told}") as caught:
+    with pytest.raises(LossError, match=f"the loss {message}") as caught:
         own.compute(X, "argmax", None)
     assert f"{__file__}, line " in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""A loss of the user's own: what it gets, what it may return, and where its faults are told."""
+"""A loss of the user's own: what it gets, what it may return, and where its errors are reported."""
 
 from __future__ import annotations
 

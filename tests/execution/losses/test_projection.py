@@ -60,7 +60,7 @@ def test_check_takes_another_direction_with_another_seed() -> None:
     def findings(seed: int) -> list[object]:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)).eval()
-        # Over this ceiling every gradient is told of, with its largest entry.
+        # Over this ceiling every gradient is listed, with its largest entry.
         health = hookscope.check(
             net, only="exploding", input=torch.ones(2, 3), seed=seed, ceiling=1e-9
         )

@@ -418,11 +418,11 @@ def test_the_effect_on_a_nested_output_is_told_by_its_parts() -> None:
         lambda self, x: {"a": self.a(x), "rest": [x * 2, self.b(x)]}, a=nn.Tanh(), b=nn.Tanh()
     )
     shot = hookscope.capture(model, input=IN, edits="b=scale:3")
-    told = {entry["name"]: entry for entry in shot.metadata["effect"]["output"]}
-    assert list(told) == ["output.a", "output.rest.0", "output.rest.1"]
-    assert told["output.a"]["largest"] == told["output.rest.0"]["relative"] == 0
-    assert told["output.rest.1"]["relative"] == pytest.approx(2)
-    assert told["output.rest.1"]["largest"] == pytest.approx(float(IN.tanh().abs().max()) * 2)
+    by_name = {entry["name"]: entry for entry in shot.metadata["effect"]["output"]}
+    assert list(by_name) == ["output.a", "output.rest.0", "output.rest.1"]
+    assert by_name["output.a"]["largest"] == by_name["output.rest.0"]["relative"] == 0
+    assert by_name["output.rest.1"]["relative"] == pytest.approx(2)
+    assert by_name["output.rest.1"]["largest"] == pytest.approx(float(IN.tanh().abs().max()) * 2)
 
 
 def test_the_effect_of_hooks_on_the_output_is_told_when_it_is_compared() -> None:
@@ -430,10 +430,10 @@ def test_the_effect_of_hooks_on_the_output_is_told_when_it_is_compared() -> None
         return out * 3
 
     shot = hookscope.capture(net(), input=IN, hooks={"2": triple}, compare=True)
-    [told] = shot.metadata["effect"]["output"]
+    [entry] = shot.metadata["effect"]["output"]
     clean = net()(IN)
-    assert told["name"] == "output" and told["relative"] == pytest.approx(2)
-    assert told["largest"] == pytest.approx(float(clean.detach().abs().max()) * 2, rel=1e-5)
+    assert entry["name"] == "output" and entry["relative"] == pytest.approx(2)
+    assert entry["largest"] == pytest.approx(float(clean.detach().abs().max()) * 2, rel=1e-5)
     drift = {entry["key"]: entry["relative"] for entry in shot.metadata["effect"]["drift"]}
     assert drift["2/output"] == pytest.approx(2) and drift["1/output"] == 0
     assert "effect" not in hookscope.capture(net(), input=IN, hooks={"2": triple}).metadata
@@ -443,6 +443,6 @@ def test_the_likeliest_classes_are_told_without_edits_and_with_them() -> None:
     image = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
     top = hookscope.capture("resnet18", input=image, layers="fc").metadata["top"]
     shot = hookscope.capture("resnet18", input=image, layers="fc", edits="fc=scale:-1")
-    told = shot.metadata["effect"]["top"]
-    assert sorted(told) == ["edited", "unedited"]
-    assert told["unedited"] == top and told["edited"] == shot.metadata["top"] != top
+    entry = shot.metadata["effect"]["top"]
+    assert sorted(entry) == ["edited", "unedited"]
+    assert entry["unedited"] == top and entry["edited"] == shot.metadata["top"] != top

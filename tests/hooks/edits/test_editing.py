@@ -47,10 +47,10 @@ def test_what_works_in_place_changes_the_edited_value_and_not_the_recording_of_i
     for handle in handles:
         handle.remove()
     assert all(same_bits(shot[key], expected[key]) for key in expected)
-    told = ["layer1.0.bn1/output", "layer2.1.bn2/output", "layer3.0.relu:2/output"]
-    assert set(shot) - set(expected) == {f"{key}.unedited" for key in told}
-    assert [entry["changed"] for entry in shot.metadata["edits"]] == [[key] for key in told]
-    assert same_bits(shot[told[2]], shot[f"{told[2]}.unedited"] * 0.5)
+    keys = ["layer1.0.bn1/output", "layer2.1.bn2/output", "layer3.0.relu:2/output"]
+    assert set(shot) - set(expected) == {f"{key}.unedited" for key in keys}
+    assert [entry["changed"] for entry in shot.metadata["edits"]] == [[key] for key in keys]
+    assert same_bits(shot[keys[2]], shot[f"{keys[2]}.unedited"] * 0.5)
 
 
 def test_gradients_flow_through_an_edit_as_through_a_step_of_the_model() -> None:
@@ -240,12 +240,12 @@ def test_the_effect_is_told_in_float64() -> None:
     shot = hookscope.capture(net, input=X, edits="b=scale:0.5", compare=True)
     gap = shot.output.double() - clean.output.double()
     relative = float(gap.norm() / clean.output.double().norm())
-    told = {"largest": float(gap.abs().max()), "relative": relative}
+    measures = {"largest": float(gap.abs().max()), "relative": relative}
     [moved] = shot.metadata["effect"]["output"]
-    assert moved == {"name": "output", **told}
+    assert moved == {"name": "output", **measures}
     assert "top" not in shot.metadata["effect"]  # its classes have no names
     entries = shot.metadata["effect"]["drift"]
-    assert entries == [{"key": "b/output", **told}, {"key": "./output", **told}]
+    assert entries == [{"key": "b/output", **measures}, {"key": "./output", **measures}]
 
 
 def test_a_comparison_of_gradients_covers_an_edited_layer_that_was_not_chosen() -> None:

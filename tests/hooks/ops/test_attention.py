@@ -99,9 +99,9 @@ def test_scaled_dot_product_attention_by_hand(name: str) -> None:
     [(key, weights)] = weights_of(shot).items()
     assert key == "./attention"
     assert torch.allclose(weights, scaled_by_hand(q, k, given), rtol=1e-12, atol=1e-14)
-    [told] = shot.metadata["attention"]
-    assert told["from"] == "scaled_dot_product_attention"
-    assert told["difference"] <= told["tolerance"] == 1e-11
+    [entry] = shot.metadata["attention"]
+    assert entry["from"] == "scaled_dot_product_attention"
+    assert entry["difference"] <= entry["tolerance"] == 1e-11
     assert not hidden_in(shot)
 
 
@@ -341,8 +341,8 @@ def test_multihead_attention_scripted_takes_another_kernel(tmp_path: Path) -> No
     with quietly():
         scripted = torch.jit.script(mha)
     shot = hookscope.capture(scripted, input=(x, x, x), attention=True)
-    [told] = shot.metadata["attention"]
-    assert told["from"] == "_native_multi_head_attention"
+    [entry] = shot.metadata["attention"]
+    assert entry["from"] == "_native_multi_head_attention"
     with torch.no_grad():
         _, expected = mha(x, x, x, average_attn_weights=False)
     assert torch.allclose(shot["./attention"], expected, rtol=1e-5, atol=1e-7)

@@ -123,21 +123,21 @@ def test_usual_norms_have_no_outlier(norms: list[float]) -> None:
 def test_a_tied_tensor_is_read_once(tmp_path: Path) -> None:
     weight = torch.randn(8, 16)
     torch.save({"wte.weight": weight, "head.weight": weight}, tmp_path / "a.pth")
-    told: list[tuple[int, int, str]] = []
+    progress: list[tuple[int, int, str]] = []
     first, second = measure_weights(
-        open_weights(tmp_path / "a.pth"), advance=lambda *of: told.append(of)
+        open_weights(tmp_path / "a.pth"), advance=lambda *of: progress.append(of)
     )
     assert first.stats is second.stats
     assert second.tensor.tied_to == "wte.weight"
-    assert [name for _, _, name in told] == ["wte.weight"]
+    assert [name for _, _, name in progress] == ["wte.weight"]
 
 
 def test_progress_ends_at_the_whole(tmp_path: Path) -> None:
     weights = write(tmp_path / "a.st", {n: torch.zeros(500_000) for n in ("a", "b", "c")})
-    told: list[tuple[int, int, str]] = []
-    list(measure_weights(weights, advance=lambda *of: told.append(of)))
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert told[-1] == (6, 6, "c")
+    progress: list[tuple[int, int, str]] = []
+    list(measure_weights(weights, advance=lambda *of: progress.append(of)))
+    assert [done for done, _, _ in progress] == sorted(done for done, _, _ in progress)
+    assert progress[-1] == (6, 6, "c")
 
 
 def test_a_dtype_that_cannot_be_read_is_no_failure(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Opening a TorchScript file: what comes out is an ordinary module, and what cannot be is told."""
+"""A TorchScript file opens as an ordinary module; what cannot be opened is reported."""
 
 from __future__ import annotations
 

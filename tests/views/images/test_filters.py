@@ -145,10 +145,10 @@ def test_a_wrong_layer_or_channel_is_told() -> None:
 @pytest.mark.slow
 def test_the_last_word_is_the_layer(run, repo: Path, tmp_path: Path) -> None:
     digits = repo / "sample_models" / "digits.py:trained"
-    told = "conv1.weight (16x1x3x3): filters 0-1 of 16\n"
+    messages = "conv1.weight (16x1x3x3): filters 0-1 of 16\n"
     for words in ([digits, "conv1"], ["-m", digits, "conv1"], ["conv1", "--model", digits]):
         done = run("filters", *words, "--count", "2")
-        assert (done.rc, done.stdout) == (0, told), done.stderr
+        assert (done.rc, done.stdout) == (0, messages), done.stderr
     first = (tmp_path / "work" / "trained.filters.png").read_bytes()
     assert run("filters", digits, "conv1", "--count", "2", "-o", "b.png").rc == 0
     assert (tmp_path / "work" / "b.png").read_bytes() == first

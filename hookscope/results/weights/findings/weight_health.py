@@ -63,7 +63,7 @@ def check_weights(
     Args:
         weights: the set.
         options: the checks to make.
-        advance: told what has been read; see ``ReadProgress``.
+        advance: called as values are read; see ``ReadProgress``.
 
     Raises:
         WeightsFileError: a file was removed or shortened.
