@@ -37,8 +37,8 @@ def cost(command: tuple[str, ...]) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         printed = Path(folder, "printed")
         launch = (sys.executable, "-I", "-S", str(LAUNCH), str(printed), *command)
-        printed = subprocess.run(launch, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-        status, seconds, memory = printed.stdout.split()
+        launched = subprocess.run(launch, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+        status, seconds, memory = launched.stdout.split()
         if int(status):
             sys.exit(f"{' '.join(command)} failed:\n{printed.read_text(errors='replace')}")
         return Cost(float(seconds), int(memory))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hookscope.errors import InputError
 from hookscope.sources.layouts import BATCH, Layout
+from hookscope.sources.vocabulary import Vocabulary
 from hookscope.tensors.seeding import seeded_torch
 
 if TYPE_CHECKING:
@@ -45,10 +46,12 @@ class TextRecipe:
     Attributes:
         run: takes a list of texts, returns the call value of that batch.
         text: a description of ``run`` for users.
+        vocabulary: the text of each token; None if it is not known.
     """
 
     run: Callable[[Sequence[str]], Any]
     text: str
+    vocabulary: Vocabulary | None = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hookscope.errors import InputError
 from hookscope.sources.layouts import Layout, seeded_generator, stack_images
 from hookscope.sources.loaded import Recipe, SoundRecipe, TextRecipe
+from hookscope.sources.vocabulary import Vocabulary
 from hookscope.specs.model_spec import end_sentence
 
 if TYPE_CHECKING:
@@ -210,8 +211,19 @@ def text_recipe(folder: Path, inputs: ModelInputs) -> TextRecipe | None:
             raise InputError("The text has no tokens.", "Give at least a word.")
         return inputs.completed(_accepted(encoding, inputs))
 
-    return TextRecipe(
-        run, f"{type(tokenizer).__name__} of its folder{padding}{_decoder_note(inputs)}"
+    text = f"{type(tokenizer).__name__} of its folder{padding}{_decoder_note(inputs)}"
+    return TextRecipe(run, text, vocabulary_of(tokenizer))
+
+
+def vocabulary_of(tokenizer: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer of transformers."""
+    return Vocabulary(
+        encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
+        decode=lambda ids: str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)),
+        name=lambda token: str(tokenizer.convert_ids_to_tokens(token)),
+        size=len(tokenizer),
+        special=frozenset(tokenizer.all_special_ids),
+        padding=tokenizer.pad_token_id,
     )
 
 

@@ -1,0 +1,80 @@
+"""Tokens are shown as they stand in a text, whatever the family of the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from hookscope.errors import InputError
+from hookscope.sources.transformers.model_inputs import vocabulary_of
+from hookscope.sources.vocabulary import Vocabulary
+
+LINE = "The capital of France is Paris, and Berlin is the capital of Germany."
+
+
+def byte_level() -> Vocabulary:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([LINE] * 9, trainer)
+    return wrapped(tokenizer, eos_token="<eos>")
+
+
+def metaspace() -> Vocabulary:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=400, show_progress=False)
+    tokenizer.train_from_iterator([LINE] * 9, trainer)
+    return wrapped(tokenizer)
+
+
+def wrapped(tokenizer: Tokenizer, **options: str) -> Vocabulary:
+    from transformers import PreTrainedTokenizerFast
+
+    return vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options))
+
+
+@pytest.mark.parametrize("make", [byte_level, metaspace])
+def test_the_tokens_of_a_text_join_to_the_text(make: Callable[[], Vocabulary]) -> None:
+    vocabulary = make()
+    ids = vocabulary.encode(LINE)
+    assert len(ids) < len(LINE) / 2
+    assert "".join(vocabulary.texts(ids)).strip() == LINE
+    assert vocabulary.text(vocabulary.token(" capital")) == " capital"
+
+
+def test_a_part_of_a_character_has_its_name() -> None:
+    vocabulary = byte_level()
+    ids = vocabulary.encode("é")
+    assert vocabulary.texts(ids) == ("Ã", "©")
+    assert vocabulary.decode(ids) == "é"
+
+
+def test_a_special_token_has_its_name() -> None:
+    vocabulary = byte_level()
+    assert (vocabulary.text(0), vocabulary.special) == ("<eos>", {0})
+
+
+def test_an_id_outside_the_vocabulary_is_a_number() -> None:
+    assert byte_level().text(100_000) == "<100000>"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(" Pariser", "is 2 tokens: ' Paris' [+] 'er'"), ("", "has no tokens")]
+)
+def test_a_text_of_several_tokens_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        byte_level().token(text)
+
+
+def test_a_missing_space_is_suggested() -> None:
+    with pytest.raises(InputError) as caught:
+        byte_level().token("Berlin")
+    assert caught.value.hint == "' Berlin', with a space in front, is one token."
