@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hookscope.api.filters import filters
     from hookscope.api.gradcheck import gradcheck
     from hookscope.api.grads import grads
+    from hookscope.api.lens import lens
     from hookscope.api.load import load
     from hookscope.api.load_model import load_model
     from hookscope.api.plot import plot
@@ -39,12 +40,13 @@ if TYPE_CHECKING:
     from hookscope.results.ablation import Ablation
     from hookscope.results.features.features import Features
     from hookscope.results.health import Health
+    from hookscope.results.lens import Lens
     from hookscope.specs.catalog import models
 
 _FUNCTIONS = (  # each in the file of its name in hookscope/api/
     *("ablate", "cam", "capture", "check", "diff", "export", "extract", "filters", "gradcheck"),
-    *("grads", "load", "load_model", "plot", "record", "report", "step", "trace", "tree", "verify"),
-    "watch",
+    *("grads", "lens", "load", "load_model", "plot", "record", "report", "step", "trace", "tree"),
+    *("verify", "watch"),
 )
 _MODULES = {
     **{name: f"hookscope.api.{name}" for name in _FUNCTIONS},
@@ -55,6 +57,7 @@ _MODULES = {
     "Capture": "hookscope.hooks.capture",
     "Features": "hookscope.results.features.features",
     "Health": "hookscope.results.health",
+    "Lens": "hookscope.results.lens",
     "HookscopeError": "hookscope.errors",
     "Report": "hookscope.api.report",
 }
@@ -65,6 +68,7 @@ __all__ = [
     "Features",
     "Health",
     "HookscopeError",
+    "Lens",
     "Report",
     "__version__",
     "ablate",
@@ -78,6 +82,7 @@ __all__ = [
     "filters",
     "gradcheck",
     "grads",
+    "lens",
     "load",
     "load_model",
     "models",

@@ -59,6 +59,7 @@ COMMANDS = {
         "check": "Diagnose a model, a training run or weights: NaN, dead units, ...",
         "gradcheck": "Compare backward with numerical gradients.",
         "ablate": "Ablate layers one at a time and rank them by the effect.",
+        "lens": "Show what each layer of a language model would predict.",
         "cam": "Show which parts of an image a class score depends on.",
         "diff": "Compare two captures, runs or files of weights, or models on one input.",
     },

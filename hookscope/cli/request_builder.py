@@ -14,6 +14,7 @@ from hookscope.specs.command_options import (
     ExtractOptions,
     GradcheckOptions,
     GradsOptions,
+    LensOptions,
     StepOptions,
 )
 from hookscope.specs.intervention_spec import Interventions
@@ -38,6 +39,7 @@ OPTIONS: Mapping[str, type] = {
     "extract": ExtractOptions,
     "gradcheck": GradcheckOptions,
     "grads": GradsOptions,
+    "lens": LensOptions,
     "step": StepOptions,
 }
 

@@ -279,6 +279,35 @@ class AblateOptions:
 
 
 @dataclass(frozen=True)
+class LensOptions:
+    """How ``lens`` reads the layers of a language model.
+
+    Attributes:
+        norm: name of the final norm; ``none`` without one; None to find it.
+        head: name of the unembedding; None to find it.
+        target: the token whose rank and probability are shown: its text, its id, or ``argmax``
+            for the token that the whole model predicts at each position.
+
+    Raises:
+        RequestError: the target is empty, or not a text or an id.
+    """
+
+    norm: str | None = None
+    head: str | None = None
+    target: str | int = "argmax"
+
+    def __post_init__(self) -> None:
+        if (
+            self.target == ""
+            or isinstance(self.target, bool)
+            or not isinstance(self.target, str | int)
+        ):
+            raise RequestError(
+                f"{self.target!r} is not a token.", "Give its text, such as ' Paris', or its id."
+            )
+
+
+@dataclass(frozen=True)
 class CamOptions:
     """How ``cam`` computes a map.
 

@@ -219,6 +219,15 @@ def table_ending(path: Path) -> str:
     return _known_ending(path, TABLES)
 
 
+def lens_ending(path: Path) -> str:
+    """Return the suffix of a file of the logit lens, which determines its format.
+
+    Raises:
+        RequestError: it is not written in that format.
+    """
+    return _known_ending(path, (".json", PAGE, *PICTURE_SUFFIXES))
+
+
 def check_run_export(path: Path, force: bool) -> bool:
     """Check that the export of a run can be written; return whether it replaces a file.
 

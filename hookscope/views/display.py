@@ -39,6 +39,7 @@ from hookscope.results.features.features import Features
 from hookscope.results.features.folder_verification import Verification
 from hookscope.results.grad_check import GradCheck
 from hookscope.results.health import Health
+from hookscope.results.lens import Lens
 from hookscope.results.module_tree import ModuleTree
 from hookscope.results.records import Recording
 from hookscope.results.runs.key_curves import KeyCurves
@@ -210,6 +211,18 @@ def _(result: KeyCurves, options: TextOptions) -> list[Text]:
     from hookscope.views.text.training_run import curve_lines
 
     return curve_lines(result, options)
+
+
+@text.register(Lens)
+def _(result: Lens, options: TextOptions) -> list[Text]:
+    from hookscope.views.text.lens import lens_lines
+
+    return lens_lines(result, options)
+
+
+@document.register(Lens)
+def _(result: Lens, file: str | None = None) -> dict[str, Any]:
+    return documents.document("lens", {**result.to_json(), "file": file})
 
 
 @text.register(ModuleTree)

@@ -184,7 +184,7 @@ def class_scores(output: Any) -> Tensor:
     Raises:
         LossError: the output has no tensor of class scores.
     """
-    key, tensor = _find_logits(output)
+    key, tensor = find_logits(output)
     if tensor is None:
         what = type(output).__name__
         raise LossError(f"The output ({what}) contains no tensor of class scores.", _CLASSLESS)
@@ -218,7 +218,8 @@ def has_classes(output: Any, task: str = "") -> bool:
     return True
 
 
-def _find_logits(output: Any) -> tuple[str, Tensor | None]:
+def find_logits(output: Any) -> tuple[str, Tensor | None]:
+    """Return the logits of an output, and the name that it has for them; empty without a name."""
     if isinstance(output, Tensor):
         return "", output
     for key in _LOGITS:

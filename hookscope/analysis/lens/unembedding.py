@@ -1,0 +1,143 @@
+"""The final norm and the unembedding applied to the residual stream at every layer.
+
+This is the logit lens of nostalgebraist, "interpreting GPT: the logit lens" (2020): the logits of a
+layer are ``head(norm(x))`` with the layer's output ``x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hookscope.analysis.lens.residual_stream import ResidualStream
+from hookscope.errors import LayerError
+
+TOP = 5  # candidates of a cell
+_CHUNK = 1 << 26  # logits computed at once
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a layer predicts at several positions.
+
+    Attributes:
+        top: ids of the most probable tokens, int64 (positions, at most 5).
+        probabilities: theirs, float32.
+        rank: of the target, from 1, int64 (positions,).
+        probability: of the target, float32 (positions,).
+        kl: divergence of the model's prediction from this one, in nats, float32 (positions,).
+    """
+
+    top: Tensor
+    probabilities: Tensor
+    rank: Tensor
+    probability: Tensor
+    kl: Tensor
+
+
+class Unembedding:
+    """The last part of a model, from the residual stream to the logits.
+
+    Args:
+        model: the model.
+        stream: a run of it.
+    """
+
+    def __init__(self, model: nn.Module, stream: ResidualStream) -> None:
+        self._norm = stream.norm.module if stream.norm else nn.Identity()
+        self._head = stream.head.module
+        self._config = getattr(model, "config", None)
+
+    def logits(self, residual: Tensor) -> Tensor:
+        """Return the logits, (..., token), of a residual stream, (..., width)."""
+        return self.from_final(self._norm(residual))
+
+    def from_final(self, final: Tensor) -> Tensor:
+        """Return the logits of what the head is called with."""
+        return self._finish(self._head(final))
+
+    def _finish(self, logits: Tensor) -> Tensor:
+        """Apply what some models of transformers do after the head, by their configuration."""
+        scale = getattr(self._config, "logit_scale", None)  # Cohere
+        if isinstance(scale, float | int):
+            logits = logits * scale
+        divisor = getattr(self._config, "logits_scaling", None)  # Granite
+        if isinstance(divisor, float | int):
+            logits = logits / divisor
+        cap = getattr(self._config, "final_logit_softcapping", None)  # Gemma 2
+        if isinstance(cap, float | int):
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+
+def read_layers(
+    unembedding: Unembedding,
+    stream: ResidualStream,
+    final_logits: Tensor,
+    targets: Tensor,
+    positions: Tensor,
+) -> Iterator[tuple[str, Prediction]]:
+    """Yield each layer with what it predicts at the positions.
+
+    Args:
+        unembedding: the norm and the head.
+        stream: the values by layer: batch, position, width.
+        final_logits: of the whole model, (positions, token), float32 or wider.
+        targets: an id for each position, int64 (positions,).
+        positions: indices into batch times position, int64 (positions,).
+
+    Raises:
+        LayerError: a layer does not fit the norm or the head.
+    """
+    log_p = final_logits.log_softmax(-1)
+    for layer, value in stream.values.items():
+        rows = value.flatten(0, -2)[positions]
+        parts = [
+            _predict(logits, log_p[at], targets[at])
+            for at, logits in _logits_in_chunks(unembedding, layer, rows, log_p.shape[-1])
+        ]
+        yield layer, Prediction(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def _logits_in_chunks(
+    unembedding: Unembedding, layer: str, rows: Tensor, vocabulary: int
+) -> Iterator[tuple[slice, Tensor]]:
+    step = max(1, _CHUNK // max(vocabulary, 1))
+    for first in range(0, len(rows), step):
+        at = slice(first, first + step)
+        try:
+            logits = unembedding.logits(rows[at])
+        except RuntimeError as error:
+            raise LayerError(
+                f"The output of {layer} ({rows.shape[-1]} wide) does not fit the final norm and"
+                " the head.",
+                "Select the layers that return the residual stream, usually the blocks.",
+            ) from error
+        yield at, logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _predict(logits: Tensor, log_p: Tensor, targets: Tensor) -> Sequence[Tensor]:
+    """Top ids, their probabilities, rank and probability of the target, and divergence."""
+    log_z = logits.logsumexp(-1, keepdim=True)
+    top = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
+    target = logits.gather(-1, targets.unsqueeze(-1))
+    rank = (logits > target).sum(-1) + 1
+    # A token that a model forbids has the logit -inf and adds nothing.
+    terms = log_p.exp() * (log_p - (logits - log_z))
+    kl = torch.where(log_p.isneginf(), 0.0, terms).sum(-1)
+    return (
+        top.indices,
+        (top.values - log_z).exp(),
+        rank,
+        (target - log_z).exp().squeeze(-1),
+        kl.clamp_min(0),
+    )
+
+
+def largest_difference(a: Tensor, b: Tensor) -> float:
+    """Return the largest difference of two tensors, over the largest magnitude of the first."""
+    scale = float(a.abs().max()) or 1.0
+    return float((a - b).abs().max()) / scale
