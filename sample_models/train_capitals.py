@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -27,6 +28,8 @@ BEGINNINGS = ("", "we know that ", "they say that ", "yes , ", "everybody knows 
 SENTENCES = ("the capital of {} is", "the main city of {} is", "the government of {} sits in")
 FILLERS = ("and it is warm .", "and it rains .", ".")
 STEPS, BATCH = 600, 64
+
+torch.set_num_threads(1)  # faster for such small tensors
 
 
 def sentences() -> list[tuple[str, str]]:
@@ -47,12 +50,12 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=32
     )
 
 
-def train(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def train(tokenizer: PreTrainedTokenizerFast) -> Any:
     """Return the trained model, the same on every run."""
     torch.manual_seed(0)
     source = random.Random(0)
@@ -67,7 +70,7 @@ def train(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model = LlamaForCausalLM(config)
+    model: Any = LlamaForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     facts = sentences()
     for _ in range(STEPS):
@@ -93,7 +96,7 @@ def main() -> None:
     right = 0
     for text, capital in sentences():
         logits = model(**tokenizer(text, return_tensors="pt")).logits[0, -1]
-        right += tokenizer.decode(logits.argmax()).strip() == capital
+        right += str(tokenizer.decode(logits.argmax())).strip() == capital
     print(f"{right} of {len(sentences())} capitals are right; wrote {folder}")
 
 

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     Example(
-        "hookscope lens sample_models/capitals --input 'text:the capital of France is'",
+        'hookscope lens hf:sample_models/capitals --input "text:the capital of France is"'
+        ' --target " Paris"',
         "The layer at which a small language model knows the next word.",
+    ),
+    Example(
+        'hookscope lens hf:sample_models/capitals --input "text:yes , the capital of Peru is"'
+        " --layer model.layers.1 --layer model.layers.3 -o lens.png",
+        "Two layers, as a picture.",
     ),
 )
 

@@ -228,6 +228,6 @@ def _notes(
     if difference <= (_NARROW_TOLERANCE if narrow else _TOLERANCE):
         return ()
     return (
-        f"The model's output differs from what {stream.head.name} returns by {difference:.2g} of the"
-        " largest logit: it changes the logits afterwards. The lens shows those of the head.",
+        f"The model changes the logits after {stream.head.name}: its output differs from them by"
+        f" {difference:.2g} of the largest logit. The lens shows the logits of {stream.head.name}.",
     )

@@ -44,7 +44,9 @@ def recording_caption(metadata: dict[str, Any]) -> str:
         caption += "" if "as " in str(model["weights"]) else " weights"
         caption += " (untrained)" if has_random_weights(metadata) else ""
     inputs = metadata.get("inputs") or ()
-    names = [os.path.basename(str(entry.get("spec", ""))) for entry in inputs]
+    # One spec may give several tensors, such as the ids of a text and their mask.
+    specs = dict.fromkeys(str(entry.get("spec", "")) for entry in inputs)
+    names = [os.path.basename(spec) for spec in specs]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         caption += f"; input: {names[0]}{more}"

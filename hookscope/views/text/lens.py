@@ -17,6 +17,7 @@ from hookscope.views.text.text_table import (
     Cell,
     Column,
     Row,
+    Squeeze,
     Table,
     TextOptions,
     join_blocks,
@@ -77,7 +78,9 @@ def heat_map_lines(result: Lens, number: int, options: TextOptions) -> list[Text
         lines.append(line)
     if len(shown) < len(positions):
         hidden = len(positions) - len(shown)
-        text = f"The first {plural(hidden, 'position')} are in the file, in a picture and in a pipe."
+        text = (
+            f"The first {plural(hidden, 'position')} are in the file, in a picture and in a pipe."
+        )
         lines += sentence(text, options, "dim")
     return lines
 
@@ -111,9 +114,7 @@ def _shade(probability: float) -> Style:
     return Style(color=ink, bgcolor=Color.from_rgb(*map(int, back)))
 
 
-def _position_lines(
-    result: Lens, number: int, row: LensRow, options: TextOptions
-) -> list[Text]:
+def _position_lines(result: Lens, number: int, row: LensRow, options: TextOptions) -> list[Text]:
     """The table of the last position of a text."""
     real = result.real_positions(number)
     if not real:
@@ -131,7 +132,7 @@ def _position_lines(
         Column("probability", "prob.", right=True),
         Column("KL", right=True),
     )
-    squeeze = (("shorten", "probability"), ("shorten", "most probable"))
+    squeeze: tuple[Squeeze, ...] = (("shorten", "probability"), ("shorten", "most probable"))
     rows = tuple(Row((Cell(layer_text(cell.layer)), *_figures(cell, options))) for cell in cells)
     table = table_lines(Table(columns, rows, squeeze, note=""), options)
     meaning = "rank and probability: of the target; KL: divergence of the model's prediction, nats."
@@ -158,25 +159,20 @@ def _pipe_table(result: Lens, options: TextOptions) -> list[Text]:
         *(Column("target"), Column("rank", right=True), Column("target_probability", right=True)),
         Column("kl", right=True),
     )
-    rows = tuple(_pipe_row(result, cell) for cell in result.cells)
+    rows = tuple(_pipe_row(result, cell, options) for cell in result.cells)
     return table_lines(Table(columns, rows, note=""), options)
 
 
-def _pipe_row(result: Lens, cell: LensCell) -> Row:
+def _pipe_row(result: Lens, cell: LensCell, options: TextOptions) -> Row:
     tokens = result.rows[cell.row].tokens
     best = cell.top[0]
     return Row(
         (
             Cell(layer_text(cell.layer)),
             *(count_cell(cell.row), count_cell(cell.position)),
-            Cell(_quoted(tokens[cell.position].text) if tokens else ""),
-            *(Cell(_quoted(best.token.text)), number_cell(best.probability)),
-            *(Cell(_quoted(cell.target.text)), count_cell(cell.rank)),
+            Cell(_spaced(tokens[cell.position].text, options) if tokens else ""),
+            *(Cell(_spaced(best.token.text, options)), number_cell(best.probability)),
+            *(Cell(_spaced(cell.target.text, options)), count_cell(cell.rank)),
             *(number_cell(cell.probability), number_cell(cell.kl)),
         )
     )
-
-
-def _quoted(token: str) -> str:
-    """A token as one word of a line: its spaces would separate columns."""
-    return repr(token).replace(" ", "·")

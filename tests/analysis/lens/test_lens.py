@@ -1,0 +1,258 @@
+"""The logit lens equals the norm and the head applied by hand to what plain hooks see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hookscope
+from hookscope.errors import InputError, LayerError, RequestError
+
+IDS = {"vocab_size": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SMALL = {
+    **{"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64},
+    **IDS,
+}
+X = torch.randint(64, (2, 7), generator=torch.Generator().manual_seed(1))
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(n_positions=32, n_embd=16, n_layer=3, n_head=2, **IDS))
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**SMALL))
+
+
+def qwen() -> Any:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM(Qwen2Config(**SMALL))
+
+
+def gemma() -> Any:
+    """Its embeddings are scaled, and its logits capped after the head."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    return Gemma2ForCausalLM(Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0))
+
+
+def mamba() -> Any:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    return MambaForCausalLM(
+        MambaConfig(hidden_size=16, num_hidden_layers=3, state_size=4, use_cache=False, **IDS)
+    )
+
+
+# Each model, with the names of its blocks, final norm and head.
+FAMILIES: list[tuple[Callable[[], Any], str, str]] = [
+    (gpt2, "transformer.h", "transformer.ln_f"),
+    (llama, "model.layers", "model.norm"),
+    (qwen, "model.layers", "model.norm"),
+    (gemma, "model.layers", "model.norm"),
+    (mamba, "backbone.layers", "backbone.norm_f"),
+]
+
+
+def built(make: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    model = make().eval()
+    with torch.no_grad():  # initial weights are so small that all predictions are alike
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(8)
+    return model
+
+
+def stream_by_hand(model: Any, stack: str, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """What goes into the first block and what each block returns, and the model's logits."""
+    blocks = list(model.get_submodule(stack))
+    values: dict[str, Tensor] = {}
+
+    def first(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        values[f"{stack}.0/input"] = (args or (kwargs["hidden_states"],))[0].clone()
+
+    def after(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            values[name] = (output[0] if isinstance(output, tuple) else output).clone()
+
+        return hook
+
+    handles = [blocks[0].register_forward_pre_hook(first, with_kwargs=True)]
+    handles += [b.register_forward_hook(after(f"{stack}.{n}")) for n, b in enumerate(blocks)]
+    with torch.no_grad():
+        logits = model(input_ids=x).logits
+    for handle in handles:
+        handle.remove()
+    return values, logits
+
+
+@pytest.mark.parametrize(
+    ("make", "stack", "norm"), FAMILIES, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_every_cell_is_that_of_the_loop_by_hand(
+    make: Callable[[], Any], stack: str, norm: str
+) -> None:
+    model = built(make)
+    values, logits = stream_by_hand(model, stack, X)
+    found = hookscope.lens(model, input={"input_ids": X}, target=7)
+    assert (found.norm, found.head, found.notes) == (norm, "lm_head", ())
+    assert found.layers == tuple(values)
+    cap = getattr(model.config, "final_logit_softcapping", None)
+    final = logits.double().log_softmax(-1)
+    cells = iter(found.cells)
+    for layer, value in values.items():
+        with torch.no_grad():
+            read = model.lm_head(model.get_submodule(norm)(value))
+            read = torch.tanh(read / cap) * cap if cap else read
+        q = read.double().log_softmax(-1)
+        for row in range(2):
+            for position in range(7):
+                cell = next(cells)
+                assert (cell.layer, cell.row, cell.position) == (layer, row, position)
+                here = q[row, position]
+                best = here.topk(5)
+                assert [c.token.index for c in cell.top] == best.indices.tolist()
+                shares = [c.probability for c in cell.top]
+                assert shares == pytest.approx(best.values.exp().tolist(), rel=1e-5)
+                assert cell.rank == int((here > here[7]).sum()) + 1
+                assert cell.probability == pytest.approx(float(here[7].exp()), rel=1e-5)
+                p = final[row, position]
+                kl = float((p.exp() * (p - here)).sum())
+                assert cell.kl == pytest.approx(kl, rel=1e-4, abs=1e-6)
+    last = found.cell(found.layers[-1])
+    assert last.kl == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_has_no_cells_and_changes_none(side: str) -> None:
+    model = built(llama)
+    short = X[:1, :4]
+    pad = torch.zeros(1, 3, dtype=torch.long)
+    ones, zeros = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, 3, dtype=torch.long)
+    parts, masks = (
+        ([pad, short], [zeros, ones]) if side == "left" else ([short, pad], [ones, zeros])
+    )
+    ids = torch.cat([X[1:], torch.cat(parts, 1)])
+    mask = torch.cat([torch.ones(1, 7, dtype=torch.long), torch.cat(masks, 1)])
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    batch = hookscope.lens(
+        model, input={"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    )
+    alone = hookscope.lens(model, input={"input_ids": short})
+    assert len(batch.rows[1].padding) == 3
+    assert len(list(batch.real_positions(1))) == 4
+    for layer, cells in batch.by_layer(1):
+        expected = [cell for cell in alone.cells if cell.layer == layer]
+        assert [c.kl for c in cells] == pytest.approx([c.kl for c in expected], rel=1e-3, abs=1e-6)
+
+
+def test_argmax_follows_the_prediction_of_the_model() -> None:
+    model = built(llama)
+    with torch.no_grad():
+        best = model(input_ids=X).logits.argmax(-1)
+    found = hookscope.lens(model, input={"input_ids": X}, layers="model.layers.2")
+    assert [cell.target.index for cell in found.cells] == best.flatten().tolist()
+    assert {cell.rank for cell in found.cells} == {1}
+
+
+def test_a_model_of_ones_own_with_a_norm_and_without() -> None:
+    block = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    other = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    parts = [nn.Embedding(20, 8), nn.ModuleList([block, other]), nn.LayerNorm(8), nn.Linear(8, 20)]
+
+    class Net(nn.Module):
+        def __init__(self, normed: bool) -> None:
+            super().__init__()
+            self.embed, self.blocks, self.norm, self.head = parts
+            self.normed = normed
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.embed(ids)
+            for part in self.blocks:
+                x = x + part(x)
+            return self.head(self.norm(x) if self.normed else x)
+
+    ids = torch.tensor([[3, 1, 4]])
+    for normed in (True, False):
+        # The blocks return what is added here, so that the stream is not what they return.
+        found = hookscope.lens(Net(normed), input=ids, layers=["blocks.0", "blocks.1"])
+        assert (found.norm, found.head) == ("norm" if normed else "", "head")
+
+
+def test_a_classifier_predicts_its_classes_at_every_patch() -> None:
+    found = hookscope.lens("vit_b_16", shape=(1, 3, 224, 224), target="tench")
+    assert (found.norm, found.head) == ("encoder.ln", "heads.head")
+    assert (len(found.layers), found.positions) == (13, 197)
+    assert found.cells[0].target.text == "tench"
+    assert all(math.isfinite(cell.kl) for cell in found.cells)
+
+
+def test_a_run_leaves_the_model_as_it_was() -> None:
+    model = built(gpt2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.train()
+    hookscope.lens(model, input={"input_ids": X})
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"target": 64}, RequestError, "The target 64 is out of range: the model has 64 tokens"),
+    ({"target": " Paris"}, RequestError, "has no tokenizer, so ' Paris' has no id"),
+    ({"target": ""}, RequestError, "'' is not a token"),
+    ({"norm": "model.nrm"}, LayerError, "has no module 'model.nrm'"),
+    ({"head": "model.norm2"}, LayerError, "has no module 'model.norm2'"),
+    ({"head": "model.layers.0.mlp"}, RequestError, "was not found among the last calls"),
+    ({"layers": "model.layers.*.mlp.up_proj"}, LayerError, r"up_proj \(32 wide\) does not fit"),
+    ({"layers": "nothing"}, LayerError, "nothing"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), WRONG)
+def test_a_wrong_request_is_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        hookscope.lens(built(llama), input={"input_ids": X}, **options)
+
+
+def test_a_target_of_several_tokens_is_refused(repo: Path) -> None:
+    folder = f"hf:{repo / 'sample_models' / 'capitals'}"
+    with pytest.raises(InputError, match=r"is 2 tokens: ' the' \+ ' capital'"):
+        hookscope.lens(folder, input="text:the capital of Peru is", target="the capital")
+
+
+def test_a_model_without_logits_is_refused() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4)) for _ in range(2))
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [block(x) for block in self.blocks]
+
+    with pytest.raises(RequestError, match="does not return logits"):
+        hookscope.lens(Blocks(), input=torch.ones(1, 3, 4))
+
+
+def test_the_sample_knows_the_capital_at_its_second_layer(repo: Path) -> None:
+    folder = f"hf:{repo / 'sample_models' / 'capitals'}"
+    found = hookscope.lens(folder, input="text:the capital of France is", target=" Paris")
+    assert [token.text for token in found.rows[0].tokens][-2:] == [" France", " is"]
+    ranks = [found.cell(layer).rank for layer in found.layers]
+    assert ranks[0] > 1 and ranks[-1] == 1
+    assert found.cell(found.layers[-1]).top[0].token.text == " Paris"
