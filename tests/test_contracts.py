@@ -14,7 +14,7 @@ import pytest
 import hookscope
 
 FUNCTIONS = {"tree", "capture", "grads", "models", "load", "load_model", "record"}
-FUNCTIONS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "report"}
+FUNCTIONS |= {"gradcheck", "step", "trace", "ablate", "wrap", "emit", "cam", "lens", "report"}
 FUNCTIONS |= {"plot", "filters", "check", "diff"}
 FUNCTIONS |= {"extract", "export", "verify"}
 

@@ -19,9 +19,9 @@ COMMANDS = list(cli.commands)
 
 def test_the_commands_are_those_that_users_know() -> None:
     known = (
-        "models tree trace filters capture grads step extract run check gradcheck ablate cam diff"
+        "models tree trace filters capture grads step extract run check gradcheck ablate lens"
     )
-    known += " show plot report export verify config completion help"
+    known += " cam diff show plot report export verify config completion help"
     assert known.split() == COMMANDS
 
 
@@ -142,7 +142,7 @@ def test_an_option_of_another_command_is_reported_as_such(run) -> None:
         "--task is an option of models: put it after the command."
         in run("--task", "video", "models").stderr
     )
-    verbs = "tree, trace, capture, grads, step, extract, run, ablate, cam, diff, show"
+    verbs = "tree, trace, capture, grads, step, extract, run, ablate, lens, cam, diff, show"
     message = f"-l is an option of {verbs} or export, not of models."
     assert message in run("models", "-l", "fc").stderr
 

@@ -27,7 +27,7 @@ PRESENTATION |= {"model_spec"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "ablate", "cam", "trace", "gradcheck", "models")
+WITH_API = ("tree", "capture", "grads", "step", "ablate", "lens", "cam", "trace", "gradcheck", "models")
 WITH_API += ("extract", "report", "plot", "filters", "check", "diff", "export", "verify")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.
@@ -91,6 +91,9 @@ SAMPLES = {
     "channels": ("1", True),
     "rank": ("loss", "loss"),
     "ablate output": ("out.json", "out.json"),
+    "norm": ("none", "none"),
+    "head": ("lm_head", "lm_head"),
+    "lens output": ("out.json", "out.json"),
     "cam by": ("layercam", "layercam"),
     "cam layer": ("fc", "fc"),
     "cam output": ("out.png", "out.png"),

@@ -29,6 +29,7 @@ WRITERS = {
     "grads": (["grads", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
     "step": (["step", MODEL, "-o"], (".safetensors", ".npy", ".npz")),
     "ablate": (["ablate", MODEL, "-o"], (".json",)),
+    "lens": (["lens", MODEL, "-o"], (".json", ".html", *PICTURES)),
     "trace": (["trace", MODEL, "--chrome"], (".json",)),
     "check": (["check", MODEL, "-o"], (".sarif", ".xml")),
     "cam": (["cam", MODEL, "--input", FIVE, "-o"], PICTURES),

@@ -61,6 +61,11 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
         {"by": "mean", "channels": True, "rank": "loss", "layers": "conv*"},
     ),
     (
+        "lens",
+        ["--norm", "ln", "--target", "7", "--layer", "conv*"],
+        {"norm": "ln", "target": "7", "layers": "conv*"},
+    ),
+    (
         "cam",
         ["--by", "layercam", "--layer", "conv2", "--target", "6"],
         {"by": "layercam", "layer": "conv2", "target": "6"},

@@ -115,6 +115,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> dict[str, A
         "features": hookscope.load(repo / "sample_models" / "features"),
         "gradcheck": hookscope.gradcheck(net, shape=[(2, 4)]),
         "grads": hookscope.grads(net, loss="sum", **x),
+        "lens": hookscope.lens(f"hf:{repo}/sample_models/capitals", input="text:the capital of"),
         "load": hookscope.load(file),
         "record": recorded,
         "report": hookscope.report(file),
