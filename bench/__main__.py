@@ -138,6 +138,14 @@ MEASURES = (
         lambda: inside("bench.in_process", "named map", "20"),
     ),
     Measure(
+        "the logit lens of a language model of 12 layers",
+        "the same by hand, without figures",
+        1.3,
+        "ms",
+        lambda: inside("bench.lens", "15"),
+        needs="transformers",
+    ),
+    Measure(
         "integrated gradients, 16 points",
         "the same by hand",
         1.2,

@@ -18,9 +18,7 @@ COMMANDS = list(cli.commands)
 
 
 def test_the_commands_are_those_that_users_know() -> None:
-    known = (
-        "models tree trace filters capture grads step extract run check gradcheck ablate lens"
-    )
+    known = "models tree trace filters capture grads step extract run check gradcheck ablate lens"
     known += " cam diff show plot report export verify config completion help"
     assert known.split() == COMMANDS
 

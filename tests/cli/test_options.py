@@ -27,7 +27,18 @@ PRESENTATION |= {"model_spec"}
 # What only Python can give.
 CALLBACKS = {"progress"}
 PNG = b"\x89PNG\r\n\x1a\n"  # enough to pass for an image until it is decoded
-WITH_API = ("tree", "capture", "grads", "step", "ablate", "lens", "cam", "trace", "gradcheck", "models")
+WITH_API = (
+    "tree",
+    "capture",
+    "grads",
+    "step",
+    "ablate",
+    "lens",
+    "cam",
+    "trace",
+    "gradcheck",
+    "models",
+)
 WITH_API += ("extract", "report", "plot", "filters", "check", "diff", "export", "verify")
 
 # For each option a word, as a variable or a flag would hold it, and the value it stands for.

@@ -92,48 +92,58 @@ def read_layers(
     Raises:
         LayerError: a layer does not fit the norm or the head.
     """
-    log_p = final_logits.log_softmax(-1)
-    for layer, value in stream.values.items():
-        rows = value.flatten(0, -2)[positions]
-        parts = [
-            _predict(logits, log_p[at], targets[at])
-            for at, logits in _logits_in_chunks(unembedding, layer, rows, log_p.shape[-1])
-        ]
-        yield layer, Prediction(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    parts: dict[str, list[Sequence[Tensor]]] = {layer: [] for layer in stream.values}
+    step = max(1, _CHUNK // final_logits.shape[-1])
+    for at in (slice(first, first + step) for first in range(0, len(positions), step)):
+        model = _ModelPrediction(final_logits[at])
+        for layer, value in stream.values.items():
+            rows = value.flatten(0, -2)[positions[at]]
+            logits = _logits(unembedding, layer, rows)
+            parts[layer].append(_predict(logits, model, targets[at]))
+    for layer, columns in parts.items():
+        yield layer, Prediction(*map(torch.cat, zip(*columns, strict=True)))
 
 
-def _logits_in_chunks(
-    unembedding: Unembedding, layer: str, rows: Tensor, vocabulary: int
-) -> Iterator[tuple[slice, Tensor]]:
-    step = max(1, _CHUNK // max(vocabulary, 1))
-    for first in range(0, len(rows), step):
-        at = slice(first, first + step)
-        try:
-            logits = unembedding.logits(rows[at])
-        except RuntimeError as error:
-            raise LayerError(
-                f"The output of {layer} ({rows.shape[-1]} wide) does not fit the final norm and"
-                " the head.",
-                "Select the layers that return the residual stream, usually the blocks.",
-            ) from error
-        yield at, logits.to(torch.promote_types(logits.dtype, torch.float32))
+class _ModelPrediction:
+    """The probabilities of the whole model, with which those of its layers are compared."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self._log_p = logits.log_softmax(-1)
+        self._p = self._log_p.exp()
+        # A token that a model forbids has the logit -inf and adds nothing.
+        self._forbidden = logits.isneginf() if bool(logits.isneginf().any()) else None
+
+    def divergence(self, log_q: Tensor) -> Tensor:
+        """Return the sum of p log(p / q); ``log_q`` is overwritten."""
+        terms = torch.sub(self._log_p, log_q, out=log_q).mul_(self._p)
+        if self._forbidden is not None:
+            terms.masked_fill_(self._forbidden, 0)
+        return terms.sum(-1).clamp_min_(0)
 
 
-def _predict(logits: Tensor, log_p: Tensor, targets: Tensor) -> Sequence[Tensor]:
+def _logits(unembedding: Unembedding, layer: str, rows: Tensor) -> Tensor:
+    try:
+        logits = unembedding.logits(rows)
+    except RuntimeError as error:
+        raise LayerError(
+            f"The output of {layer} ({rows.shape[-1]} wide) does not fit the final norm and the"
+            " head.",
+            "Select the layers that return the residual stream, usually the blocks.",
+        ) from error
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _predict(logits: Tensor, model: _ModelPrediction, targets: Tensor) -> Sequence[Tensor]:
     """Top ids, their probabilities, rank and probability of the target, and divergence."""
     log_z = logits.logsumexp(-1, keepdim=True)
     top = logits.topk(min(TOP, logits.shape[-1]), dim=-1)
     target = logits.gather(-1, targets.unsqueeze(-1))
-    rank = (logits > target).sum(-1) + 1
-    # A token that a model forbids has the logit -inf and adds nothing.
-    terms = log_p.exp() * (log_p - (logits - log_z))
-    kl = torch.where(log_p.isneginf(), 0.0, terms).sum(-1)
     return (
         top.indices,
         (top.values - log_z).exp(),
-        rank,
+        (logits > target).sum(-1) + 1,
         (target - log_z).exp().squeeze(-1),
-        kl.clamp_min(0),
+        model.divergence(logits - log_z),
     )
 
 
