@@ -1,6 +1,7 @@
 """Train the small language model in ``sample_models/capitals``: seconds on a CPU.
 
-    python sample_models/train_capitals.py FOLDER
+    python train_capitals.py FOLDER
+    hookscope lens hf:capitals --input "text:the capital of France is" --target " Paris"
 
 It is a Llama of four layers that learns 16 capitals from sentences such as "we know that the
 capital of France is Paris". The words before the country vary, so that the position of the country

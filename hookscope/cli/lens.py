@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hookscope.cli import input_options, options, picture_options
-from hookscope.cli.commands import Example, combine, command, flag, option
+from hookscope.cli.commands import Example, combine, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import FileName
@@ -57,7 +57,6 @@ how = combine(
 
 output = combine(
     picture_options.resolution,
-    flag("dark", section="Output", help="Draw the picture on a dark background."),
     option(
         "--output",
         "-o",
@@ -92,14 +91,14 @@ def lens(
     no_output: bool,
     force: bool,
     dpi: int,
-    dark: bool,
     **values: Any,
 ) -> None:
-    """Show what each layer of a language model would predict (logit lens).
+    """Show what each layer of a language model would predict.
 
-    Applies the model's final norm and its unembedding to the output of every block, at every
-    position, and shows the most probable next token. The last position is shown in figures: the
-    rank and probability of a target, and the divergence from the prediction of the whole model.
+    This is the logit lens: it applies the model's final norm and its unembedding to the output of
+    every block, at every position, and shows the most probable next token. The last position is
+    shown in figures: the rank and probability of a target, and the divergence from the prediction
+    of the whole model.
     """
     console: Console = ctx.obj
     from hookscope.cli.request_builder import build_request
@@ -112,7 +111,7 @@ def lens(
         from hookscope.api.lens import lens as api_lens
 
         result = api_lens(**values)
-        size = 0 if file is None else _write(result, file[0], dpi, dark)
+        size = 0 if file is None else _write(result, file[0], dpi)
     console.show(result, None if file is None else str(file[0]))
     if file is not None:
         note_written_file(console, file[0], size, file[1])
@@ -132,7 +131,7 @@ def _resolve_file(output: str | None, force: bool, model: ModelRequest) -> tuple
     return path, outputs.check_output(path, force, suffix=ending)
 
 
-def _write(result: Lens, path: Path, dpi: int, dark: bool) -> int:
+def _write(result: Lens, path: Path, dpi: int) -> int:
     if path.suffix.lower() == ".json":
         return result.save(path)
     if path.suffix.lower() == ".html":
@@ -141,4 +140,4 @@ def _write(result: Lens, path: Path, dpi: int, dark: bool) -> int:
         return write_lens_page(result, path)
     from hookscope.views.images.figures.lens_figure import draw_lens
 
-    return draw_lens(result, dark).save(path, dpi)
+    return draw_lens(result).save(path, dpi)

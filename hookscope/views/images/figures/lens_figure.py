@@ -32,7 +32,7 @@ MOST_POSITIONS = 128  # that are drawn, the last ones
 MOST_TEXTS = 16
 
 
-def draw_lens(result: Lens, dark: bool = False) -> Drawing:
+def draw_lens(result: Lens) -> Drawing:
     """Draw one panel for each text: layers from bottom to top, positions to the right.
 
     The colour of a cell is the probability of its most probable token, which is written into it.
@@ -51,7 +51,7 @@ def draw_lens(result: Lens, dark: bool = False) -> Drawing:
     names = [shorten_middle(layer_text(layer), 32) for layer in result.layers]
     label = label_inches(max(map(len, names)))
     title = "Most probable next token at each layer"
-    with paper_style(dark):
+    with paper_style(dark=False):
         figure, _ = new_figure(
             label + columns * _CELL_WIDTH + 0.9,
             len(panels) * (len(names) * _CELL_HEIGHT + 0.7),
@@ -66,7 +66,7 @@ def draw_lens(result: Lens, dark: bool = False) -> Drawing:
         f"{plural(len(names), 'layer')} by {plural(values.shape[1], 'position')}"
         for values, _ in panels
     )
-    return Drawing(figure, "lens", shows, dark)
+    return Drawing(figure, "lens", shows)
 
 
 def _panel(result: Lens, number: int) -> tuple[NDArray[np.float64], list[list[LensCell]]]:
