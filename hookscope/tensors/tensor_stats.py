@@ -44,18 +44,19 @@ def summarize(tensor: Tensor) -> Stats:
     for block in flat.split(BLOCK):
         wide = _widen(block)
         moments.zeros += wide.numel() - int(torch.count_nonzero(wide))
-        values = wide
-        if not exact:
-            finite = torch.isfinite(wide)
-            if not bool(finite.all()):
-                nan_here = int(torch.isnan(wide).sum())
-                values = wide[finite]
-                moments.nan += nan_here
-                moments.inf += wide.numel() - values.numel() - nan_here
-        if not values.numel():
+        if not wide.numel():
             continue
-        bounds = _exact(block) if exact else values
-        low, high = bounds.min().item(), bounds.max().item()
+        values = wide
+        bounds = _exact_bounds(block) if exact else _bounds(wide)
+        if not all(map(math.isfinite, bounds)):  # NaN is a bound wherever it is
+            values = wide[torch.isfinite(wide)]
+            nan_here = int(torch.isnan(wide).sum())
+            moments.nan += nan_here
+            moments.inf += wide.numel() - values.numel() - nan_here
+            if not values.numel():
+                continue
+            bounds = _bounds(values)
+        low, high = bounds
         sums, exponent = _sums(values), 0
         if not square_in_range(sums[-1]) and (low or high):
             exponent = exponent_of(max(abs(low), abs(high)))
@@ -67,7 +68,7 @@ def summarize(tensor: Tensor) -> Stats:
 def _sums(values: Tensor) -> tuple[float, float, float]:
     """The mean, the sum of squared distances from it, and the sum of squares."""
     mean = float(values.mean())
-    return mean, float(torch.sum((values - mean) ** 2)), float(torch.dot(values, values))
+    return mean, float((values - mean).square_().sum()), float(torch.dot(values, values))
 
 
 @without_grad
@@ -146,11 +147,18 @@ def _widen(block: Tensor) -> Tensor:
     return here.to(torch.complex128).abs() if here.is_complex() else here.to(torch.float64)
 
 
-def _exact(block: Tensor) -> Tensor | NDArray[Any]:
-    """The block of integers or bools, of a type with ``min`` and ``max``, without rounding."""
+def _bounds(values: Tensor) -> tuple[float, float]:
+    """The least and the largest entry in one pass; NaN if there is one."""
+    low, high = torch.aminmax(values)
+    return low.item(), high.item()
+
+
+def _exact_bounds(block: Tensor) -> tuple[int, int]:
+    """The least and the largest of integers or bools, without rounding."""
     # Torch lacks min of bools on some devices, and min of the wider unsigned integers.
     wide = block.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
-    return block.cpu().numpy() if wide else block
+    whole: Any = block.cpu().numpy() if wide else block
+    return whole.min().item(), whole.max().item()
 
 
 def euclidean_norm(x: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
