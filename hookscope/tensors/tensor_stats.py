@@ -15,6 +15,7 @@ from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_i
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason
 
+_MASKED = 1 << 22  # elements of a block of real_blocks
 _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
@@ -117,6 +118,17 @@ def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
         here = block.cpu().resolve_conj().resolve_neg()
         known = here.dtype in _IN_NUMPY or not here.is_floating_point()
         yield (here if known else here.to(torch.float32)).numpy()
+
+
+def real_blocks(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the entries of ``dense_real`` in blocks of one dimension, so that a mask takes little.
+
+    Example:
+        >>> [block.tolist() for block in real_blocks(torch.tensor([[3 + 4j, 0]]))]
+        [[5.0, 0.0]]
+    """
+    for block in _dense(tensor.detach()).reshape(-1).split(_MASKED):
+        yield dense_real(block)
 
 
 def dense_real(tensor: Tensor) -> Tensor:
