@@ -1,4 +1,4 @@
-"""The functions that a caller may give to be told how far a long task is."""
+"""The types of the functions that are called while a long task runs."""
 
 from __future__ import annotations
 
