@@ -4,7 +4,8 @@
 a line, after making sure that the two give the same bits. ``recording`` is a run of an opened file.
 ``capture`` opens the file, runs it and saves the tensors, which for hookscope includes the hash of
 the file and statistics. Both are measured in a process that has imported the packages: a bare
-session needs no torch, whose import takes longer than all of this.
+session needs no torch, whose import takes longer than all of this. ``process`` is the command as a
+process, against the imports alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 import hookscope
+from bench.processes import HOOKSCOPE, pairs, python
 from hookscope.sources.onnx.packages import SILENT
 
 Arrays = dict[str, NDArray[Any]]
@@ -77,7 +79,7 @@ def seconds(work: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def recording(file: Path, images: torch.Tensor, pairs: int) -> None:
+def recording(file: Path, images: torch.Tensor, count: int) -> None:
     """Measure runs of the opened file."""
     names = names_of_outputs(file)
     module, session = hookscope.load_model(file).module, bare_session(file, names)
@@ -91,11 +93,11 @@ def recording(file: Path, images: torch.Tensor, pairs: int) -> None:
     ours()
     plain = run_bare(session, names, images)
     check_equal({key: captures[0][key].numpy() for key in captures[0]}, plain)
-    for _ in range(pairs):
+    for _ in range(count):
         print(seconds(ours), seconds(lambda: run_bare(session, names, images)))
 
 
-def capturing(file: Path, images: torch.Tensor, pairs: int) -> None:
+def capturing(file: Path, images: torch.Tensor, count: int) -> None:
     """Measure captures from the file to a file."""
     names = names_of_outputs(file)
     output, plain = file.with_name("ours.safetensors"), file.with_name("plain.safetensors")
@@ -110,8 +112,17 @@ def capturing(file: Path, images: torch.Tensor, pairs: int) -> None:
     ours()
     by_hand()
     check_equal(load_file(output), load_file(plain))
-    for _ in range(pairs):
+    for _ in range(count):
         print(seconds(ours), seconds(by_hand))
+
+
+def process(file: Path, images: torch.Tensor, count: int) -> None:
+    """Measure the command as a process."""
+    image = file.with_name("image.npy")
+    np.save(image, images.numpy())
+    command = (*HOOKSCOPE, "capture", str(file), "--layer", "layer3.*", "--input", str(image))
+    for ours, plain in pairs(command, python("import torch, onnx, onnxruntime"), count):
+        print(ours.seconds, plain.seconds)
 
 
 def check_equal(ours: Arrays, plain: Arrays) -> None:
@@ -122,5 +133,5 @@ def check_equal(ours: Arrays, plain: Arrays) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        subject = {"recording": recording, "capture": capturing}[sys.argv[1]]
+        subject = {"recording": recording, "capture": capturing, "process": process}[sys.argv[1]]
         subject(exported(Path(made)), torch.randn(1, 3, 224, 224), int(sys.argv[2]))

@@ -33,8 +33,7 @@ def describe_request(request: Request, shapes: bool) -> ModuleTree:
     """
     chosen = request.layers
     load_again = _loader(request.model)
-    loaded = _live(request.model) if load_again is None else load_again(meta=True)
-    check_not_lazy(loaded.module)
+    loaded = _load(request.model, meta=True)
     selected = select(
         loaded.module,
         chosen.layers,
@@ -66,9 +65,7 @@ def initial_weights(request: Request) -> WeightSet:
     Raises:
         ModelError: no such model.
     """
-    load = _loader(request.model)
-    loaded = _live(request.model) if load is None else load()
-    check_not_lazy(loaded.module)
+    loaded = _load(request.model, meta=False)
     return model_weights(loaded.module, loaded.spec, f"weights {loaded.weights.name}")
 
 
@@ -87,9 +84,16 @@ def _loader(model: ModelRequest) -> Callable[..., LoadedModel] | None:
     )
 
 
-def _live(model: ModelRequest) -> LoadedModel:
-    check_model(model.model)
-    return model_loader.wrap(model.model)
+def _load(model: ModelRequest, *, meta: bool) -> LoadedModel:
+    """The model; one that is given by name without values, if ``meta``."""
+    load = _loader(model)
+    if load is None:
+        check_model(model.model)
+        loaded = model_loader.wrap(model.model)
+    else:
+        loaded = load(meta=meta)
+    check_not_lazy(loaded.module)
+    return loaded
 
 
 def _select_nodes(whole: ModuleTree, names: Container[str]) -> ModuleTree:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookscope.analysis.cams.cam_input import CamInput, Progress
+from hookscope.analysis.cams.cam_input import CamInput
 from hookscope.analysis.cams.cam_run import run_cam
 from hookscope.analysis.cams.class_score import ClassScore
 from hookscope.errors import RequestError
@@ -20,6 +20,7 @@ from hookscope.specs.cam_methods import DEFAULT_METHOD, UPSAMPLINGS
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CamOptions
 from hookscope.specs.onnx_limits import check_onnx_cam
+from hookscope.specs.progress import Progress
 from hookscope.specs.request import InputRequest, LayerSelection, ModelRequest, Request
 from hookscope.specs.run_options import RunOptions
 

@@ -12,12 +12,12 @@ from hookscope.results.health import Health
 from hookscope.results.runs.findings.run_health import check_run
 from hookscope.results.runs.training_run import is_run_folder
 from hookscope.results.weights.findings.weight_health import check_weights
-from hookscope.results.weights.tensor_measures import Advance
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.command_options import CheckOptions, RunCheckOptions, WeightCheckOptions
 from hookscope.specs.health_checks import DEFAULT_THRESHOLDS
 from hookscope.specs.model_spec import ONNX
+from hookscope.specs.progress import NamedProgress
 from hookscope.specs.request import (
     InputRequest,
     LossRequest,
@@ -72,7 +72,7 @@ def check(
     dtype: str | None = None,
     device: str | None = None,
     train: bool = False,
-    progress: Advance | None = None,
+    progress: NamedProgress | None = None,
 ) -> Health:
     """Run a model forward and a loss backward once, and diagnose it.
 

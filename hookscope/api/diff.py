@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookscope.api.weight_source import as_weights
+from hookscope.api.weight_source import as_weights, check_no_state_dict
 from hookscope.results.diff.comparator import Comparator, compare_captures
 from hookscope.results.diff.diff_result import Diff
 from hookscope.results.diff.record_matches import LayerFilter
@@ -21,6 +21,7 @@ from hookscope.specs.diff_request import (
     are_runs,
     check_run_diff_options,
 )
+from hookscope.specs.progress import Progress
 from hookscope.specs.weight_diff_options import (
     InitialWeights,
     WeightDiffOptions,
@@ -65,7 +66,7 @@ def diff(
     dtype: str | Sequence[str] = (),
     device: str | Sequence[str] = (),
     train: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Diff | RunDiff | WeightDiff:
     """Compare two captures, two training runs, two sets of weights, or two models on one input.
 
@@ -82,9 +83,9 @@ def diff(
     Two files of weights, folders of them or results of ``load`` are compared tensor by tensor,
     without torch; the result is a ``WeightDiff``, the most changed tensors first. If one side is a
     model, its parameters and buffers are compared with the weights, and no model runs. The
-    keywords ``layers``, ``atol``, ``rtol``, ``strict`` and ``rename`` apply, and for a model
-    ``weights``, ``partial``, ``model_args``, ``seed`` and ``trust``. The default tolerance is 0,
-    NaN in both is equal, and a tensor of one side alone is a difference.
+    keywords ``layers``, ``atol``, ``rtol``, ``strict``, ``rename`` and ``trust`` apply, and for a
+    model ``weights``, ``partial``, ``model_args`` and ``seed``. The default tolerance is 0, NaN in
+    both is equal, and a tensor of one side alone is a difference.
 
     Args:
         a: the file of a capture, the folder of a run, weights, the spec of a model, or a module.
@@ -103,13 +104,15 @@ def diff(
         equal_nan: count NaN in both as equal.
         strict: count an unmatched tensor as a difference; of weights another dtype.
         input: as for ``capture``.
-        shape: as for ``capture``; so are preprocess, size, mean, std, partial, trust and train.
+        shape: as for ``capture``; so are preprocess, size, mean, std, partial and train.
         weights: as for ``capture``, for both models, or a pair for A and B. So are rename,
             model_args, method, attn, dtype and device. Of weights, ``rename`` replaces prefixes of
             names in A, or in B if no name in A has them; of weights and a model, those of the
             weights.
         onnx_optimize: as for ``capture``, for an ONNX file or a pair for A and B.
         seed: of random weights, noise and dropout, in both models.
+        trust: as for ``capture``; of a pickled model, build it, which runs code, and compare its
+            weights.
         progress: of weights: called with the number of megabytes compared and the total.
 
     Raises:
@@ -137,14 +140,15 @@ def diff(
     }
     chosen = [name for name, value in options.items() if value]
     sides: Any = (a, b)
+    for side in sides:
+        check_no_state_dict(side)
     if are_runs(a, b):
         check_run_diff_options(chosen)
         return compare_runs(sides[0], sides[1], RunDiffOptions(layers, atol, rtol, strict))
     are_weights = weight_sides(a, b)
     if any(are_weights):
-        sides = [
-            as_weights(side) if own else side for side, own in zip(sides, are_weights, strict=True)
-        ]
+        pairs = zip(sides, are_weights, strict=True)
+        sides = [as_weights(side, trust) if own else side for side, own in pairs]
         check_weight_diff_options(chosen, not all(are_weights))
         weight_options = WeightDiffOptions(layers, atol, rtol, strict, rename)
         if all(are_weights):

@@ -28,6 +28,7 @@ from hookscope.specs.output_path import (
     is_run_folder,
     table_ending,
 )
+from hookscope.specs.progress import Progress
 from hookscope.views import display
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def export(
     output: str | os.PathLike[str],
     *,
     layers: str | Iterable[str] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Exported | ExportedRun:
     """Write the features of a dataset, tensors of a capture, or the numbers of a run, to one file.
 
@@ -153,7 +154,7 @@ def _export_run(
     folder: str | os.PathLike[str],
     path: Path,
     selectors: Sequence[str],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> ExportedRun:
     check_run_export(path, force=True)
     if path.suffix.lower() not in RUN_TABLES:
@@ -168,7 +169,7 @@ def _export_recording(
     file: str | os.PathLike[str],
     path: Path,
     selectors: Sequence[str],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> Exported:
     """Write tensors of the file of a recording."""
     ending = table_ending(path)

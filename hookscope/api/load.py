@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hookscope.api.weight_source import as_weights
 from hookscope.results.features.features import Features
 from hookscope.results.runs.rank_runs import open_run
 from hookscope.results.runs.training_run import TrainingRun
-from hookscope.results.weights.open_weights import is_weights, open_weights
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.output_path import is_run_folder, names_folder
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:  # a capture needs torch
     from hookscope.hooks.capture import Capture
 
 
-def load(path: str | os.PathLike[str]) -> Capture | Features | TrainingRun | WeightSet:
+def load(
+    path: str | os.PathLike[str], *, trust: bool = False
+) -> Capture | Features | TrainingRun | WeightSet:
     """Load a capture or weights from a file, or features, a training run or weights from a folder.
 
     Args:
         path: a file that ``capture``, ``grads``, ``step``, ``cam`` or ``Capture.save`` wrote; or
             the folder that ``extract`` or ``hookscope run`` wrote, or the address of features; or
             weights: a file, a folder, an index, or a part of a checkpoint (``file.pth#ema``).
+        trust: of a pickled model, build it, which runs code, and return its state dict.
 
     Returns:
         For a file, a ``hookscope.Capture``: a mapping from key to tensor, read completely. For a
@@ -35,8 +38,8 @@ def load(path: str | os.PathLike[str]) -> Capture | Features | TrainingRun | Wei
         ``values``.
 
         For weights, a ``WeightSet``, without torch: only headers are read, and no code of a file
-        is run. ``weights.tensors`` has the name, dtype and shape of each tensor, and
-        ``weights["fc.weight"]`` reads its values as an array of numpy.
+        is run unless ``trust`` is given. ``weights.tensors`` has the name, dtype and shape of each
+        tensor, and ``weights["fc.weight"]`` reads its values as an array of numpy.
 
     Raises:
         ResultsFileError: there is no such file, it is damaged, or hookscope did not write it; or
@@ -44,6 +47,7 @@ def load(path: str | os.PathLike[str]) -> Capture | Features | TrainingRun | Wei
         RequestError: the folder has no features; or a path that ends in ``/`` does not exist.
         StoreError: the run that writes the folder is not finished.
         WeightsFileError: a file of weights is damaged, or has no tensors.
+        ModelError: with ``trust``, the code of the file raised.
 
     Example:
         >>> import hookscope
@@ -62,8 +66,8 @@ def load(path: str | os.PathLike[str]) -> Capture | Features | TrainingRun | Wei
     """
     if is_run_folder(path):
         return open_run(path)
-    if is_weights(os.fspath(path)):
-        return open_weights(path)
+    if (weights := as_weights(path, trust)) is not None:
+        return weights
     if names_folder(path):
         return Features(path)
     from hookscope.hooks.capture import Capture

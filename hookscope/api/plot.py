@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 
 from hookscope.api.weight_source import as_weights
 from hookscope.results.capture_arrays import InMemory, open_source
-from hookscope.results.weights.tensor_measures import Advance
 from hookscope.results.weights.weight_reader import WeightReader
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.choices import CHANNEL_ORDERS, COLOR_SCALES, check_choice
+from hookscope.specs.progress import NamedProgress
 from hookscope.views.images import require_matplotlib
 from hookscope.views.images.feature_maps import DEFAULT_COUNT
 from hookscope.views.images.plot_choice import choose_plot
@@ -37,6 +37,8 @@ def plot(
     dim: int | None = None,
     scale: str = COLOR_SCALES[0],
     dark: bool = False,
+    trust: bool = False,
+    progress: NamedProgress | None = None,
 ) -> Drawing:
     """Plot a capture, or the tensors of a file of weights.
 
@@ -61,6 +63,9 @@ def plot(
         dim: the channel dimension, if it is detected wrongly (see docs/show.md).
         scale: one colour scale for the whole ``grid``, or one for ``each`` channel.
         dark: use a dark background.
+        trust: of a pickled model, build it, which runs code, and plot its weights.
+        progress: of weights: called with the megabytes that were read, the total, and the name of
+            the tensor.
 
     Returns:
         The picture; ``save(path)`` writes it, and ``figure`` is the matplotlib figure.
@@ -79,12 +84,12 @@ def plot(
     check_choice("by", by, CHANNEL_ORDERS)
     check_choice("scale", scale, COLOR_SCALES)
     patterns = [keys] if isinstance(keys, str) else list(keys)
-    weights = as_weights(file)
+    weights = as_weights(file, trust)
     if weights is not None:
         with require_matplotlib():
             from hookscope.views.images.figures.drawing import FigureOptions
         options = FigureOptions(channels, by, count, seed, dim, scale == "each", dark)
-        return plot_weights(weights, patterns, kind, options)
+        return _plot_weights(weights, patterns, kind, options, progress)
     capture = open_source(cast("str | os.PathLike[str] | InMemory", file))
     if "cam" in capture.metadata and not patterns and kind is None:
         return _plot_cam(capture)
@@ -101,28 +106,19 @@ def plot(
     )
 
 
-def plot_weights(
+def _plot_weights(
     weights: WeightSet,
     patterns: Sequence[str],
     kind: str | None,
     options: FigureOptions,
-    advance: Advance | None = None,
+    progress: NamedProgress | None,
 ) -> Drawing:
-    """Plot tensors of weights; see ``plot``.
-
-    Args:
-        weights: the set.
-        patterns: as the ``keys`` of ``plot``.
-        kind: ``hist`` or ``flow``; None for what fits.
-        options: how they are drawn.
-        advance: called as values are read; see ``ReadProgress``.
-    """
     reader = WeightReader(weights)
     choice = choose_weight_plot(reader, patterns, kind)
-    if advance is not None:
+    if progress is not None:
         size = sum(reader.weights.tensors[part.record.key].nbytes for part in choice.parts)
         passes = 2 if choice.kind == HIST else 1  # statistics, and the counts of the histogram
-        reader.show_progress(passes * size, advance)
+        reader.show_progress(passes * size, progress)
     if choice.why:
         log.info("kind: %s (%s)", choice.kind, choice.why)
     from hookscope.views.images.figures.weight_figure import draw_weights

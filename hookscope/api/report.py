@@ -15,11 +15,11 @@ from hookscope.results.capture_arrays import InMemory, open_source
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.runs.findings.run_health import check_run
 from hookscope.results.runs.training_run import TrainingRun, rank_folders
-from hookscope.results.weights.tensor_measures import Advance
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.command_options import RunCheckOptions
 from hookscope.specs.health_checks import NOTE
 from hookscope.specs.output_path import PAGE, check_ending, holds_features
+from hookscope.specs.progress import NamedProgress
 from hookscope.views import display
 from hookscope.views.html.page import write_page
 from hookscope.views.html.page_builder import build_page
@@ -86,6 +86,9 @@ def _(result: Report, options: TextOptions) -> list[Text]:
 def report(
     file: str | os.PathLike[str] | WeightSet | InMemory,
     other: str | os.PathLike[str] | WeightSet | InMemory | None = None,
+    *,
+    trust: bool = False,
+    progress: NamedProgress | None = None,
 ) -> Report:
     """Return a capture, a training run or weights as one self-contained HTML page, without torch.
 
@@ -100,6 +103,9 @@ def report(
         other: a second one to show beside it: values of the same key next to each other, with
             their differences; or a second run, whose curves are drawn over those of the first.
             Not for weights, which ``diff`` compares.
+        trust: of a pickled model, build it, which runs code, and show its weights.
+        progress: of weights: called with the megabytes that were read, the total, and the name of
+            the tensor.
 
     Raises:
         ResultsFileError: a file is missing or damaged, or hookscope did not write it.
@@ -119,13 +125,13 @@ def report(
     """
     sources = [source for source in (file, other) if source is not None]
     for source in sources:
-        if (weights := as_weights(source)) is not None:
+        if (weights := as_weights(source, trust)) is not None:
             if len(sources) > 1:
                 raise RequestError(
                     f"{weights.label} has weights, and a page of weights shows one set.",
                     "Compare two sets with 'hookscope diff A B'.",
                 )
-            return report_weights(weights)
+            return _report_of_weights(weights, progress)
     folders = [
         source
         for source in sources
@@ -169,23 +175,11 @@ def _report_of_captures(sources: Sequence[str | os.PathLike[str] | InMemory]) ->
     )
 
 
-def report_weights(weights: WeightSet, advance: Advance | None = None) -> Report:
-    """Return the page of a set of weights.
-
-    Args:
-        weights: the set.
-        advance: called as values are read; see ``ReadProgress``.
-
-    Raises:
-        HookscopeError: as ``report``.
-    """
-    page, findings = build_weights_page(weights, advance)
+def _report_of_weights(weights: WeightSet, progress: NamedProgress | None) -> Report:
+    page, findings = build_weights_page(weights, progress)
     html = write_weights_page(page)
-    if len(html.encode()) >= MAX_RUN_PAGE_BYTES:
-        raise CheckFailed(
-            f"The report for {weights.label} would exceed {MAX_RUN_PAGE_BYTES // 10**6} MB.",
-            "Its names are very long: show its tensors with 'hookscope show'.",
-        )
+    hint = "Its names are very long: show its tensors with 'hookscope show'."
+    _check_size(html, weights.label, hint)
     return Report(
         html,
         len(weights.tensors),
@@ -210,11 +204,7 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
     findings = check_run(runs[0].folder, RunCheckOptions()).findings
     page = build_run_page(runs, findings, notes)
     html = write_run_page(page)
-    if len(html.encode()) >= MAX_RUN_PAGE_BYTES:
-        raise CheckFailed(
-            f"The report for {folders[0]} would exceed {MAX_RUN_PAGE_BYTES // 10**6} MB.",
-            "Watch fewer layers.",
-        )
+    _check_size(html, folders[0], "Watch fewer layers.")
     return Report(
         html,
         len({tensor for run in runs for tensor in measured_tensors(run)}),
@@ -223,3 +213,11 @@ def _report_of_runs(folders: Sequence[str | os.PathLike[str]]) -> Report:
         (*(f"{s.letter}: {s.verdict}".removeprefix(": ") for s in page.sides), *page.notes),
         (),
     )
+
+
+def _check_size(html: str, label: object, hint: str) -> None:
+    """Raise CheckFailed if a page is larger than a page of a run may be."""
+    if len(html.encode()) >= MAX_RUN_PAGE_BYTES:
+        raise CheckFailed(
+            f"The report for {label} would exceed {MAX_RUN_PAGE_BYTES // 10**6} MB.", hint
+        )

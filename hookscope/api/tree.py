@@ -3,21 +3,74 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from hookscope.api.weight_source import as_weights
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.results.weights.weight_tree import WeightTree
 from hookscope.specs.choices import DEFAULT_MODEL
 from hookscope.specs.patterns import as_texts
+from hookscope.specs.progress import Progress
 from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
 from hookscope.specs.weight_options import check_model_options
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
+
+    from hookscope.results.module_tree import ModuleTree
+    from hookscope.results.weights.weight_hashes import WeightHashes
+
+    Module = torch.nn.Module | torch.export.ExportedProgram
 
 
+class TreeOptions(TypedDict, total=False):
+    """The keywords of ``tree`` that do not change the type of its result."""
+
+    layers: str | Iterable[str]
+    types: str | Iterable[str]
+    depth: int | None
+    leaves: bool
+    shapes: bool
+    shape: Sequence[int] | None
+    model_args: Mapping[str, Any] | None
+    method: str | None
+    attn: str | None
+    trust: bool
+    onnx_optimize: str | None
+    progress: Progress | None
+
+
+@overload
+def tree(
+    model: str | os.PathLike[str] | WeightSet | Module = ...,
+    *,
+    hash: Literal[True],
+    **options: Unpack[TreeOptions],
+) -> WeightHashes: ...
+@overload
+def tree(
+    model: WeightSet, *, hash: Literal[False] = False, **options: Unpack[TreeOptions]
+) -> WeightTree: ...
+@overload
+def tree(
+    model: Module, *, hash: Literal[False] = False, **options: Unpack[TreeOptions]
+) -> ModuleTree: ...
+@overload
+def tree(
+    model: str | os.PathLike[str] = ...,
+    *,
+    hash: Literal[False] = False,
+    **options: Unpack[TreeOptions],
+) -> ModuleTree | WeightTree: ...
+@overload
+def tree(
+    model: str | os.PathLike[str] | WeightSet | Module = ...,
+    *,
+    hash: bool,
+    **options: Unpack[TreeOptions],
+) -> ModuleTree | WeightTree | WeightHashes: ...
 def tree(
     model: (
         str | os.PathLike[str] | WeightSet | torch.nn.Module | torch.export.ExportedProgram
@@ -35,8 +88,8 @@ def tree(
     trust: bool = False,
     onnx_optimize: str | None = None,
     hash: bool = False,
-    progress: Callable[[int, int], object] | None = None,
-) -> Any:
+    progress: Progress | None = None,
+) -> ModuleTree | WeightTree | WeightHashes:
     """Return the named-module tree of a model, or the tree of the tensors in a file of weights.
 
     Args:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from hookscope.errors import ResultsFileError, StoreError
 from hookscope.results.features.folder_verification import Verification, verify_folder
 from hookscope.results.features.location import parse_location
 from hookscope.results.features.manifest import read_manifest
+from hookscope.specs.progress import Progress
 
 
-def verify(
-    features: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
-) -> Verification:
+def verify(features: str | os.PathLike[str], *, progress: Progress | None = None) -> Verification:
     """Read every file of a features folder, and return which are damaged or missing.
 
     Each shard is compared with its recorded length and CRC-32, the index with the contents of the

@@ -30,11 +30,7 @@ def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
     """
     if isinstance(source, WeightSet):
         return source
-    if isinstance(source, Mapping) and not hasattr(source, "records"):  # no capture
-        raise RequestError(
-            f"A {type(source).__name__} is neither a file nor a capture, a model or open weights.",
-            "Save a state dict with torch.save, and give the path of the file.",
-        )
+    check_no_state_dict(source)
     if not isinstance(source, str | os.PathLike) or not is_weights(os.fspath(source)):
         return None
     if trust:
@@ -42,3 +38,13 @@ def as_weights(source: Any, trust: bool = False) -> WeightSet | None:
 
         return open_trusted_weights(os.fspath(source))
     return open_weights(source)
+
+
+def check_no_state_dict(source: Any) -> None:
+    """Raise RequestError if a dict is given, such as a state dict. A capture is none."""
+    if isinstance(source, Mapping) and not hasattr(source, "records"):
+        raise RequestError(
+            f"A value of type {type(source).__name__} is neither a file nor a capture, a model or"
+            " open weights.",
+            "Save a state dict with torch.save, and give the path of the file.",
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import CommaList, FileName
-from hookscope.cli.run_context import running
+from hookscope.cli.run_context import reading, running
 from hookscope.specs.health_checks import CHECKS, DEFAULT_THRESHOLDS
 from hookscope.specs.run_checks import DEFAULT_RUN_THRESHOLDS, RUN_CHECKS, RUN_OPTIONS
 from hookscope.specs.weight_checks import WEIGHT_CHECKS, WEIGHT_OPTIONS
@@ -141,8 +140,8 @@ def check(ctx: click.Context, output: str | None, force: bool, **values: Any) ->
     if kind == WEIGHTS:
         health = _check_weights(console, **values)
     else:
-        reading = console.status(f"Reading {model} ...")
-        with reading if kind == RUN else running(console, f"Running {model} ..."):
+        status = console.status(f"Reading {model} ...")
+        with status if kind == RUN else running(console, f"Running {model} ..."):
             from hookscope.api.check import check as api_check
 
             health = api_check(**values)
@@ -189,6 +188,6 @@ def _weight_values(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]
 def _check_weights(console: Console, model: str, **chosen: Any) -> Health:
     from hookscope.api.check import check as api_check
 
-    reading = running(console, f"Reading {model} ...") if chosen["trust"] else nullcontext()
-    with reading, console.bar("Reading") as advance:
+    step = f"Reading {model} ..."
+    with reading(console, step, chosen["trust"]), console.bar("Reading") as advance:
         return api_check(model, **chosen, progress=advance)

@@ -13,7 +13,7 @@ from hookscope.cli.commands import Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice, CommaList, FileName
-from hookscope.cli.run_context import running
+from hookscope.cli.run_context import reading, running
 from hookscope.cli.table_options import table_options
 from hookscope.specs.choices import (
     DEVICE_ALIASES,
@@ -297,6 +297,7 @@ def _diff_weights(
 ) -> None:
     from hookscope.specs.weight_diff_options import (
         INITIAL_OPTIONS,
+        TRUST,
         WEIGHT_OPTIONS,
         InitialWeights,
         WeightDiffOptions,
@@ -312,13 +313,14 @@ def _diff_weights(
     )
     chosen = {name: values[name] for name in WEIGHT_OPTIONS}
     WeightDiffOptions(**chosen)  # for its checks, before anything is read
+    chosen[TRUST] = values[TRUST]
     if with_model:
         initial = {name: values[name] for name in INITIAL_OPTIONS}
         side = are_weights.index(False)
         InitialWeights(values["ab"[side]], side, **initial)
         chosen |= initial
     what = f"Comparing {values['a']} with {values['b']} ..."
-    with running(console, what) if with_model else console.status(what):
+    with reading(console, what, with_model or values[TRUST]):
         from hookscope.api.diff import diff as api_diff
 
         with console.bar("MB compared") as advance:

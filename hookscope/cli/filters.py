@@ -11,7 +11,7 @@ from hookscope.cli import completion_values, options, picture_options
 from hookscope.cli.commands import Example, command
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.run_context import running
+from hookscope.cli.run_context import reading, running
 from hookscope.errors import RequestError
 
 EXAMPLES = (
@@ -102,7 +102,7 @@ def _draw_weights(
     stem = default_stem(values["model"])
     path, replaces = picture_options.resolve_picture_path(output, force, stem, "filters")
     console.interrupt_message = "Interrupted; nothing was written."
-    with console.status(f"Reading {values['model']} ..."):
+    with reading(console, f"Reading {values['model']} ...", values["trust"]):
         from hookscope.api.filters import filters as api_filters
 
         drawing = api_filters(**values)

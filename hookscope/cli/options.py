@@ -121,6 +121,13 @@ trust = flag(
     help="Open a .pt2 file with pickles, or a pickled model, even if that runs code.",
 )
 
+trust_weights = flag(
+    "trust",
+    section="Weights",
+    callback=_refuse_from_file,
+    help="Build a pickled model, which runs its code.",
+)
+
 model = combine(
     click.argument(
         "model_spec",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from hookscope.cli import picture_options
+from hookscope.cli import options, picture_options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
 from hookscope.cli.param_types import Choice
 from hookscope.specs.choices import PLOT_KINDS
-
-if TYPE_CHECKING:
-    from hookscope.views.images.figures.drawing import Drawing
 
 EXAMPLES = (
     Example(
@@ -55,6 +52,7 @@ EXAMPLES = (
     picture_options.channels("Channels"),
     picture_options.channel_details("Channels"),
     picture_options.appearance,
+    options.trust_weights,
     picture_options.output,
     global_options,
     click.pass_context,
@@ -73,40 +71,16 @@ def plot(ctx: click.Context, output: str | None, force: bool, dpi: int, **values
     a KEY mean and spread of all; --kind is then hist or flow.
     """
     console: Console = ctx.obj
-    from hookscope.results.weights.open_weights import is_weights
+    from hookscope.cli.run_context import reading, show_logs
     from hookscope.results.weights.part_names import default_stem
 
     stem = default_stem(values["file"])
     path, replaces = picture_options.resolve_picture_path(output, force, stem, "plot")
     console.interrupt_message = "Interrupted; nothing was written."
-    with console.status("Drawing ..."):
+    drawing_step = reading(console, "Drawing ...", values["trust"])
+    with drawing_step, console.bar("Reading") as advance:
         from hookscope.api.plot import plot as api_plot
-        from hookscope.cli.run_context import show_logs
 
         show_logs(console)
-        if is_weights(values["file"]):
-            drawing = _plot_weights(console, **values)
-        else:
-            drawing = api_plot(**values)
+        drawing = api_plot(**values, progress=advance)
     picture_options.write_picture(console, drawing, path, replaces, dpi, "plot")
-
-
-def _plot_weights(
-    console: Console,
-    file: str,
-    keys: tuple[str, ...],
-    kind: str | None,
-    scale: str,
-    **options: Any,
-) -> Drawing:
-    """Plot tensors of weights with a bar: all values of a large file may be read."""
-    from hookscope.api.plot import plot_weights
-    from hookscope.results.weights.open_weights import open_weights
-    from hookscope.views.images import require_matplotlib
-
-    with require_matplotlib():
-        from hookscope.views.images.figures.drawing import FigureOptions
-    with console.bar("Reading") as advance:
-        return plot_weights(
-            open_weights(file), keys, kind, FigureOptions(each=scale == "each", **options), advance
-        )

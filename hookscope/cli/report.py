@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from hookscope.cli import options
 from hookscope.cli.commands import Example, command, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.options import force as force_option
 from hookscope.cli.param_types import FileName
 from hookscope.cli.recording_command import note_written_file
+from hookscope.cli.run_context import reading
 from hookscope.errors import RequestError
 from hookscope.results.weights.part_names import default_stem
 
@@ -53,14 +54,20 @@ EXAMPLES = (
         type=FileName("file"),
         help="Page to write. Default: the name of FILE with .html.",
     ),
-    force_option,
+    options.force,
+    options.trust_weights,
     global_options,
     click.pass_context,
     examples=EXAMPLES,
     main="output force",
 )
 def report(
-    ctx: click.Context, file: str, other: str | None, output: str | None, force: bool
+    ctx: click.Context,
+    file: str,
+    other: str | None,
+    output: str | None,
+    force: bool,
+    trust: bool,
 ) -> None:
     """Write an HTML report of a result file, a training run or weights.
 
@@ -89,15 +96,11 @@ def report(
     outputs.check_ending(path, outputs.PAGE)
     replaces = outputs.check_output(path, force, suffix=outputs.PAGE)
     console.interrupt_message = "Interrupted; nothing was written."
-    with console.status(f"Reading {file} ..."), console.bar("Reading") as advance:
+    reading_file = reading(console, f"Reading {file} ...", trust)
+    with reading_file, console.bar("Reading") as advance:
         from hookscope.api.report import report as api_report
-        from hookscope.api.report import report_weights
-        from hookscope.results.weights.open_weights import is_weights, open_weights
 
-        if other is None and is_weights(file):
-            result = report_weights(open_weights(file), advance)
-        else:
-            result = api_report(file, other)
+        result = api_report(file, other, trust=trust, progress=advance)
         size = result.save(path)
         console.interrupt_message = f"Interrupted; {path} was written."
     if console.json:

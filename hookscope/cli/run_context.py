@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TextIO
 
 from hookscope.cli.console import Console
@@ -70,6 +70,11 @@ def running(console: Console, step: str) -> Iterator[None]:
         _import_torch()
         console.step(step)
         yield
+
+
+def reading(console: Console, step: str, trust: bool) -> AbstractContextManager[None]:
+    """Return the context of a command that reads weights: with torch only for ``--trust``."""
+    return running(console, step) if trust else console.status(step)
 
 
 def _import_torch() -> None:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hookscope.cli import completion_values, picture_options
+from hookscope.cli import completion_values, options, picture_options
 from hookscope.cli.commands import Command, Example, combine, command, flag, option
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
+from hookscope.cli.run_context import reading
 from hookscope.cli.table_options import table_options
 from hookscope.errors import RequestError
 from hookscope.files.shell_words import join_words, quote_word
 from hookscope.specs.output_path import is_run_folder, names_folder
-from hookscope.specs.tensor_key import WHOLE
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -56,7 +56,6 @@ EXAMPLES = (
     ),
 )
 MAPS = "Maps"
-PASSES = 3  # over a tensor of weights: statistics, the largest entries, the histogram
 
 maps = combine(
     flag("map", section=MAPS, help="Draw feature maps of each KEY in the terminal."),
@@ -80,6 +79,7 @@ maps = combine(
         shell_complete=completion_values.layers,
         help="Layers in the table of a run folder. Repeatable; ! excludes. Default: all.",
     ),
+    options.trust_weights,
     table_options,
     global_options,
     click.pass_context,
@@ -104,7 +104,7 @@ def show(
     module or is a glob, a row of statistics for each tensor.
     """
     console: Console = ctx.obj
-    draws = values.pop("map")
+    draws, trust = values.pop("map"), values.pop("trust")
     if is_run_folder(file):
         _refuse_maps_of_runs(ctx, draws)
         _show_run(console, file, keys, layers)
@@ -117,7 +117,7 @@ def show(
 
     if is_weights(file):
         _refuse_idle_choices(ctx, draws)
-        _show_weights(console, file, keys, draws)
+        _show_weights(console, file, keys, draws, trust)
         return
     if names_folder(file):
         _refuse_idle_choices(ctx, draws)
@@ -184,12 +184,13 @@ def _show_run(console: Console, folder: str, keys: Sequence[str], layers: Sequen
         console.show(view)
 
 
-def _show_weights(console: Console, file: str, keys: Sequence[str], draws: bool) -> None:
+def _show_weights(
+    console: Console, file: str, keys: Sequence[str], draws: bool, trust: bool
+) -> None:
     """Show the tensors by their headers, one with its values, or statistics of several."""
-    from hookscope.results.weights.open_weights import open_weights
-    from hookscope.results.weights.weight_reader import WeightReader
-    from hookscope.specs.tensor_key import choose_keys, modules_above
-    from hookscope.views.images.tensor_view import read_tensor_view, summarize_tensor
+    from hookscope.api.load import load
+    from hookscope.results.weights.weight_set import WeightSet
+    from hookscope.views.images.weight_views import choose_weights
     from hookscope.views.text.documents import weights_document
 
     if draws:
@@ -197,7 +198,9 @@ def _show_weights(console: Console, file: str, keys: Sequence[str], draws: bool)
             f"--map draws what a layer returned, and {file} has weights.",
             f"Write a picture of a weight: hookscope plot {quote_word(file)} KEY",
         )
-    weights = open_weights(file)
+    with reading(console, f"Reading {file} ...", trust):
+        weights = load(file, trust=trust)
+    assert isinstance(weights, WeightSet)
     if not keys:
         console.show(weights)
         if console.verbose and not console.json:
@@ -208,29 +211,24 @@ def _show_weights(console: Console, file: str, keys: Sequence[str], draws: bool)
         name = next(iter(weights.tensors), "KEY")
         console.note(f"next: {join_words(['hookscope', 'show', file, name])}")
         return
-    reader = WeightReader(weights)
-    wanted = choose_keys(keys, list(weights.tensors), file, holders=modules_above)
-    alone = len(wanted) <= len(keys)  # each KEY is the name of one tensor
-    if alone and (console.sort or console.top):
+    choice = choose_weights(weights, keys)
+    if not choice.is_table and (console.sort or console.top):
         raise RequestError(
             "--sort and --top are for tables of tensors.", "Give a KEY that matches several."
         )
-    read = sum(weights.tensors[key].nbytes for key, index in wanted if index == WHOLE)
     with console.bar("Reading") as advance:
-        reader.show_progress(read * (PASSES if alone else 1), advance)
-        of_one = read_tensor_view if alone else summarize_tensor
-        summaries = [of_one(reader, key, index) for key, index in wanted]
+        summaries = choice.read(advance)
     if console.json:
         console.document(weights_document(weights, summaries))
-    elif alone:
+    elif choice.is_table:
+        from hookscope.views.text.weights import statistics_lines
+
+        console.result(statistics_lines(summaries, console.text_options))
+    else:
         for i, view in enumerate(summaries):
             if i:
                 console.separate()
             console.show(view)
-    else:
-        from hookscope.views.text.weights import statistics_lines
-
-        console.result(statistics_lines(summaries, console.text_options))
 
 
 def _show_summary(console: Console, capture: CaptureFile) -> None:

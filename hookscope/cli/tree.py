@@ -14,7 +14,7 @@ from hookscope.cli import completion_values, input_options, options
 from hookscope.cli.commands import Example, command, flag
 from hookscope.cli.console import Console
 from hookscope.cli.global_options import global_options
-from hookscope.cli.run_context import running
+from hookscope.cli.run_context import reading, running
 from hookscope.cli.table_options import row_options
 from hookscope.errors import RequestError
 from hookscope.specs.tree_options import WEIGHT_OPTIONS, check_hash_options
@@ -135,8 +135,8 @@ def _show_weights(ctx: click.Context, values: dict[str, Any]) -> None:
     kept = {name: values[name] for name in ("model", *WEIGHT_OPTIONS)}
     with _without_collection():
         with ExitStack() as stack:
-            if kept["trust"]:
-                stack.enter_context(running(console, f"Reading {values['model']} ..."))
+            step = f"Reading {values['model']} ..."
+            stack.enter_context(reading(console, step, kept["trust"]))
             if kept["hash"]:
                 kept["progress"] = stack.enter_context(console.bar("Hashing"))
             result = api_tree(**kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hookscope.files import strict_json
 from hookscope.results.capture_file import CaptureFile
 from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.specs.output_path import MARK, SUFFIX, TABLES, header_of
+from hookscope.specs.progress import Progress
 from hookscope.specs.tensor_key import WHOLE, Index, choose_keys, slice_text
 
 _BLOCK = 1 << 24  # bytes that are copied at a time
@@ -85,7 +86,7 @@ def write_slices(
     slices: Sequence[TensorSlice],
     path: Path,
     ending: str,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> None:
     """Write the selected tensors to ``path``."""
     if ending == SUFFIX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,6 +42,40 @@ class Finding:
     step: int | None = None
     model: str = ""
     ranks: tuple[int, ...] = ()
+
+    @classmethod
+    def of_largest(
+        cls,
+        check: str,
+        level: str,
+        measures: Mapping[str, float],
+        threshold: float,
+        describe: Callable[[str], str],
+        hint: str,
+        units: Callable[[str], tuple[int, ...]] = lambda layer: (),
+    ) -> Iterator[Finding]:
+        """Yield one finding on the layer of the largest measure, with the others in its order.
+
+        Args:
+            check, level, threshold, hint: as above.
+            measures: the measured number of each layer; nothing is yielded if there is none.
+            describe: returns the sentence on a layer.
+            units: returns the indices that it is about.
+        """
+        layers = sorted(measures, key=measures.__getitem__, reverse=True)
+        if layers:
+            first, *others = layers
+            yield cls(
+                check,
+                level,
+                first,
+                describe(first),
+                measures[first],
+                threshold,
+                hint,
+                others=tuple(others),
+                units=units(first),
+            )
 
 
 @dataclass(frozen=True)

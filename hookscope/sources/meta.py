@@ -129,8 +129,11 @@ def meta_copy(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` on the meta device, which has shapes but no values.
 
     Everything else is copied deeply, so a forward pass of the copy does not change the model. Hooks
-    of accelerate are left out: they would load the offloaded weights.
+    of accelerate are left out: they would load the offloaded weights. A model that computes shapes
+    of inputs on meta and has no state, such as that of an ONNX file, is returned itself.
     """
+    if getattr(model, "_hookscope_computes_shapes", False):
+        return model
     memo: dict[int, object] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         placeholder = torch.empty_like(tensor, device="meta")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hookscope.errors import WeightsFileError
@@ -18,6 +20,7 @@ from hookscope.files.file_types import SAVE_WEIGHTS, describe_file, is_pickled_o
 from hookscope.files.pickle_scan import foreign_globals, list_globals
 from hookscope.results.weights.checkpoint_parts import choose_part
 from hookscope.results.weights.open_weights import open_weights, split_part
+from hookscope.results.weights.weight_dtypes import read_numpy_dtype
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.sources.model_weights import tensor_set
 from hookscope.sources.user_code import run_user_code
@@ -50,14 +53,29 @@ def open_trusted_weights(text: str) -> WeightSet:
     more = f" and {len(classes) - _LISTED} more" if len(classes) > _LISTED else ""
     log.warning("%s runs code: it names %s%s", path, ", ".join(classes[:_LISTED]), more)
     content = run_user_code(path, lambda: torch.load(path, map_location="cpu", weights_only=False))
-    chosen = choose_part(_plain(content, 0), Tensor, part, path)
-    named = {name: value for name, value in chosen.tensors.items() if _is_plain(value)}
+    chosen = choose_part(_plain(content, 0), _is_tensor, part, path, decides=_is_of_torch)
+    tensors = {name: _as_tensor(value) for name, value in chosen.tensors.items()}
+    named = {name: value for name, value in tensors.items() if _is_plain(value)}
     if not named:
         raise WeightsFileError(f"The file {path!r} contains no tensors.", SAVE_WEIGHTS)
     notes = [f"Code of the file was run: it names {', '.join(classes[:_LISTED])}{more}."]
-    if left := sorted(chosen.tensors.keys() - named.keys()):
+    if left := sorted(tensors.keys() - named.keys()):
         notes.append(f"Not listed, since they are no plain tensors: {', '.join(left[:_LISTED])}.")
     return tensor_set(named, path, _KIND, chosen.name, metadata=chosen.metadata, notes=tuple(notes))
+
+
+def _is_tensor(value: Any) -> TypeGuard[Tensor | NDArray[Any]]:
+    return isinstance(value, Tensor | np.ndarray)
+
+
+def _is_of_torch(value: Any) -> TypeGuard[Tensor | NDArray[Any]]:
+    return isinstance(value, Tensor)
+
+
+def _as_tensor(value: Tensor | NDArray[Any]) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    return torch.from_numpy(np.asarray(value, value.dtype.newbyteorder("="), order="C"))
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -71,6 +89,8 @@ def _plain(content: Any, depth: int) -> Any:
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if isinstance(content, Tensor | str | int | float) or depth == _DEEPEST:
         return content
+    if isinstance(content, np.ndarray):
+        return content if read_numpy_dtype(content.dtype.str) else None
     if isinstance(content, Mapping):
         return {str(key): _plain(value, depth + 1) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -18,6 +18,7 @@ from hookscope.errors import HookscopeError, RequestError
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.catalog import check_model_spec
 from hookscope.specs.command_options import hold_iterable
+from hookscope.specs.exact_diff_options import ExactDiffOptions
 from hookscope.specs.model_spec import EXPORTED, LIVE, ONNX, TORCHSCRIPT, is_weights_file
 from hookscope.specs.output_path import holds_features, is_hookscope_file, is_run_folder
 from hookscope.specs.record_kinds import VALUE_KINDS, resolve_kinds
@@ -158,28 +159,12 @@ class DiffRequest:
 
 
 @dataclass(frozen=True)
-class RunDiffOptions:
+class RunDiffOptions(ExactDiffOptions):
     """How two training runs are compared.
 
-    Attributes:
-        layers: patterns of the layers; empty for all, and what belongs to no layer.
-        atol: absolute tolerance; None for 0: a repeated run has the same bits.
-        rtol: relative tolerance; None for 0.
-        strict: require the same series and the same steps.
-
-    Raises:
-        RequestError: a tolerance is negative or not finite.
-        LayerError: a pattern is empty or cannot be parsed.
+    Without patterns of layers, what belongs to no layer is compared too. ``strict`` requires the
+    same series and the same steps.
     """
-
-    layers: str | Iterable[str] = ()
-    atol: float | None = None
-    rtol: float | None = None
-    strict: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(LayerSelection(self.layers).layers))
-        check_tolerances(self.atol, self.rtol)
 
 
 def check_run_diff_options(chosen: Iterable[str]) -> None:

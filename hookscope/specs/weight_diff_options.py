@@ -8,15 +8,17 @@ from functools import cached_property
 from typing import Any
 
 from hookscope.errors import RequestError
-from hookscope.specs.request import LayerSelection, ModelRequest
+from hookscope.specs.exact_diff_options import ExactDiffOptions
+from hookscope.specs.request import ModelRequest
 from hookscope.specs.run_options import RunOptions
-from hookscope.specs.tolerances import check_tolerances
 from hookscope.specs.weight_options import spell_option
 
 # The options of a comparison of two files of weights.
 WEIGHT_OPTIONS = ("layers", "atol", "rtol", "strict", "rename")
+# Opens a side that is a pickled model, or an exported program.
+TRUST = "trust"
 # Further ones if one side is a model.
-INITIAL_OPTIONS = ("weights", "partial", "model_args", "seed", "trust")
+INITIAL_OPTIONS = ("weights", "partial", "model_args", "seed", TRUST)
 _RUN_MODELS = (
     "Leave it out. To compare what a model computes with each of two files: hookscope diff MODEL"
     " MODEL --weights A --weights B"
@@ -24,30 +26,17 @@ _RUN_MODELS = (
 
 
 @dataclass(frozen=True)
-class WeightDiffOptions:
+class WeightDiffOptions(ExactDiffOptions):
     """How two sets of weights are compared.
 
-    Attributes:
-        layers: patterns of the names of tensors, or of modules that contain them; empty for all.
-        atol: absolute tolerance; None for 0.
-        rtol: relative tolerance; None for 0.
-        strict: another dtype is a difference, even with the same values.
-        rename: prefixes of names and their replacements; two such mappings are for A and for B.
+    The patterns are of names of tensors, or of modules that contain them. With ``strict``, another
+    dtype is a difference, even with the same values.
 
-    Raises:
-        RequestError: a tolerance is negative or not finite.
-        LayerError: a pattern is empty or cannot be parsed.
+    Attributes:
+        rename: prefixes of names and their replacements; two such mappings are for A and for B.
     """
 
-    layers: str | Iterable[str] = ()
-    atol: float | None = None
-    rtol: float | None = None
-    strict: bool = False
     rename: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(LayerSelection(self.layers).layers))
-        check_tolerances(self.atol, self.rtol)
 
 
 @dataclass(frozen=True)
@@ -112,7 +101,7 @@ def check_weight_diff_options(chosen: Iterable[str], with_model: bool) -> None:
         with_model: whether one side is a model.
     """
     for name in chosen:
-        if name in WEIGHT_OPTIONS or (with_model and name in INITIAL_OPTIONS):
+        if name in (*WEIGHT_OPTIONS, TRUST) or (with_model and name in INITIAL_OPTIONS):
             continue
         option = spell_option(name)
         if name == "equal_nan":

@@ -15,6 +15,7 @@ from hookscope.results.stats import BLOCK, Moments, Stats, exponent_of, square_i
 from hookscope.tensors.grad_mode import without_grad
 from hookscope.tensors.nested import unreadable_reason
 
+_MASKED = 1 << 22  # elements of a block of real_blocks
 _IN_NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
@@ -44,18 +45,19 @@ def summarize(tensor: Tensor) -> Stats:
     for block in flat.split(BLOCK):
         wide = _widen(block)
         moments.zeros += wide.numel() - int(torch.count_nonzero(wide))
-        values = wide
-        if not exact:
-            finite = torch.isfinite(wide)
-            if not bool(finite.all()):
-                nan_here = int(torch.isnan(wide).sum())
-                values = wide[finite]
-                moments.nan += nan_here
-                moments.inf += wide.numel() - values.numel() - nan_here
-        if not values.numel():
+        if not wide.numel():
             continue
-        bounds = _exact(block) if exact else values
-        low, high = bounds.min().item(), bounds.max().item()
+        values = wide
+        bounds = _exact_bounds(block) if exact else _bounds(wide)
+        if not all(map(math.isfinite, bounds)):  # NaN is a bound wherever it is
+            values = wide[torch.isfinite(wide)]
+            nan_here = int(torch.isnan(wide).sum())
+            moments.nan += nan_here
+            moments.inf += wide.numel() - values.numel() - nan_here
+            if not values.numel():
+                continue
+            bounds = _bounds(values)
+        low, high = bounds
         sums, exponent = _sums(values), 0
         if not square_in_range(sums[-1]) and (low or high):
             exponent = exponent_of(max(abs(low), abs(high)))
@@ -67,7 +69,7 @@ def summarize(tensor: Tensor) -> Stats:
 def _sums(values: Tensor) -> tuple[float, float, float]:
     """The mean, the sum of squared distances from it, and the sum of squares."""
     mean = float(values.mean())
-    return mean, float(torch.sum((values - mean) ** 2)), float(torch.dot(values, values))
+    return mean, float((values - mean).square_().sum()), float(torch.dot(values, values))
 
 
 @without_grad
@@ -118,6 +120,17 @@ def numpy_blocks(tensor: Tensor) -> Iterator[NDArray[Any]]:
         yield (here if known else here.to(torch.float32)).numpy()
 
 
+def real_blocks(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the entries of ``dense_real`` in blocks of one dimension, so that a mask takes little.
+
+    Example:
+        >>> [block.tolist() for block in real_blocks(torch.tensor([[3 + 4j, 0]]))]
+        [[5.0, 0.0]]
+    """
+    for block in _dense(tensor.detach()).reshape(-1).split(_MASKED):
+        yield dense_real(block)
+
+
 def dense_real(tensor: Tensor) -> Tensor:
     """A dense, real tensor of the same values: magnitude for complex, values for packed layouts."""
     dense = _dense(tensor)
@@ -146,11 +159,18 @@ def _widen(block: Tensor) -> Tensor:
     return here.to(torch.complex128).abs() if here.is_complex() else here.to(torch.float64)
 
 
-def _exact(block: Tensor) -> Tensor | NDArray[Any]:
-    """The block of integers or bools, of a type with ``min`` and ``max``, without rounding."""
+def _bounds(values: Tensor) -> tuple[float, float]:
+    """The least and the largest entry in one pass; NaN if there is one."""
+    low, high = torch.aminmax(values)
+    return low.item(), high.item()
+
+
+def _exact_bounds(block: Tensor) -> tuple[int, int]:
+    """The least and the largest of integers or bools, without rounding."""
     # Torch lacks min of bools on some devices, and min of the wider unsigned integers.
     wide = block.dtype in (torch.bool, torch.uint16, torch.uint32, torch.uint64)
-    return block.cpu().numpy() if wide else block
+    whole: Any = block.cpu().numpy() if wide else block
+    return whole.min().item(), whole.max().item()
 
 
 def euclidean_norm(x: Tensor, dim: int | None = None, dtype: torch.dtype | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,54 @@ def test_a_pickled_model_is_checked_with_trust(tmp_path: Path) -> None:
     assert (finding.layer, finding.units) == ("weight", (3,))
 
 
-@pytest.mark.parametrize("function", [hookscope.check, hookscope.report, hookscope.tree])
-def test_a_state_dict_is_refused_in_a_sentence(function: object) -> None:
+class Late(torch.nn.Linear):
+    """A module that changes its state when it is built from a pickle."""
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        self.late = torch.nn.Parameter(torch.ones(5, 2))
+
+
+def test_a_pickled_model_is_built_with_trust_by_every_function(tmp_path: Path) -> None:
+    path = tmp_path / "best.pt"
+    torch.save(Late(4, 16), path)
+    assert list(hookscope.load(path)) == ["weight", "bias"]
+    built = hookscope.load(path, trust=True)
+    assert list(built) == ["weight", "bias", "late"]
+    assert (built["late"] == 1).all()
+    assert hookscope.report(path, trust=True).tensors == 3
+    assert hookscope.plot(path, "late", trust=True).shows == ("late (5x2)",)
+    result = hookscope.diff(path, path, trust=True)
+    assert result.same and len(result.rows) == 3
+    [added] = hookscope.diff(hookscope.load(path), built).only_b
+    assert added.name == "late"
+
+
+def test_trust_on_a_file_that_needs_none_changes_nothing() -> None:
+    plain, trusted = hookscope.load(DIGITS), hookscope.load(DIGITS, trust=True)
+    assert (plain.kind, list(plain)) == (trusted.kind, list(trusted))
+    assert hookscope.report(DIGITS, trust=True).html == hookscope.report(DIGITS).html
+    assert hookscope.diff(DIGITS, DIGITS, trust=True).same
+
+
+STATE = torch.nn.Linear(2, 2).state_dict()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hookscope.check(STATE),
+        lambda: hookscope.report(STATE),
+        lambda: hookscope.tree(STATE),
+        lambda: hookscope.plot(STATE),
+        lambda: hookscope.diff(STATE, STATE),
+        lambda: hookscope.diff(DIGITS, STATE),
+        lambda: hookscope.diff(dict(STATE), torch.nn.Linear(2, 2)),
+    ],
+)
+def test_a_state_dict_is_refused_in_a_sentence(call: Callable[[], object]) -> None:
     with pytest.raises(RequestError, match="neither a file nor a capture") as caught:
-        function(torch.nn.Linear(2, 2).state_dict())  # type: ignore[operator]
+        call()
     assert "torch.save" in caught.value.hint
 
 

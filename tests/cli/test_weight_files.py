@@ -201,6 +201,13 @@ def test_a_pickled_model_opens_without_its_code_and_with_trust_runs_it(
     assert "late" in trusted.stdout
     assert "it ran" in trusted.stderr
     assert "runs code: it names mynet.Net" in trusted.stderr
+    for words in (
+        *(["show", "BEST"], ["show", "BEST", "late"], ["plot", "BEST", "late"]),
+        *(["report", "BEST"], ["diff", "BEST", "BEST"], ["check", "BEST"]),
+    ):
+        done = run(*(str(tmp_path / "best.pt") if x == "BEST" else x for x in words), "--trust")
+        assert done.rc == 0, done.stderr
+        assert "it ran" in done.stderr and "runs code: it names mynet.Net" in done.stderr, words
     (tmp_path / "mynet.py").unlink()
     failed = run("tree", str(tmp_path / "best.pt"), "--trust")
     assert failed.rc == 2

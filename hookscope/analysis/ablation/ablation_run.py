@@ -41,6 +41,7 @@ from hookscope.results.dimensions import channel_dim
 from hookscope.results.records import Coverage, key_of
 from hookscope.specs.choices import ABLATION_EDITS
 from hookscope.specs.edit import parse_edits
+from hookscope.specs.progress import Progress
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.hash import hash_tensors
 from hookscope.tensors.nested import TensorPath, map_tensors, walk
@@ -48,8 +49,6 @@ from hookscope.tensors.nested import TensorPath, map_tensors, walk
 log = logging.getLogger("hookscope")
 
 SAVED_EVERY = 3.0  # seconds between two writes of the file
-
-Progress = Callable[[int, int], None]
 
 
 def ablation_edit(layer: Layer, by: str, channel: int | None = None) -> BoundEdit:

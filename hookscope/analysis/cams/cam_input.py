@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +14,10 @@ from hookscope.execution.prepare import Prepared
 from hookscope.hooks.layers import Layer
 from hookscope.inputs.image_recipes import black_and_white
 from hookscope.sources.loaded import Recipe
+from hookscope.specs.progress import Progress
 from hookscope.tensors.nested import TensorPath, as_call, walk
 
 STRETCHED = "the values scaled to their range"
-
-Progress = Callable[[int, int], None]
 
 
 class CamInput:

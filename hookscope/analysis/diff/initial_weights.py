@@ -8,11 +8,12 @@ from typing import Any
 
 from hookscope.execution.prepare import find_model
 from hookscope.hooks.layers import check_not_lazy
-from hookscope.results.weights.weight_comparison import Progress, compare_weights
+from hookscope.results.weights.weight_comparison import compare_weights
 from hookscope.results.weights.weight_diff import WeightDiff
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.sources.loaded import LoadedModel
 from hookscope.sources.model_weights import model_weights
+from hookscope.specs.progress import Progress
 from hookscope.specs.weight_diff_options import InitialWeights, WeightDiffOptions
 
 _ORIGINS = {

@@ -26,7 +26,7 @@ from hookscope.specs.health_checks import (
     WARNING,
 )
 from hookscope.tensors.grad_mode import without_grad
-from hookscope.tensors.tensor_stats import dense_real
+from hookscope.tensors.tensor_stats import dense_real, real_blocks
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,14 @@ def _storage_key(tensor: Tensor) -> tuple[object, ...]:
 
 def _describe_tensor(name: str, tensor: Tensor, *, parameter: bool) -> StateTensor:
     nan = inf = 0
-    all_zero = False
-    if (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta:
-        values = dense_real(tensor.detach())
-        all_zero = parameter and tensor.ndim > 1 and not bool(values.any())
+    has_values = (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta
+    all_zero = has_values and parameter and tensor.ndim > 1
+    for values in real_blocks(tensor) if has_values else ():
+        all_zero = all_zero and not bool(values.any())
         if not bool(torch.isfinite(values).all()):
-            nan = int(torch.isnan(values).sum())
+            nan += int(torch.isnan(values).sum())
             infinite = torch.isinf(values) if parameter else torch.isposinf(values)
-            inf = int(infinite.sum())
+            inf += int(infinite.sum())
     return StateTensor(
         name,
         parameter,

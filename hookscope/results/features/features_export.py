@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.errors import EnvironmentFault, RequestError
+from hookscope.errors import RequestError
 from hookscope.files import strict_json
 from hookscope.files.escapes import encodable
 from hookscope.results.capture_file import SCHEMA
@@ -25,6 +25,7 @@ from hookscope.results.features.features import Features
 from hookscope.results.features.lazy_rows import BLOCK, LazyRows
 from hookscope.results.numpy_files import ArrayEntry, check_single, write_arrays
 from hookscope.results.numpy_stats import blocks, summarize
+from hookscope.results.pyarrow_package import require_pyarrow
 from hookscope.results.stats import Stats
 from hookscope.specs.output_path import MARK
 
@@ -132,14 +133,9 @@ def write_parquet(
         EnvironmentFault: pyarrow is not installed.
         RequestError: Parquet does not support a dtype, or a row has no values.
     """
-    try:
+    with require_pyarrow():
         import pyarrow as arrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"Writing Parquet needs pyarrow, which cannot be imported: {error}.",
-            'Install it: pip install "hookscope[parquet]"',
-        ) from error
     for rows in chosen:
         if rows.dtype.kind == "c":
             raise RequestError(

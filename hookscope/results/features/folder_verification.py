@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from hookscope.results.features.manifest_schema import (
 )
 from hookscope.results.notebook import NotebookResult
 from hookscope.specs.output_path import header_in
+from hookscope.specs.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,7 @@ class Verification(NotebookResult):
         return {"ok": self.ok, **asdict(self)}
 
 
-def verify_folder(
-    location: Location, manifest: Manifest, progress: Callable[[int, int], None]
-) -> Verification:
+def verify_folder(location: Location, manifest: Manifest, progress: Progress) -> Verification:
     """Compare every file of a finished folder with its manifest.
 
     Args:

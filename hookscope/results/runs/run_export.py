@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookscope.errors import EnvironmentFault
 from hookscope.files.atomic_files import replacement_file
 from hookscope.files.escapes import encodable
 from hookscope.results.notebook import NotebookResult
+from hookscope.results.pyarrow_package import require_pyarrow
 from hookscope.results.runs.event_file import write_scalars, write_version
 from hookscope.results.runs.row_blocks import RowBlock
 from hookscope.results.runs.series import TABLES, Series
 from hookscope.results.runs.series_choice import choose_series
 from hookscope.results.runs.training_run import TrainingRun
+from hookscope.specs.progress import Progress
 
 COLUMNS = ("table", "step", "seconds", "model", "key", "measure", "value")
 MAX_VALUES = 1 << 18  # that are converted at a time
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,9 @@ def _write_csv(path: Path, parts: Iterator[_Part]) -> None:
 
 
 def _write_parquet(path: Path, parts: Iterator[_Part]) -> None:
-    try:
+    with require_pyarrow():
         import pyarrow as arrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise EnvironmentFault(
-            f"Writing Parquet needs pyarrow, which cannot be imported: {error}.",
-            'Install it: pip install "hookscope[parquet]"',
-        ) from error
     text = arrow.dictionary(arrow.int32(), arrow.string())
     types = (text, arrow.int64(), arrow.float64(), text, text, text, arrow.float32())
     schema = arrow.schema(list(zip(COLUMNS, types, strict=True)))

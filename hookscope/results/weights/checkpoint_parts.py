@@ -7,9 +7,9 @@ optimizer, or the weights of a model beside their moving average.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from hookscope.errors import RequestError
 from hookscope.files.plain_pickle import OpaqueObject
@@ -62,14 +62,22 @@ class CheckpointPart(Generic[Leaf]):
     unread: dict[str, str]
 
 
-def choose_part(root: Any, leaf: type[Leaf], part: str, path: str) -> CheckpointPart[Leaf]:
+def choose_part(
+    root: Any,
+    is_tensor: Callable[[Any], TypeGuard[Leaf]],
+    part: str,
+    path: str,
+    decides: Callable[[Any], TypeGuard[Leaf]] | None = None,
+) -> CheckpointPart[Leaf]:
     """Return the tensors of a part, or of the part with the weights if ``part`` is empty.
 
     Args:
         root: the content of a file, as plain data.
-        leaf: the type of a tensor in it.
+        is_tensor: whether a value is a tensor.
         part: the name of a part: keys with dots between them; ``all`` is the whole file.
         path: the file, for messages.
+        decides: of which tensors the part with the weights has some, if the file has such; None
+            for any.
 
     Raises:
         RequestError: there is no such part, or there are several and none is named.
@@ -77,38 +85,46 @@ def choose_part(root: Any, leaf: type[Leaf], part: str, path: str) -> Checkpoint
 
     Example:
         >>> checkpoint = {"epoch": 3, "model": {"fc.weight": b"12"}, "optimizer": {"0": b"3"}}
-        >>> part = choose_part(checkpoint, bytes, "", "a.pth")
+        >>> part = choose_part(checkpoint, lambda value: isinstance(value, bytes), "", "a.pth")
         >>> part.name, part.tensors, part.metadata, part.others
         ('model', {'fc.weight': b'12'}, {'epoch': '3'}, {'optimizer': 1})
     """
-    return _PartChoice(root, leaf, path).choose(part)
+    choice = _PartChoice(root, is_tensor, path)
+    if part:
+        return choice.named(part)
+    deciding = _PartChoice(root, decides, path) if decides is not None else choice
+    return choice.content(*(deciding if deciding.has_tensors() else choice).find())
 
 
 class _PartChoice(Generic[Leaf]):
     """Steps from the root of a checkpoint to a part of it."""
 
-    def __init__(self, root: Any, leaf: type[Leaf], path: str) -> None:
+    def __init__(self, root: Any, is_tensor: Callable[[Any], TypeGuard[Leaf]], path: str) -> None:
         self._root = root
-        self._leaf = leaf
+        self._is_tensor = is_tensor
         self._path = path
         self._visits = 0
         self._unread: dict[str, str] = {}
 
-    def choose(self, part: str) -> CheckpointPart[Leaf]:
+    def named(self, part: str) -> CheckpointPart[Leaf]:
+        """The part of that name."""
+        node = self._root if part == WHOLE_FILE else self._unwrapped(self._named(part))
+        return self.content(node, (part,), {})
+
+    def content(
+        self, node: Any, keys: tuple[str, ...], others: dict[str, int]
+    ) -> CheckpointPart[Leaf]:
+        """The part that the keys lead to."""
         metadata = dict(self._plain_values(self._root, ""))
-        node: Any = self._root
-        keys: tuple[str, ...] = ()
-        others: dict[str, int] = {}
-        if part and part != WHOLE_FILE:
-            node = self._unwrapped(self._named(part))
-        elif not part:
-            node, keys, others = self._found()
         self._unread.clear()
         tensors = {".".join(names) or "tensor": value for names, value in self._walk(node, ())}
-        name = part or ".".join(keys)
-        return CheckpointPart(name, tensors, metadata, others, dict(self._unread))
+        return CheckpointPart(".".join(keys), tensors, metadata, others, dict(self._unread))
 
-    def _found(self) -> tuple[Any, tuple[str, ...], dict[str, int]]:
+    def has_tensors(self) -> bool:
+        """Whether there are any."""
+        return next(self._walk(self._root, ()), None) is not None
+
+    def find(self) -> tuple[Any, tuple[str, ...], dict[str, int]]:
         """The part with the weights: the only one, or that of the model in a training run."""
         node: Any = self._root
         keys: tuple[str, ...] = ()
@@ -132,19 +148,19 @@ class _PartChoice(Generic[Leaf]):
         """The value that a name leads to; keys may have dots too."""
         node, rest = self._root, part
         while rest:
-            items = {} if isinstance(node, self._leaf) else dict(_items(node))
+            items = {} if self._is_tensor(node) else dict(_items(node))
             fitting = [key for key in items if rest == key or rest.startswith(f"{key}.")]
             if not fitting:
                 raise self._unknown(part)
             key = max(fitting, key=len)
             node, rest = items[key], rest[len(key) + 1 :]
-        if not isinstance(node, self._leaf) and next(self._walk(node, ()), None) is None:
+        if next(self._walk(node, ()), None) is None:
             raise self._unknown(part)
         return node
 
     def _unwrapped(self, node: Any) -> Any:
         """The state dict in a part that has nothing else."""
-        while not (_is_module(node) or isinstance(node, self._leaf)):
+        while not (_is_module(node) or self._is_tensor(node)):
             direct, parts = self._children(node)
             if direct or len(parts) != 1 or next(iter(parts)) not in MAIN_PARTS:
                 break
@@ -154,10 +170,10 @@ class _PartChoice(Generic[Leaf]):
     def _children(self, node: Any) -> tuple[list[str], dict[str, int]]:
         """The keys of tensors directly in a node, and of what has tensors, with their number."""
         direct, parts = [], {}
-        if isinstance(node, self._leaf):
+        if self._is_tensor(node):
             return [""], {}
         for key, value in _items(node):
-            if isinstance(value, self._leaf):
+            if self._is_tensor(value):
                 direct.append(key)
             elif count := sum(1 for _ in self._walk(value, ())):
                 parts[key] = count
@@ -170,19 +186,19 @@ class _PartChoice(Generic[Leaf]):
         self._visits += 1
         if self._visits > _MOST_VALUES or len(above) > _DEEPEST:
             raise DamagedCheckpoint("its values are nested too deep, or are too many")
-        if isinstance(node, self._leaf):
+        if self._is_tensor(node):
             yield above, node
         elif id(node) not in inside:
             if isinstance(node, OpaqueObject) and not _is_module(node):
                 self._unread[".".join(above)] = node.name
-            containers = (self._leaf, dict, list, tuple, OpaqueObject)
+            containers = (dict, list, tuple, OpaqueObject)
             for key, value in _items(node):
-                if isinstance(value, containers):
+                if isinstance(value, containers) or self._is_tensor(value):
                     yield from self._walk(value, (*above, key), (*inside, id(node)))
 
     def _plain_values(self, node: Any, above: str) -> Iterator[tuple[str, str]]:
         """Numbers and texts in a checkpoint, of two levels, such as the epoch."""
-        items = [] if isinstance(node, self._leaf) or _is_module(node) else list(_items(node))
+        items = [] if self._is_tensor(node) or _is_module(node) else list(_items(node))
         if isinstance(node, list | tuple) or len(items) > _MOST_METADATA:
             return
         for key, value in items:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import struct
 import zipfile
 from math import prod
@@ -17,16 +16,18 @@ from typing import IO, Any
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import WRITE_AGAIN
 from hookscope.files.pickle_scan import DAMAGED_ZIP
-from hookscope.results.weights.strided_location import StridedLocation, is_shape
-from hookscope.results.weights.weight_dtypes import bits_of
+from hookscope.results.weights.strided_location import (
+    StridedLocation,
+    column_major_strides,
+    is_shape,
+)
+from hookscope.results.weights.weight_dtypes import bits_of, read_numpy_dtype
 from hookscope.results.weights.weight_names import join_first
 from hookscope.results.weights.weight_set import StoredWeights, WeightTensor, check_count
 from hookscope.results.weights.zip_records import ByteRange, DamagedArchive, ZipRecords
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # bytes; numpy itself reads no longer one from a file it does not trust
-_DESCRIPTION = re.compile(r"([<>|=])([biufc])(\d{1,2})")
-_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _LISTED = 5
 
 # What evaluating a text raises that is no table of plain values.
@@ -103,9 +104,7 @@ def _entry(
     nbytes = prod(shape) * bits_of(dtype) // 8
     if start + nbytes > stored.size:
         raise ValueError(f"the array {name!r} is cut off")
-    strides = None
-    if column_major and len(shape) > 1:
-        strides = tuple(prod(shape[:axis]) for axis in range(len(shape)))
+    strides = column_major_strides(shape) if column_major else None
     location = StridedLocation(
         path, stored.offset + start, dtype, shape, strides, stored.record, big_endian
     )
@@ -132,20 +131,10 @@ def _read_header(file: IO[bytes]) -> Header:
         column_major = header["fortran_order"]
     except _NO_HEADER as error:
         raise ValueError("it has an array with a damaged header") from error
-    return *_dtype(description), _shape(shape), column_major is True
-
-
-def _dtype(description: Any) -> tuple[str, bool]:
-    match = _DESCRIPTION.fullmatch(description) if isinstance(description, str) else None
-    if match is None:
+    dtype = read_numpy_dtype(description) if isinstance(description, str) else None
+    if dtype is None:
         raise _NotNumbers
-    order, kind, size = match.groups()
-    name = "bool" if kind == "b" else f"{_KINDS[kind]}{8 * int(size)}"
-    try:
-        bits_of(name)
-    except KeyError:  # such as float128
-        raise _NotNumbers from None
-    return name, order == ">"
+    return *dtype, _shape(shape), column_major is True
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hookscope.errors import RequestError, WeightsFileError
 from hookscope.files import file_types
+from hookscope.files.shell_words import join_words, quote_word
 from hookscope.results.weights.safetensors_reader import SAFETENSORS
 from hookscope.results.weights.weight_folder import find_files, named_files
 from hookscope.results.weights.weight_set import (
@@ -79,7 +80,8 @@ def open_weights(text: str | os.PathLike[str]) -> WeightSet:
         stored.append(_select_listed(listed, content, file, files.index) if listed else content)
     notes = [note for content in stored for note in content.notes]
     if os.path.isfile(os.path.join(path, CONFIGURATION)):
-        notes.append(f"These are the tensors in the files. The modules: hookscope tree hf:{path}")
+        command = join_words(["hookscope", "tree", f"hf:{path}"])
+        notes.append(f"These are the tensors in the files. The modules: {command}")
     return _merge_files(path, stored, tuple(dict.fromkeys(notes)))
 
 
@@ -169,7 +171,7 @@ def _read(path: str, part: str) -> StoredWeights:
             raise WeightsFileError(
                 f"The weights in {path!r} cannot be read: the file is {kind}.", hint
             )
-        hint = _HINTS.get(kind, file_types.WEIGHT_FORMS).format(path)
+        hint = _HINTS.get(kind, file_types.WEIGHT_FORMS).format(quote_word(path))
         raise WeightsFileError(f"The file {path!r} is {kind}, not weights.", hint)
     if part:
         raise RequestError(

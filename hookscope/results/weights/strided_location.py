@@ -27,6 +27,7 @@ class StridedLocation:
         strides: in elements; None for values in row-major order without gaps.
         record: the name of a compressed record of a zip archive; empty for bytes of the file.
         big_endian: whether the bytes of a number are in the order that few machines use.
+        data: the bytes that the offset counts from, if a reader had to take them out of a pickle.
     """
 
     path: str
@@ -36,6 +37,7 @@ class StridedLocation:
     strides: tuple[int, ...] | None = None
     record: str = ""
     big_endian: bool = False
+    data: bytes | None = None
 
     def values(self) -> TensorValues:
         """Return what reads the values."""
@@ -72,6 +74,18 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= max(length, 1)
     return tuple(reversed(strides))
+
+
+def column_major_strides(shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the strides of a tensor whose first index changes fastest; None of a single row.
+
+    Example:
+        >>> column_major_strides((2, 3, 4)), column_major_strides((5,))
+        ((1, 2, 6), None)
+    """
+    if len(shape) < 2:
+        return None
+    return tuple(prod(shape[:axis]) for axis in range(len(shape)))
 
 
 def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:

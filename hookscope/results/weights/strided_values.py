@@ -6,6 +6,7 @@ need as much memory as the file has bytes.
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -191,6 +192,9 @@ def _numpy_dtype(location: StridedLocation) -> np.dtype[Any]:
 @contextmanager
 def _opened(location: StridedLocation) -> Iterator[IO[bytes]]:
     """The bytes that the offset counts from."""
+    if location.data is not None:
+        yield io.BytesIO(location.data)
+        return
     try:
         if not location.record:
             with open(location.path, "rb", buffering=0) as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,9 @@ from hookscope.results.weights.channel_measures import (
     output_dimension,
 )
 from hookscope.results.weights.weight_set import WeightSet, WeightTensor
+from hookscope.specs.progress import NamedProgress
 from hookscope.specs.weight_checks import DEFAULT_WEIGHT_THRESHOLDS
 
-Advance = Callable[..., None]  # takes how much is done, of how much, and what is read
 UNIT = 1_000_000  # bytes of a step of progress
 
 _WIDER = ("float32", "float64", "bfloat16")  # than float16
@@ -67,7 +67,7 @@ class ReadProgress:
         advance: called with the megabytes done, those of all, and the name of the tensor.
     """
 
-    def __init__(self, total: int, advance: Advance | None) -> None:
+    def __init__(self, total: int, advance: NamedProgress | None) -> None:
         self._total, self._advance = total, advance
         self._done = 0
 
@@ -86,7 +86,7 @@ class ReadProgress:
 
 
 def measure_weights(
-    weights: WeightSet, names: Iterable[str] | None = None, advance: Advance | None = None
+    weights: WeightSet, names: Iterable[str] | None = None, advance: NamedProgress | None = None
 ) -> Iterator[TensorMeasures]:
     """Yield the measures of each tensor; that takes the memory of a block and of some channels.
 

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from hookscope.files.pickle_scan import DamagedPickle
 from hookscope.files.plain_pickle import GlobalName, OpaqueObject, PlainUnpickler
+from hookscope.results.weights.pickled_arrays import build_array
 from hookscope.results.weights.strided_location import is_shape
 from hookscope.results.weights.weight_dtypes import bits_of, is_known
 
@@ -77,6 +78,8 @@ class TensorRecord:
 class TorchUnpickler(PlainUnpickler):
     """Reads pickles of ``torch.save``: tensors are ``TensorRecord``s, and mappings are dicts.
 
+    Arrays of numpy are ``PickledArray``s.
+
     Attributes:
         storages: the size of an element in bytes of each storage by key.
 
@@ -134,6 +137,8 @@ def _build(name: str, arguments: tuple[Any, ...]) -> Any:
         return OpaqueObject(getattr(arguments[0], "name", "?"), arguments[1:])
     if name == "torch.device" and arguments:
         return ":".join(map(str, arguments))
+    if (built := build_array(name, arguments)) is not None:
+        return built
     return OpaqueObject(name, arguments)
 
 

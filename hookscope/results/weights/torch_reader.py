@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 from hookscope.errors import WeightsFileError, cause
 from hookscope.files.file_types import SAVE_WEIGHTS, WRITE_AGAIN
@@ -33,8 +33,10 @@ from hookscope.results.weights.checkpoint_parts import (
     choose_part,
     listed_parts,
 )
+from hookscope.results.weights.pickled_arrays import PickledArray
 from hookscope.results.weights.strided_location import (
     StridedLocation,
+    column_major_strides,
     is_row_major,
     span_of,
 )
@@ -52,6 +54,9 @@ _TENSOR_LIKE = (
     "numpy._core.multiarray._rec",
     "numpy.core.multiarray._rec",
 )
+
+
+_Tensor = TensorRecord | PickledArray
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def read_torch(path: str, part: str = "") -> StoredWeights:
             is_archive = file.read(2) == b"PK"
             file.seek(0)
             content = _archive(path) if is_archive else _legacy_file(path, file)
-        chosen = choose_part(content.root, TensorRecord, part, path)
+        chosen = choose_part(content.root, _is_tensor, part, path, decides=_is_of_torch)
         if not chosen.tensors:
             raise _no_tensors(path, content)
         check_count(path, len(chosen.tensors))
@@ -101,6 +106,20 @@ def read_torch(path: str, part: str = "") -> StoredWeights:
         raise WeightsFileError(
             f"The weights in {path!r} cannot be read: {reason}.", WRITE_AGAIN
         ) from error
+
+
+def _is_tensor(value: Any) -> TypeGuard[_Tensor]:
+    """Whether a value is a tensor, or an array of numpy with plain numbers."""
+    if isinstance(value, PickledArray):
+        return value.content is not None
+    return isinstance(value, TensorRecord)
+
+
+def _is_of_torch(value: Any) -> TypeGuard[_Tensor]:
+    """Whether a value is a tensor of torch: the weights of a model are, and arrays beside them may
+    be anything.
+    """
+    return isinstance(value, TensorRecord)
 
 
 def _archive(path: str) -> _TorchFile:
@@ -160,25 +179,29 @@ def _legacy_ranges(
     return ranges
 
 
-def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[TensorRecord]) -> StoredWeights:
+def _stored(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> StoredWeights:
     """The tensors with their locations; those with the same place in a storage are tied."""
     ranges: dict[str, ByteRange] = {}
     first: dict[tuple[object, ...], str] = {}
     tensors = []
     allowed = os.path.getsize(path) + _EXPANDED
     for name, record in chosen.tensors.items():
-        storage = record.storage
-        if storage.key not in ranges:
-            ranges[storage.key] = content.storages(storage.key)
-        location = _location(path, record, ranges[storage.key])
-        numel = prod(record.shape)
-        nbytes = numel * bits_of(record.dtype) // 8
+        place: tuple[object, ...]
+        if isinstance(record, PickledArray):
+            location, place = _array_location(path, record), (id(record),)
+        else:
+            key = record.storage.key
+            if key not in ranges:
+                ranges[key] = content.storages(key)
+            location = _location(path, record, ranges[key])
+            place = (key, location)
+        numel = prod(location.shape)
+        nbytes = numel * bits_of(location.dtype) // 8
         if nbytes > allowed:
             raise DamagedPickle(f"{name!r} has more values than its file can hold")
-        place = (storage.key, location) if numel else (name,)
-        tied_to = first.setdefault(place, name)
+        tied_to = first.setdefault(place if numel else (name,), name)
         tensor = WeightTensor(
-            name, record.dtype, record.shape, nbytes, path, "" if tied_to == name else tied_to
+            name, location.dtype, location.shape, nbytes, path, "" if tied_to == name else tied_to
         )
         tensors.append((tensor, location))
     notes = tuple(_notes(path, content, chosen))
@@ -203,7 +226,17 @@ def _location(path: str, record: TensorRecord, bytes_: ByteRange) -> StridedLoca
     )
 
 
-def _notes(path: str, content: _TorchFile, chosen: CheckpointPart[TensorRecord]) -> Iterator[str]:
+def _array_location(path: str, record: PickledArray) -> StridedLocation:
+    """The values of an array, which are in the pickle."""
+    array = record.content
+    assert array is not None  # as _is_tensor found
+    strides = column_major_strides(array.shape) if array.column_major else None
+    return StridedLocation(
+        path, 0, array.dtype, array.shape, strides, big_endian=array.big_endian, data=array.data
+    )
+
+
+def _notes(path: str, content: _TorchFile, chosen: CheckpointPart[_Tensor]) -> Iterator[str]:
     if chosen.name and chosen.others:
         others = listed_parts({f"{path}#{name}": n for name, n in chosen.others.items()})
         yield f"This is the part {chosen.name!r}. There is also {others}."
@@ -252,8 +285,10 @@ def _no_tensors(path: str, content: _TorchFile) -> WeightsFileError:
 def _noun(kind: str) -> str:
     """What a value is that is no plain tensor, by the function that would build it."""
     function = kind.rpartition(".")[2]
+    if kind == "numpy.ndarray":
+        return "an array of numpy without plain numbers"
     if kind.startswith("numpy."):
-        return "a numpy array"
+        return "an array of numpy of a class of its own"
     if match := re.fullmatch(r"_rebuild_(\w+?)_tensor(_\w+)?", function):
         return f"a {match[1].replace('_', ' ')} tensor"
     if match := re.fullmatch(r"torch\.Tensor \((.+)\)", kind):  # named so in torch_pickle.py

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,9 +24,8 @@ from hookscope.results.weights.weight_diff import (
     WeightSide,
 )
 from hookscope.results.weights.weight_set import WeightSet
+from hookscope.specs.progress import Progress
 from hookscope.specs.weight_diff_options import WeightDiffOptions
-
-Progress = Callable[[int, int], None]
 
 THREADS = min(os.cpu_count() or 1, 4)  # more of them rarely read faster, and need memory
 _TASK_BYTES = 1 << 24  # bytes of small tensors that one task compares

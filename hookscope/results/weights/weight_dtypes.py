@@ -6,6 +6,8 @@ what numpy does not have.
 
 from __future__ import annotations
 
+import re
+
 # torch's name of each dtype of safetensors
 FROM_SAFETENSORS = {
     "BOOL": "bool",
@@ -54,6 +56,9 @@ _BITS = {
     "float6_e3m2": 6,
 }
 
+_NUMPY_DTYPE = re.compile(r"([<>|=])([biufc])(\d{1,2})")
+_NUMPY_KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+
 
 def bits_of(dtype: str) -> int:
     """Return the size of an element in bits.
@@ -68,3 +73,20 @@ def bits_of(dtype: str) -> int:
 def is_known(dtype: str) -> bool:
     """Whether this is torch's name of a dtype whose size is known."""
     return dtype in _BITS
+
+
+def read_numpy_dtype(text: str) -> tuple[str, bool] | None:
+    """Return torch's name of a dtype that numpy wrote, and whether it is big-endian.
+
+    None if its values are no plain numbers, or numbers that torch does not have.
+
+    Example:
+        >>> read_numpy_dtype("<f4"), read_numpy_dtype("|b1"), read_numpy_dtype("|O")
+        (('float32', False), ('bool', False), None)
+    """
+    match = _NUMPY_DTYPE.fullmatch(text)
+    if match is None:
+        return None
+    order, kind, size = match.groups()
+    name = "bool" if kind == "b" else f"{_NUMPY_KINDS[kind]}{8 * int(size)}"
+    return (name, order == ">") if is_known(name) else None  # not float128

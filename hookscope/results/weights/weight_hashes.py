@@ -7,7 +7,6 @@ file matters. What is hashed is written down in ``docs/weight-files.md``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,8 +15,7 @@ from blake3 import blake3
 from hookscope.files.weight_files import HASH_THREADS
 from hookscope.results.notebook import NotebookResult
 from hookscope.results.weights.weight_set import WeightSet
-
-Progress = Callable[[int, int], object]
+from hookscope.specs.progress import Progress
 
 
 @dataclass(frozen=True)

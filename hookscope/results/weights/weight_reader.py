@@ -14,8 +14,9 @@ from hookscope.results.capture_file import CaptureFile, slice_error
 from hookscope.results.numpy_stats import summarize
 from hookscope.results.records import Record, Recording
 from hookscope.results.stats import Stats
-from hookscope.results.weights.tensor_measures import Advance, ReadProgress, cache_blocks
+from hookscope.results.weights.tensor_measures import ReadProgress, cache_blocks
 from hookscope.results.weights.weight_set import WeightSet, WeightTensor
+from hookscope.specs.progress import NamedProgress
 from hookscope.specs.record_kinds import WEIGHT
 from hookscope.specs.tensor_key import WHOLE, Index
 
@@ -48,7 +49,7 @@ class WeightReader(CaptureFile):
         """Size of all tensors in bytes."""
         return self.weights.nbytes
 
-    def show_progress(self, total: int, advance: Advance) -> None:
+    def show_progress(self, total: int, advance: NamedProgress) -> None:
         """Tell ``advance`` from now on what has been read of ``total`` bytes."""
         self._progress = ReadProgress(total, advance)
 

@@ -37,43 +37,58 @@ class StoredTensor:
     length: int
 
 
-def locate(path: str, tensor: Any, size: int) -> StoredTensor:
-    """Return where the values of an external tensor are.
+class ExternalData:
+    """Finds tensors in the files beside an ONNX file.
 
     Args:
         path: the ONNX file.
-        tensor: the ``TensorProto``.
-        size: the number of bytes of its shape and dtype.
-
-    Raises:
-        ModelError: the location is outside the folder, the file is missing or too short, or the
-            length is not that of the tensor.
     """
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location = entries.get("location", "")
-    folder = os.path.dirname(path)
-    target = os.path.join(folder, location)
-    if not location or _leaves(location) or not _is_beside(path, target):
-        raise ModelError(
-            f"The tensor {tensor.name!r} of {path!r} is in {location!r}, which is not a file in its"
-            " folder.",
-            "Such a path is not opened. Export the model again, from a source that you trust.",
-        )
-    if not os.path.isfile(target):
-        raise ModelError(
-            f"{path!r} needs {location!r} in its folder, which does not exist.", _COMPLETE
-        )
-    try:
-        offset, length = (int(entries.get(k, d)) for k, d in (("offset", 0), ("length", size)))
-    except ValueError:
-        offset = length = -1
-    if offset < 0 or length != size or offset + length > os.path.getsize(target):
-        raise ModelError(
-            f"The tensor {tensor.name!r} of {path!r} has {size:,} bytes, which are not in"
-            f" {location!r}.",
-            _COMPLETE,
-        )
-    return StoredTensor(target, offset, length)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._sizes: dict[str, int] = {}  # of the files that were checked
+
+    def locate(self, tensor: Any, size: int) -> StoredTensor:
+        """Return where the values of an external tensor are.
+
+        Args:
+            tensor: the ``TensorProto``.
+            size: the number of bytes of its shape and dtype.
+
+        Raises:
+            ModelError: the location is outside the folder, the file is missing or too short, or the
+                length is not that of the tensor.
+        """
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        target = os.path.join(os.path.dirname(self._path), location)
+        if location not in self._sizes:
+            self._sizes[location] = self._checked_size(tensor.name, location, target)
+        try:
+            offset, length = (int(entries.get(k, d)) for k, d in (("offset", 0), ("length", size)))
+        except ValueError:
+            offset = length = -1
+        if offset < 0 or length != size or offset + length > self._sizes[location]:
+            raise ModelError(
+                f"The tensor {tensor.name!r} of {self._path!r} has {size:,} bytes, which are not in"
+                f" {location!r}.",
+                _COMPLETE,
+            )
+        return StoredTensor(target, offset, length)
+
+    def _checked_size(self, name: str, location: str, target: str) -> int:
+        """The size of a data file, which must be in the folder."""
+        if not location or _leaves(location) or not _is_beside(self._path, target):
+            raise ModelError(
+                f"The tensor {name!r} of {self._path!r} is in {location!r}, which is not a file in"
+                " its folder.",
+                "Such a path is not opened. Export the model again, from a source that you trust.",
+            )
+        if not os.path.isfile(target):
+            raise ModelError(
+                f"{self._path!r} needs {location!r} in its folder, which does not exist.", _COMPLETE
+            )
+        return os.path.getsize(target)
 
 
 def _leaves(location: str) -> bool:

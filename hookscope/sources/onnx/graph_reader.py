@@ -53,7 +53,8 @@ def read_graph(file: OnnxFile) -> ReadGraph:
     known |= {tensor.values.name for tensor in source.sparse_initializer}
     protos, is_sorted = _sorted(file.path, list(source.node), known)
     plain = PlainValues(initializers)
-    scopes = _scopes(protos, list(initializers))
+    notes = [_metadata(proto) for proto in protos]
+    scopes = _scopes(protos, notes, list(initializers))
     has_modules = is_exported_by_torch(scopes)
     nodes = []
     for index, (proto, scope) in enumerate(zip(protos, scopes, strict=True)):
@@ -66,7 +67,7 @@ def read_graph(file: OnnxFile) -> ReadGraph:
                 inputs,
                 tuple(filter(None, proto.output)),
                 scope,
-                _metadata(proto).get(_RULES, ""),
+                notes[index].get(_RULES, ""),
                 plain.is_plain(proto, inputs, is_helper=has_modules and scope is None),
                 any(True for _ in _subgraphs(proto)),
                 tuple(_inner_scopes(proto, initializers)),
@@ -154,8 +155,11 @@ def _metadata(proto: Any) -> dict[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
-def _scopes(protos: Sequence[Any], parameters: Sequence[str]) -> list[NodeScope | None]:
-    scopes = [scope_from_metadata(_metadata(proto)) for proto in protos]
+def _scopes(
+    protos: Sequence[Any], notes: Sequence[Mapping[str, str]], parameters: Sequence[str]
+) -> list[NodeScope | None]:
+    """The scope of each node, by its metadata or by its name."""
+    scopes = list(map(scope_from_metadata, notes))
     if any(scopes):
         return scopes
     return scopes_from_names([proto.name for proto in protos], parameters)
@@ -164,6 +168,7 @@ def _scopes(protos: Sequence[Any], parameters: Sequence[str]) -> list[NodeScope 
 def _inner_scopes(proto: Any, parameters: Mapping[str, Any]) -> Iterator[NodeScope]:
     """The scopes of the nodes in subgraphs, at any depth."""
     for graph in _subgraphs(proto):
-        yield from filter(None, _scopes(list(graph.node), list(parameters)))
+        notes = [_metadata(node) for node in graph.node]
+        yield from filter(None, _scopes(list(graph.node), notes, list(parameters)))
         for node in graph.node:
             yield from _inner_scopes(node, parameters)

@@ -20,7 +20,7 @@ from hookscope.sources.onnx.dtypes import (
     tensor_from_bytes,
     torch_dtype,
 )
-from hookscope.sources.onnx.external_data import StoredTensor, byte_count, locate
+from hookscope.sources.onnx.external_data import ExternalData, StoredTensor, byte_count
 from hookscope.sources.onnx.packages import import_onnx
 
 log = logging.getLogger("hookscope")
@@ -116,18 +116,19 @@ def read_file(path: str) -> OnnxFile:
     if proto.functions:
         proto = _inline_functions(onnx, proto, path)
     stored, arrays = {}, {}
+    external = ExternalData(path)
     for tensor in proto.graph.initializer:
         _check_tensor(path, tensor)
         if tensor.data_location == _EXTERNAL:
             bits = dtype_bits(tensor.data_type) or 0
-            stored[tensor.name] = locate(path, tensor, byte_count(tensor.dims, bits))
+            stored[tensor.name] = external.locate(tensor, byte_count(tensor.dims, bits))
         elif is_numpy_dtype(tensor.data_type) and len(tensor.raw_data) > _SMALL:
             arrays[tensor.name] = _bytes_of(tensor)
             _move_out(tensor)
     for tensor in _inner_tensors(proto.graph):
         if tensor.data_location == _EXTERNAL:
             size = byte_count(tensor.dims, dtype_bits(tensor.data_type) or 0)
-            place = locate(path, tensor, size)
+            place = external.locate(tensor, size)
             stored[f"{place.path}:{place.offset}"] = place
     _warn_of_faults(onnx, proto, path)
     initial = {tensor.name for tensor in proto.graph.initializer}

@@ -11,13 +11,13 @@ from hookscope.files.shell_words import join_words
 from hookscope.results.health import Finding
 from hookscope.results.weights.findings.weight_health import weight_findings
 from hookscope.results.weights.tensor_measures import (
-    Advance,
     TensorMeasures,
     measure_weights,
 )
 from hookscope.results.weights.weight_set import WeightSet, WeightTensor
 from hookscope.results.weights.weight_tree import WeightTree
 from hookscope.specs.health_checks import LEVELS
+from hookscope.specs.progress import NamedProgress
 from hookscope.views.html.page_findings import page_findings
 from hookscope.views.html.weights_page import WeightGroup, WeightsPage
 from hookscope.views.html.weights_page_table import WEIGHT_COLUMNS, weight_rows
@@ -38,7 +38,7 @@ MAX_VALUE = 2000  # characters of a text of the metadata
 
 
 def build_weights_page(
-    weights: WeightSet, advance: Advance | None = None
+    weights: WeightSet, advance: NamedProgress | None = None
 ) -> tuple[WeightsPage, tuple[Finding, ...]]:
     """Return the page of a set of weights, and its findings.
 
@@ -158,11 +158,11 @@ def top_module(tree: WeightTree) -> Callable[[WeightTensor], str]:
     return part_of
 
 
-def _pass_progress(advance: Advance | None, number: int) -> Advance | None:
+def _pass_progress(advance: NamedProgress | None, number: int) -> NamedProgress | None:
     """Progress of one of two passes over the tensors as that of both."""
     if advance is None:
         return None
-    return lambda done, total, more="": advance(done + number * total, 2 * total, more)
+    return lambda done, total, name: advance(done + number * total, 2 * total, name)
 
 
 def _shortened(text: str) -> str:

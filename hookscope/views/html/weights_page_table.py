@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hookscope.results.weights.tensor_measures import (
-    Advance,
     ReadProgress,
     TensorMeasures,
     cache_blocks,
 )
 from hookscope.results.weights.weight_set import WeightSet
+from hookscope.specs.progress import NamedProgress
 from hookscope.views.html.page import PageCell, PageColumn, PageRow
 from hookscope.views.html.weights_page import WeightRow
 from hookscope.views.images.tensor_view import Bin, histogram
@@ -48,7 +48,7 @@ def weight_rows(
     shown: Sequence[tuple[int, TensorMeasures]],
     owners: Mapping[str, int],
     levels: Mapping[str, str],
-    advance: Advance | None,
+    advance: NamedProgress | None,
 ) -> Iterable[WeightRow]:
     """Yield the row of each tensor; the tensors are read for their histograms.
 

@@ -254,6 +254,18 @@ def test_statistics_that_no_layer_has_updated_are_a_note() -> None:
     assert finding.measured == 2
 
 
+def test_parameters_of_many_values_are_inspected_completely() -> None:
+    model = nn.Linear(1 << 11, (1 << 11) + 1, bias=False)  # a block and a part of one
+    with torch.no_grad():
+        model.weight.zero_()[-1, -1] = 1
+        assert not inspect_parameters(model).tensors[0].all_zero
+        model.weight[0, 0], model.weight[-1, -2:] = torch.nan, torch.inf
+    [tensor] = inspect_parameters(model).tensors
+    assert (tensor.nan, tensor.inf, tensor.all_zero) == (1, 2, False)
+    nn.init.zeros_(model.weight)
+    assert inspect_parameters(model).tensors[0].all_zero
+
+
 def test_a_part_on_another_device_is_told() -> None:
     model = faulty.sound()
     model.spare = nn.Linear(2, 2, device="meta")

@@ -140,13 +140,13 @@ def test_what_is_no_plain_tensor_is_named(tmp_path: Path) -> None:
         "w": torch.ones(2),
         "sparse": torch.eye(3).to_sparse(),
         "conjugated": torch.ones(2, dtype=torch.complex64).conj(),
-        "inner": {"npy": np.ones(3)},
+        "inner": {"npy": np.array([None])},
     }
     weights = open_weights(save(values, tmp_path / "a.pth"))
     assert list(weights) == ["w"]
     assert weights.notes[0] == (
         "Not listed, since they are no plain tensors: 'sparse' (a sparse tensor), 'conjugated' (a"
-        " conjugated or negated tensor), 'inner.npy' (a numpy array)."
+        " conjugated or negated tensor), 'inner.npy' (an array of numpy without plain numbers)."
     )
 
 

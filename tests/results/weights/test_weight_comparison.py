@@ -93,6 +93,27 @@ def test_any_two_formats_are_compared(tmp_path: Path, one: str, other: str) -> N
     assert found.numel == sum(tensor.numel() for tensor in state().values())
 
 
+def test_the_transposed_weights_of_gpt2_are_compared_as_stored(tmp_path: Path) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    wide, square = (Conv1D(n, 16).weight.detach() for n in (48, 16))
+    tensors = {"c_attn.weight": wide, "c_proj.weight": square}
+    a = saved(tmp_path / "a.safetensors", tensors)
+    other = {"c_attn.weight": wide.clone(), "c_proj.weight": square}
+    other["c_attn.weight"][:, 5] = 0  # one output
+    found = compared(a, saved(tmp_path / "b.safetensors", other))
+    row = row_of(found, "c_attn.weight")
+    assert (row.measures.changed, row.share) == (16, 1 / 48)
+    assert row.measures.largest == float(wide[:, 5].abs().max())
+    assert found.counts == {"equal": 1, "close": 0, "differs": 1}
+    linear = {name: tensor.t() for name, tensor in tensors.items()}  # as nn.Linear has them
+    found = compared(a, saved(tmp_path / "c.safetensors", linear))
+    assert found.counts == {"equal": 0, "close": 0, "differs": 2}
+    row = row_of(found, "c_attn.weight")
+    assert (row.shapes, row.measures) == (((16, 48), (48, 16)), None)
+    assert row_of(found, "c_proj.weight").measures.changed == 16 * 16 - 16  # but the diagonal
+
+
 def test_gguf_is_compared_by_its_dequantised_values(tmp_path: Path) -> None:
     tensors = {"fc.weight": torch.randn(64, 256), "fc.bias": torch.randn(64)}
     a = saved(tmp_path / "a.safetensors", tensors)

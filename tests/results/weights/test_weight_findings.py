@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,6 +242,35 @@ def test_a_zero_output_channel_is_found_in_its_dimension(
     other = layer.state_dict()["weight"].clone()
     other[(3,) if len(dead) == 2 else (slice(None), 3)] = 0  # an input channel
     assert not check({**state, "weight": other}).findings
+
+
+def test_a_zero_output_of_gpt2_is_found_in_its_transposed_weight(check: Check) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    torch.manual_seed(0)
+    layer = Conv1D(48, 16)  # 48 outputs; the weight is 16x48
+    with torch.no_grad():
+        layer.weight[:, 5] = 0
+        layer.weight[:, 7] *= 40
+        layer.bias.uniform_(0.1, 1)
+        assert not (layer(torch.randn(9, 16)) - layer.bias)[:, 5].any()
+    state = {f"h.0.attn.c_attn.{name}": value for name, value in layer.state_dict().items()}
+    zero, outlier = check(state).findings
+    assert (zero.check, zero.layer, zero.units) == ("zero", "h.0.attn.c_attn.weight", (5,))
+    assert zero.message == "1 of its 48 channels is zero throughout: 5"
+    assert outlier.check == "outlier" and 7 in outlier.units
+    state["h.0.attn.c_attn.weight"] = layer.weight.detach().t()  # as nn.Linear has it
+    assert [finding.units for finding in check(state).findings] == [zero.units, outlier.units]
+
+
+@pytest.mark.parametrize("name", ["with space.safetensors", "it's $HOME; echo.safetensors"])
+def test_a_suggested_command_can_be_pasted_into_a_shell(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a folder" / name
+    path.parent.mkdir()
+    save_file({"conv 1.weight": torch.tensor([1.0, torch.nan])}, path)
+    hint = only(hookscope.check(path)).hint
+    command = hint.removeprefix("To print the index of the first one: ")
+    assert shlex.split(command) == ["hookscope", "show", str(path), "conv 1.weight"]
 
 
 def test_without_a_bias_a_finding_is_about_rows(check: Check) -> None:

@@ -77,27 +77,28 @@ def constant_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
 
 def outlier_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     """Yield the weights with channels of an unusual norm, the most unusual first."""
-    found = [
-        (one, channels, channels.outliers)
+    found = {
+        one.name: (channels, channels.outliers)
         for one, channels in _with_channels(measures)
         if channels.outliers is not None
-    ]
-    if not found:
-        return
-    found.sort(key=lambda pair: -float(pair[2].scores[0]))
-    one, channels, outliers = found[0]
-    yield Finding(
+    }
+
+    def describe(name: str) -> str:
+        channels, outliers = found[name]
+        return (
+            f"the norms of {_counted(channels, len(outliers.channels), verb='')} far from the"
+            f" median of {outliers.median:.4g}: {_numbers(outliers.channels)}; that of"
+            f" {outliers.channels[0]} is {outliers.norm:.4g}"
+        )
+
+    return Finding.of_largest(
         OUTLIER,
         NOTE,
-        one.name,
-        f"the norms of {_counted(channels, len(outliers.channels), verb='')} far from the median of"
-        f" {outliers.median:.4g}: {_numbers(outliers.channels)}; that of {outliers.channels[0]} is"
-        f" {outliers.norm:.4g}",
-        float(outliers.scores[0]),
+        {name: float(outliers.scores[0]) for name, (_, outliers) in found.items()},
         LIMITS.outlier,
+        describe,
         "Compare them with 'hookscope diff' against an earlier checkpoint.",
-        others=tuple(other.name for other, *_ in found[1:]),
-        units=tuple(np.sort(outliers.channels).tolist()),
+        units=lambda name: tuple(np.sort(found[name][1].channels).tolist()),
     )
 
 

@@ -46,22 +46,14 @@ def overflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
         for one in measures
         if one.floats and one.stats is not None and one.stats.absmax is not None
     }
-    beyond = sorted(
-        (name for name, size in sizes.items() if size > LIMITS.float16_max),
-        key=sizes.__getitem__,
-        reverse=True,
+    return Finding.of_largest(
+        OVERFLOW,
+        WARNING,
+        {name: size for name, size in sizes.items() if size > LIMITS.float16_max},
+        LIMITS.float16_max,
+        lambda name: f"its largest magnitude is {sizes[name]:.4g}, which is infinite in float16",
+        "Keep it in its dtype, or convert to bfloat16, which has the range of float32.",
     )
-    if beyond:
-        yield Finding(
-            OVERFLOW,
-            WARNING,
-            beyond[0],
-            f"its largest magnitude is {sizes[beyond[0]]:.4g}, which is infinite in float16",
-            sizes[beyond[0]],
-            LIMITS.float16_max,
-            "Keep it in its dtype, or convert to bfloat16, which has the range of float32.",
-            others=tuple(beyond[1:]),
-        )
 
 
 def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
@@ -70,23 +62,17 @@ def underflow_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:
     for one in measures:
         if one.stats is not None and one.small:
             shares[one.name] = one.small / (one.stats.numel - one.stats.zeros)
-    below = sorted(
-        (name for name, share in shares.items() if share > LIMITS.underflow),
-        key=shares.__getitem__,
-        reverse=True,
+    return Finding.of_largest(
+        UNDERFLOW,
+        NOTE,
+        {name: share for name, share in shares.items() if share > LIMITS.underflow},
+        LIMITS.underflow,
+        lambda name: (
+            f"{shares[name]:.2%} of its non-zero entries are below 2^-24, the least number of"
+            " float16"
+        ),
+        "In float16 they become zero, or 2^-24.",
     )
-    if below:
-        yield Finding(
-            UNDERFLOW,
-            NOTE,
-            below[0],
-            f"{shares[below[0]]:.2%} of its non-zero entries are below 2^-24, the least number of"
-            " float16",
-            shares[below[0]],
-            LIMITS.underflow,
-            "In float16 they become zero, or 2^-24.",
-            others=tuple(below[1:]),
-        )
 
 
 def unread_findings(measures: Sequence[TensorMeasures]) -> Iterator[Finding]:

@@ -22,10 +22,11 @@ from hookscope.results.weights.findings.value_findings import (
     underflow_findings,
     unread_findings,
 )
-from hookscope.results.weights.tensor_measures import Advance, TensorMeasures, measure_weights
+from hookscope.results.weights.tensor_measures import TensorMeasures, measure_weights
 from hookscope.results.weights.weight_set import WeightSet
 from hookscope.specs.command_options import WeightCheckOptions
 from hookscope.specs.health_checks import BATCHNORM, INF, LEVELS, NAN
+from hookscope.specs.progress import NamedProgress
 from hookscope.specs.weight_checks import (
     ADAPTER,
     CONSTANT,
@@ -56,7 +57,7 @@ CHECK_FUNCTIONS: dict[str, Callable[[Sequence[TensorMeasures]], Iterator[Finding
 
 
 def check_weights(
-    weights: WeightSet, options: WeightCheckOptions, advance: Advance | None = None
+    weights: WeightSet, options: WeightCheckOptions, advance: NamedProgress | None = None
 ) -> Health:
     """Return what is wrong with a set of weights. Each tensor is read once, block by block.
 

@@ -1,0 +1,119 @@
+"""Arrays of numpy in a pickle, read without numpy and without calling what the pickle names.
+
+numpy pickles an array as a call of ``_reconstruct``, which makes an empty one, and its state: the
+shape, the dtype, the order of its values and their bytes. The bytes are in the pickle itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from hookscope.files.pickle_scan import DamagedPickle
+from hookscope.files.plain_pickle import GlobalName, OpaqueObject
+from hookscope.results.weights.strided_location import is_shape
+from hookscope.results.weights.weight_dtypes import bits_of, read_numpy_dtype
+
+_RECONSTRUCT = re.compile(r"numpy\._?core\.multiarray\._reconstruct")
+_FROM_BUFFER = re.compile(r"numpy\._?core\.numeric\._frombuffer")
+_ARRAY, _DTYPE = "numpy.ndarray", "numpy.dtype"
+_ENCODE = "_codecs.encode"
+_EMPTY_BYTES = ("builtins.bytes", "__builtin__.bytes")
+_LATIN = ("latin1", "latin-1")
+_VERSION = 1  # of the state of an array
+
+
+@dataclass(frozen=True, eq=False)
+class PlainArray:
+    """An array of numbers.
+
+    Attributes:
+        dtype: torch's name.
+        big_endian: whether the bytes of a number are in the order that few machines use.
+        shape: of the array.
+        column_major: whether the first index changes fastest in ``data``.
+        data: the values.
+    """
+
+    dtype: str
+    big_endian: bool
+    shape: tuple[int, ...]
+    column_major: bool
+    data: bytes
+
+
+class PickledArray(OpaqueObject):
+    """An array of numpy, whose state the pickle sets after it."""
+
+    __slots__ = ()
+
+    @property
+    def content(self) -> PlainArray | None:
+        """The array; None if its values are no plain numbers, such as objects, texts or records.
+
+        Raises:
+            DamagedPickle: its bytes do not have the size of its shape.
+        """
+        state = self.state
+        if not isinstance(state, tuple) or len(state) != 5 or state[0] != _VERSION:
+            return None
+        _, shape, description, column_major, data = state
+        dtype = _read_dtype(description)
+        if dtype is None or not isinstance(data, bytes | bytearray):
+            return None
+        name, big_endian = dtype
+        if not isinstance(shape, tuple) or not is_shape(shape):
+            raise DamagedPickle("an array has sizes that are no numbers, or negative")
+        if len(data) != prod(shape) * bits_of(name) // 8:
+            raise DamagedPickle("an array has more or fewer values than its shape")
+        return PlainArray(name, big_endian, shape, column_major is True, bytes(data))
+
+
+def build_array(name: str, arguments: tuple[Any, ...]) -> Any:
+    """Return what a call that numpy pickles stands for; None for any other call.
+
+    Args:
+        name: the dotted name of the function.
+        arguments: what it would be called with.
+
+    Example:
+        >>> array = build_array("numpy._core.multiarray._reconstruct", (GlobalName(_ARRAY), (0,)))
+        >>> array.state = (1, (2,), OpaqueObject(_DTYPE, ("u1",)), False, b"ab")
+        >>> array.state[2].state = (3, "|", None, None, None, -1, -1, 0)
+        >>> array.content.dtype, array.content.shape
+        ('uint8', (2,))
+    """
+    if _RECONSTRUCT.fullmatch(name) and arguments and arguments[0] == GlobalName(_ARRAY):
+        return PickledArray(_ARRAY, arguments)
+    if _FROM_BUFFER.fullmatch(name) and len(arguments) == 4:
+        array = PickledArray(_ARRAY, arguments)
+        data, dtype, shape, order = arguments
+        array.state = (_VERSION, shape, dtype, order == "F", data)
+        return array
+    if name == _ENCODE and len(arguments) == 2 and arguments[1] in _LATIN:  # bytes, as a text
+        return _encoded(arguments[0])
+    if name in _EMPTY_BYTES and not arguments:
+        return b""
+    return None
+
+
+def _encoded(text: Any) -> bytes | None:
+    try:
+        return text.encode("latin1") if isinstance(text, str) else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _read_dtype(description: Any) -> tuple[str, bool] | None:
+    """The name of a pickled dtype and whether it is big-endian; None if it has no plain numbers."""
+    if not isinstance(description, OpaqueObject) or description.name != _DTYPE:
+        return None
+    state, arguments = description.state, description.arguments
+    if not isinstance(state, tuple) or len(state) < 5 or not arguments:
+        return None
+    _, order, *parts = state[:5]  # parts: of an array of arrays, and the names of records
+    if any(part is not None for part in parts) or not isinstance(arguments[0], str):
+        return None
+    return read_numpy_dtype(f"{order}{arguments[0]}")
