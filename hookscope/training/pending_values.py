@@ -100,7 +100,10 @@ class PendingValues:
     @property
     def has_arrived(self) -> bool:
         """Whether the copies are done."""
-        return all(group.event is None or group.event.query() for group in self._groups)
+        for group in self._groups:
+            if group.event is not None and not group.event.query():
+                return False
+        return True
 
     def wait(self) -> None:
         """Wait until they are."""

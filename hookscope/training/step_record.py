@@ -11,6 +11,7 @@ from hookscope.results.runs.series import LOSS_SCALE, Series
 from hookscope.training.layer_measures import LayerMeasures
 from hookscope.training.parameter_measures import ParameterMeasures
 from hookscope.training.pending_values import PendingValues, Slot
+from hookscope.training.tensor_measures import is_measurable, unnoticed
 
 SECONDS = Series("", "step", "seconds")
 
@@ -45,27 +46,32 @@ class StepRecord:
         self._began = time.perf_counter()
 
     def set(self, series: Series, value: float | Tensor) -> None:
-        """Record a number of the step; a tensor without dimensions may be on any device."""
+        """Record a number of the step; a tensor of one entry may be on any device."""
         if isinstance(value, Tensor):
-            self._numbers.pop(series, None)
-            self._slots[series] = self.pending.add(value.detach().reshape(()).clone())
-        else:
+            # Of a plain tensor on the CPU nothing is asked: each call costs more than its number.
+            is_plain = type(value) is Tensor and value.is_cpu
+            if value.is_complex() or not (is_plain or is_measurable(value)):
+                return
+            with unnoticed():
+                if not value.is_cpu:
+                    self._numbers.pop(series, None)
+                    self._slots[series] = self.pending.add(value.detach().reshape(()).clone())
+                    return
+                value = value.item()
+        if self._slots:
             self._slots.pop(series, None)
-            self._numbers[series] = float(value)
+        self._numbers[series] = float(value)
 
     def copy(self, series: Series, other: Series) -> None:
         """Record as ``series`` what was recorded as ``other``, if it was."""
         if other in self._slots:
             self._slots[series] = self._slots[other]
+        elif other in self._numbers:
+            self._numbers[series] = self._numbers[other]
 
     def has(self, series: Series) -> bool:
         """Whether a number was recorded."""
         return series in self._slots or series in self._numbers
-
-    def begin_backward(self) -> None:
-        """Measure the gradients at outputs from now on; not those of ``torch.autograd.grad``."""
-        for layers in self.layers:
-            layers.is_in_backward = True
 
     def after_backward(self) -> None:
         """Measure the gradients of parameters."""
@@ -95,12 +101,17 @@ class StepRecord:
             self._numbers |= layers.batch
         for parameters in self.parameters:
             parameters.send()
-        self.pending.send()
+        if self.is_sampled or self._slots:
+            self.pending.send()
 
     def step_row(self) -> dict[Series, float]:
         """Return the row of the table ``steps``; the numbers must have arrived."""
-        row = self._numbers | {series: slot.number() for series, slot in self._slots.items()}
-        scale = row.get(LOSS_SCALE, 1.0)
+        row = self._numbers
+        if self._slots:
+            row = row | {series: slot.number() for series, slot in self._slots.items()}
+        if LOSS_SCALE not in row:
+            return row
+        scale = row[LOSS_SCALE]
         # The script differentiates the scaled loss.
         return {
             series: value / scale if series.key == "loss" else value
@@ -113,7 +124,7 @@ class StepRecord:
         Args:
             activations: whether it has the measures of outputs.
         """
-        scale = self._slots[LOSS_SCALE].number() if LOSS_SCALE in self._slots else 1.0
+        scale = self.step_row().get(LOSS_SCALE, 1.0)
         row: dict[Series, float] = {}
         for layers in self.layers:
             row |= layers.values(scale, activations=activations)

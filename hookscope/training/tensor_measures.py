@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -21,15 +21,18 @@ from hookscope.training.pending_values import PendingValues, Slot
 _NARROW = {torch.float16, torch.bfloat16}
 
 
-@contextmanager
-def unnoticed() -> Iterator[None]:
+def unnoticed() -> AbstractContextManager[object]:
     """Compute without the modes that the script has enabled, which could count what is computed."""
-    with torch._C.DisableTorchFunctionSubclass():
-        if torch._C._len_torch_dispatch_stack():
-            with _disable_current_modes():
-                yield
-        else:
-            yield
+    if torch._C._len_torch_dispatch_stack():
+        return _without_modes()
+    manager: AbstractContextManager[object] = torch._C.DisableTorchFunction()
+    return manager
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
 
 
 def version_of(tensor: Tensor) -> int:
