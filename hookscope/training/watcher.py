@@ -131,7 +131,7 @@ class Watcher:
                 self._recorder.finish(status, exit_status, self._clock.step)
             return
         self.guarded(self._end_last_step)()
-        if not self._clock.step and not self._record.has(LOSS):
+        if not self._clock.step and not self._record.loss.count:
             self._models.note("steps", "neither backward() nor a step of an optimizer was called")
         self._finish(status, exit_status)
 
@@ -146,7 +146,9 @@ class Watcher:
             if not self.active:
                 return
             try:
-                function(*args, **kwargs)
+                # No mode of the script sees what is asked of its tensors.
+                with torch._C.DisableTorchFunction():
+                    function(*args, **kwargs)
             except TrainingStopped as stopped:
                 self._stop(stopped.event)
                 raise
@@ -268,7 +270,7 @@ class Watcher:
         is_list = isinstance(tensors, (list, tuple)) and len(tensors) == 1
         loss = tensors[0] if is_list else tensors
         if isinstance(loss, Tensor) and loss.numel() == 1 and not inside_backward():
-            record.set(LOSS, loss if type(loss) is Tensor else local_part(loss.detach()))
+            record.add_loss(loss if type(loss) is Tensor else local_part(loss.detach()))
             if self._hooks.stops and not record.has(LOSS_SCALE):
                 self._hooks.before_backward(local_part(loss.detach()))
 
@@ -302,12 +304,12 @@ class Watcher:
         for number, group in enumerate(optimizer.param_groups):
             if isinstance(group.get("lr"), int | float | Tensor):
                 self._record.set(_rate_series(name, number), group["lr"])
-        if len(self._optimizers) > 1:
-            self._record.copy(LOSS._replace(model=name), LOSS)
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self._optimizers:
             return
+        if len(self._optimizers) > 1:
+            self._record.end_part(LOSS._replace(model=self._optimizers[optimizer]))
         if self._record.is_sampled:
             self._record.after_step(optimizer)
         if self._hooks.stops:
@@ -364,7 +366,7 @@ class Watcher:
 
     def _end_last_step(self) -> None:
         """Record a step that has begun, and write all steps."""
-        if self._record.has(LOSS):
+        if self._record.loss.count:
             self._end_record()
         self._recorder.write_all()
 
