@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench import datasets, headers, weights
+from bench import datasets, headers, training_memory, weights
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 from bench.with_weights import filling
@@ -338,6 +338,41 @@ MEASURES = (
         2.5,
         "ms",
         lambda: inside("bench.training", "mlp", "1", "40", "7"),
+    ),
+    Measure(
+        "resnet18 with every step measured",
+        "histograms of all, by hand",
+        1.0,
+        "ms",
+        lambda: inside("bench.training", "resnet18", "1", "10", "3", "histograms"),
+    ),
+    Measure(
+        "the MLP with every step measured",
+        "histograms of all, by hand",
+        1.0,
+        "ms",
+        lambda: inside("bench.training", "mlp", "1", "40", "5", "histograms"),
+    ),
+    Measure(
+        "resnet18 with --stop-on nan,inf",
+        "the same steps unwatched",
+        1.5,
+        "ms",
+        lambda: inside("bench.training", "resnet18", "0", "10", "5", "stop"),
+    ),
+    Measure(
+        "the MLP with --stop-on nan,inf",
+        "the same steps unwatched",
+        2.5,
+        "ms",
+        lambda: inside("bench.training", "mlp", "0", "40", "5", "stop"),
+    ),
+    Measure(
+        "2,000 watched steps, peak memory",
+        "200 watched steps",
+        1.05,
+        "MB",
+        lambda: memories(training_memory.growing(3)),
     ),
 )
 

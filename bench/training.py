@@ -1,7 +1,9 @@
 """The cost of watching a training: the same steps with and without ``hookscope.watch``.
 
-``python -m bench.training MODEL EVERY STEPS PAIRS`` prints the seconds of each pair, watched and
-bare, one pair a line. ``MODEL`` is ``resnet18`` (8 images of 224 pixels) or ``mlp`` (40 layers of
+``python -m bench.training MODEL EVERY STEPS PAIRS [AGAINST]`` prints the seconds of each pair,
+watched and ``bare``, one pair a line. ``AGAINST`` may also be ``histograms``, which are taken of
+every output and gradient by hooks written by hand, and ``stop`` watches with ``--stop-on nan,inf``
+against ``bare``. ``MODEL`` is ``resnet18`` (8 images of 224 pixels) or ``mlp`` (40 layers of
 256 units, a batch of 128). With ``EVERY`` 0 the default steps are sampled, from step 50 on. The two
 of a pair change places from pair to pair, and both are made to give the same losses.
 """
@@ -10,8 +12,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 
@@ -38,8 +40,33 @@ def resnet18() -> tuple[nn.Module, Tensor]:
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {"mlp": mlp, "resnet18": resnet18}
 
 
-def train(name: str, every: int, steps: int, watched: bool) -> tuple[float, list[float]]:
-    """Return the seconds of some steps of a training, and all losses."""
+@contextmanager
+def histograms(model: nn.Module) -> Iterator[list[list[float]]]:
+    """Yield the histograms of all outputs of layers and of all gradients, as they come."""
+    found: list[list[float]] = []
+
+    def add(tensor: Tensor) -> None:
+        values = tensor.detach().flatten()
+        low, high = values.min().item(), values.max().item()
+        found.append([low, high, *torch.histc(values, 64, low, high).tolist()])
+
+    def after(module: nn.Module, inputs: object, output: Tensor) -> None:
+        add(output)
+        output.register_hook(add)
+
+    leaves = (module for module in model.modules() if not list(module.children()))
+    handles = [module.register_forward_hook(after) for module in leaves]
+    handles += [weight.register_hook(add) for weight in model.parameters()]
+    yield found
+    for handle in handles:
+        handle.remove()
+
+
+def train(name: str, every: int, steps: int, how: str) -> tuple[float, list[float]]:
+    """Return the seconds of some steps of a training, and all losses.
+
+    ``how`` is ``watched``, ``stop`` (watched, too), ``bare`` or ``histograms``.
+    """
     torch.manual_seed(0)
     model, batch = MODELS[name]()
     target = torch.randint(10, (len(batch),))
@@ -56,8 +83,15 @@ def train(name: str, every: int, steps: int, watched: bool) -> tuple[float, list
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        watching = hookscope.watch(model, optimizer, every=every or None, folder=path)
-        with watching if watched else nullcontext():
+        around: AbstractContextManager[object] = nullcontext()
+        if how == "histograms":
+            around = histograms(model)
+        elif how != "bare":
+            stop_on = "nan,inf" if how == "stop" else ()
+            around = hookscope.watch(
+                model, optimizer, every=every or None, stop_on=stop_on, folder=path
+            )
+        with around:
             for _ in range(start):
                 step()
             began = perf_counter()
@@ -69,13 +103,15 @@ def train(name: str, every: int, steps: int, watched: bool) -> tuple[float, list
 
 def main() -> None:
     """Print the pairs."""
-    name, every, steps, pairs = sys.argv[1], *map(int, sys.argv[2:])
-    train(name, every, 2, watched=True)  # what is imported or compiled once
+    name, every, steps, pairs = sys.argv[1], *map(int, sys.argv[2:5])
+    against = sys.argv[5] if len(sys.argv) > 5 else "bare"
+    ours, plain = ("stop", "bare") if against == "stop" else ("watched", against)
+    train(name, every, 2, ours)  # what is imported or compiled once
     for pair in range(pairs):
-        order = (True, False) if pair % 2 else (False, True)
-        times = {watched: train(name, every, steps, watched) for watched in order}
-        assert times[True][1] == times[False][1], "watching changed the losses"
-        print(times[True][0], times[False][0])
+        order = (ours, plain) if pair % 2 else (plain, ours)
+        times = {how: train(name, every, steps, how) for how in order}
+        assert times[ours][1] == times[plain][1], "watching changed the losses"
+        print(times[ours][0], times[plain][0])
 
 
 if __name__ == "__main__":

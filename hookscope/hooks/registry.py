@@ -36,6 +36,8 @@ from hookscope.tensors.threads import RecordingThreads, fork_safe_lock
 # one. One thread at a time may change them.
 _registering = fork_safe_lock()
 
+_HANDLES = 1000  # of tensors, until those that are not needed any more are looked for
+
 _CALL = nn.Module._call_impl.__code__
 
 
@@ -62,6 +64,7 @@ class HookSet(SignalSafeContext["HookSet"]):
         self.called_elsewhere: set[nn.Module] = set()
         self.stands_in_for_compiled = False
         self._handles: list[RemovableHandle] = []
+        self._most_handles = _HANDLES
         self._left_out: dict[int, tuple[HookDict, ...]] = {}
 
     def _enter(self) -> HookSet:
@@ -146,6 +149,10 @@ class HookSet(SignalSafeContext["HookSet"]):
         # So a subclass does not notice, and a parameter that has no shape yet does not raise.
         with _registering, torch._C.DisableTorchFunctionSubclass():
             self._handles.append(tensor.register_hook(self._hook(function)))
+            if len(self._handles) >= self._most_handles:
+                # Those of tensors that are gone, of which there may be any number in time.
+                self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+                self._most_handles = max(_HANDLES, 2 * len(self._handles))
 
     def listen_to_node(
         self, node: Node, function: Callable[[tuple[Tensor | None, ...], object], None]

@@ -9,6 +9,7 @@ only notes the signal. At any other time it calls the original handler.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # no enums are made, which takes most of the time
 import signal
 import sys
 import threading
@@ -57,11 +58,11 @@ class _Signals:
 
     def _replace_handlers(self) -> None:
         for number in _SIGNALS:
-            handler = signal.getsignal(number)
+            handler = _signal.getsignal(number)
             # A handler that is not a Python function (the default, or one in C) does not raise.
             if callable(handler) and handler != self._handle:
                 self._handlers[number] = handler
-                signal.signal(number, self._handle)
+                _signal.signal(number, self._handle)
 
     def end(self, caller: FrameType) -> None:
         """Handle pending signals, unless ``caller`` must not be interrupted either.
@@ -89,8 +90,8 @@ class _Signals:
 
     def _restore_handlers(self) -> None:
         for number in reversed(self._handlers):
-            if signal.getsignal(number) == self._handle:  # else another one was set
-                signal.signal(number, self._handlers[number])
+            if _signal.getsignal(number) == self._handle:  # else another one was set
+                _signal.signal(number, self._handlers[number])
 
     def deliver(self) -> None:
         """Call the handlers of the signals that are pending; they may raise."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,14 +20,15 @@ from hookscope.results.runs.series import Series
 from hookscope.specs.record_kinds import OUTPUT
 from hookscope.tensors.nested import walk
 from hookscope.tensors.threads import EveryThread
-from hookscope.training.pending_values import PendingValues, Slot
+from hookscope.training.pending_values import PendingValues
 from hookscope.training.tensor_measures import (
-    ActivationMeasure,
-    TensorMeasure,
+    count_nonzero,
     is_measurable,
+    measure,
     unnoticed,
     version_of,
 )
+from hookscope.training.tensor_totals import CallMeasure, GradientMeasure, OutputTotals
 
 Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -173,13 +173,13 @@ class LayerHooks:
 class LayerMeasures:
     """What the layers of a model returned in one step, and the gradients there.
 
-    Several calls of a layer in one step, as with gradient accumulation, count as one: their squares
-    and counts are added, and the largest magnitude of all is taken.
+    Several calls of a layer in one step, as with gradient accumulation, count as one; see
+    ``tensor_totals``.
 
     Args:
         name: of the model.
         model: the model.
-        pending: receives the numbers.
+        pending: passes the numbers on when they have arrived.
         guard: makes a function that never raises into the script.
         gradients: whether the gradients of outputs are measured.
 
@@ -187,7 +187,7 @@ class LayerMeasures:
         name: of the model.
         called: whether a layer was called.
         is_in_backward: whether gradients that arrive are those of a backward pass of the training.
-        batch: the size of the batch that the model was called with last.
+        batch: the size of the batch, summed over the calls of the model.
     """
 
     def __init__(
@@ -205,18 +205,21 @@ class LayerMeasures:
         self.batch: dict[Series, float] = {}
         self._model = model
         self._pending = pending
-        self._guard = guard
         self._gradients = gradients
         self._hooks = TrainingHooks(model)  # on tensors
         self._hooks.attach()
-        self._by_key: dict[str, list[ActivationMeasure]] = {}
-        self._last: tuple[Tensor | None, int, ActivationMeasure | None] = None, 0, None
-        self._without_grad: set[str] = set()
+        self._totals: dict[str, OutputTotals] = {}
+        self._last: tuple[Tensor | None, int, CallMeasure | None] = None, 0, None
+        # By key, where the first run of a checkpoint was without autograd: its gradients arrive at
+        # the tensors of the second run.
+        self._without_grad: dict[str, CallMeasure] = {}
+        self._on_gradient = guard(self._measure_gradient)
 
     def end(self) -> None:
         """Remove the hooks on tensors."""
         self._hooks.detach()
         self._last = None, 0, None
+        self._without_grad.clear()
 
     def after_call(
         self, layer: Layer, finds_units: bool, arguments: object, output: object
@@ -225,7 +228,8 @@ class LayerMeasures:
         self.called = True
         recomputed = inside_backward()
         if layer.module is self._model and not recomputed:
-            self.batch = batch_size(arguments)
+            for series, size in batch_size(arguments).items():
+                self.batch[series] = self.batch.get(series, 0.0) + size
         if type(output) is Tensor:
             self._measure(_output_key(layer.name), output, finds_units, recomputed)
             return
@@ -234,36 +238,40 @@ class LayerMeasures:
             self._measure(key, tensor, finds_units, recomputed)
 
     def _measure(self, key: str, tensor: Tensor, finds_units: bool, recomputed: bool) -> None:
-        if recomputed:
-            # A checkpoint runs a part again. Its values are known; if its first run was without
-            # autograd, the gradients arrive at the tensors of the second one.
-            if key in self._without_grad and tensor.requires_grad:
-                self._watch_gradient(tensor, self._by_key[key][-1])
+        if recomputed:  # by a checkpoint: its values are known
+            if tensor.requires_grad and (known := self._without_grad.get(key)) is not None:
+                self._watch_gradient(tensor, known)
             return
         if not is_measurable(tensor):
             return
-        last, version, measure = self._last
-        if measure is None or last is not tensor or version != version_of(tensor):
+        totals = self._totals.get(key)
+        if totals is None:
+            totals = self._totals[key] = OutputTotals()
+        last, version, call = self._last
+        if call is None or last is not tensor or version != version_of(tensor):
             values = tensor.detach()
+            call = CallMeasure(values.numel())
+            call.add_to(totals)
+            measure(self._pending, values, call)
             unit_dims = _dimensions_of_units(values) if finds_units else ()
-            measure = ActivationMeasure(self._pending, values, unit_dims)
-            self._last = tensor, version_of(tensor), measure
+            self._pending.add(count_nonzero(values, unit_dims), call.take_nonzero)
+            self._last = tensor, version_of(tensor), call
             if tensor.requires_grad:
-                self._watch_gradient(tensor, measure)
+                self._watch_gradient(tensor, call)
             else:
-                self._without_grad.add(key)
-        # Else a module returned what its last child returned: it is measured once.
-        self._by_key.setdefault(key, []).append(measure)
+                self._without_grad[key] = call
+        else:  # a module returned what its last child returned: it is measured once
+            call.add_to(totals)
 
-    def _watch_gradient(self, tensor: Tensor, measure: ActivationMeasure) -> None:
+    def _watch_gradient(self, tensor: Tensor, call: CallMeasure) -> None:
         if self._gradients:
-            self._hooks.listen(tensor, self._guard(partial(self._on_gradient, measure)))
+            self._hooks.listen(tensor, partial(self._on_gradient, GradientMeasure(call)))
 
-    def _on_gradient(self, measure: ActivationMeasure, gradient: Tensor | None) -> None:
+    def _measure_gradient(self, receiver: GradientMeasure, gradient: Tensor | None) -> None:
         if gradient is None or not self.is_in_backward or not is_measurable(gradient):
             return
         with unnoticed():
-            measure.gradients.append(TensorMeasure(self._pending, gradient.detach()))
+            measure(self._pending, gradient.detach(), receiver)
 
     def values(self, scale: float, *, activations: bool) -> dict[Series, float]:
         """Return the numbers once they have arrived, in the order in which layers were called.
@@ -273,22 +281,21 @@ class LayerMeasures:
             activations: whether to return those of outputs beside those of their gradients.
         """
         found: dict[Series, float] = {}
-        for key, measures in self._by_key.items() if activations else ():
+        for key, totals in self._totals.items() if activations else ():
             rms, largest, nonfinite, zeros, dead = _series(self.name, key)
-            numel = sum(measure.numel for measure in measures)
-            norm, found[largest], found[nonfinite] = _combine(measures)
-            found[rms] = norm / math.sqrt(numel)
-            alive = [_alive(slots) for slots in _by_dimension(measures)]
-            found[zeros] = 1 - sum(_nonzero(m) for m in measures) / numel
-            if alive:
-                found[dead] = 1 - max(alive)
-        for key, measures in self._by_key.items():
-            gradients = [gradient for measure in measures for gradient in measure.gradients]
-            if gradients:
+            found[largest] = totals.largest
+            found[nonfinite] = totals.nonfinite
+            found[rms] = totals.norm / math.sqrt(totals.numel)
+            found[zeros] = 1 - totals.nonzero / totals.numel
+            if (share := totals.dead) is not None:
+                found[dead] = share
+        for key, totals in self._totals.items():
+            gradients = totals.gradients
+            if gradients.tensors:
                 norm_at, largest_at, nonfinite_at = _gradient_series(self.name, key)
-                norm, largest_gradient, found[nonfinite_at] = _combine(gradients)
-                found[norm_at] = norm / scale
-                found[largest_at] = largest_gradient / scale
+                found[nonfinite_at] = gradients.nonfinite
+                found[norm_at] = gradients.norm / scale
+                found[largest_at] = gradients.largest / scale
         return found
 
 
@@ -306,38 +313,6 @@ def _gradient_series(model: str, key: str) -> tuple[Series, ...]:
 @cache
 def _output_key(layer: str) -> str:
     return key_of(layer, 1, OUTPUT)
-
-
-def _combine(measures: Sequence[TensorMeasure]) -> tuple[float, float, float]:
-    """Norm, largest magnitude and number of non-finite entries of several tensors together."""
-    bad = sum(measure.nonfinite.number() for measure in measures if measure.nonfinite is not None)
-    bounds = [abs(slot.number()) for measure in measures for slot in (measure.low, measure.high)]
-    largest = math.nan if any(map(math.isnan, bounds)) else max(bounds)
-    if len(measures) == 1:
-        return measures[0].norm.number(), largest, bad
-    norm = math.sqrt(sum(measure.norm.number() ** 2 for measure in measures))
-    return norm, largest, bad
-
-
-def _nonzero(measure: ActivationMeasure) -> float:
-    if measure.has_units:
-        return float(measure.nonzero[0].numbers().sum())
-    return measure.nonzero[0].number()
-
-
-def _by_dimension(measures: Sequence[ActivationMeasure]) -> Iterator[tuple[Slot, ...]]:
-    """The counts by unit of all calls, for each dimension that may be that of units."""
-    counts = [measure.nonzero for measure in measures if measure.has_units]
-    return zip(*counts, strict=False)
-
-
-def _alive(slots: Sequence[Slot]) -> float:
-    """The share of units that are not zero in some call; 1 if they are not the same units."""
-    counts = [slot.numbers() for slot in slots]
-    if len({len(count) for count in counts}) > 1:
-        return 1.0
-    total = counts[0] if len(counts) == 1 else np.sum(counts, axis=0)
-    return np.count_nonzero(total) / len(total)
 
 
 def batch_size(arguments: object) -> dict[Series, float]:

@@ -29,6 +29,9 @@ class ModelHooks:
         options: what is measured.
         folder: of the run, for the call at which it is stopped.
         guard: makes a function that raises nothing but ``TrainingStopped`` into the script.
+
+    Attributes:
+        stops: what looks for bad values in each model; empty unless the user asked for it.
     """
 
     def __init__(self, options: WatchOptions, folder: Path, guard: Guard) -> None:
@@ -38,8 +41,13 @@ class ModelHooks:
         self._guard = guard
         self._models: WatchedModels | None = None
         self._hooks: list[LayerHooks] = []
-        self._stops: list[BadValueStop] = []
+        self.stops: list[BadValueStop] = []
         self._is_suspended = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step must begin for them although it is not sampled."""
+        return self._is_suspended or bool(self.stops)
 
     def renew(self, models: WatchedModels, record: StepRecord) -> None:
         """Make all hooks anew: a model was found, or a part of one was compiled."""
@@ -58,7 +66,7 @@ class ModelHooks:
                 for model in models
             ]
         if self._kinds:
-            self._stops = [
+            self.stops = [
                 BadValueStop(
                     model.name,
                     model.module,
@@ -76,9 +84,9 @@ class ModelHooks:
         """Begin a step."""
         if self._is_suspended:
             self._is_suspended = False
-            for stop in self._stops:
+            for stop in self.stops:
                 stop.attach()
-        for stop in self._stops:
+        for stop in self.stops:
             stop.begin_step(record.step)
         if not record.is_sampled:
             self.detach()
@@ -101,22 +109,22 @@ class ModelHooks:
 
     def before_backward(self, loss: Tensor) -> None:
         """Stop the script if the loss is bad; ``loss`` is detached."""
-        for stop in self._stops:
+        for stop in self.stops:
             stop.before_backward(loss)
 
     def before_step(self) -> None:
         """Stop the script if a gradient is bad and the optimizer steps within the backward pass."""
-        for stop in self._stops:
+        for stop in self.stops:
             stop.check_gradients()
 
     def after_backward(self) -> None:
         """Stop the script if a gradient is bad."""
-        for stop in self._stops:
+        for stop in self.stops:
             stop.after_backward()
 
     def after_step(self, optimizer: Optimizer) -> None:
         """Stop the script if the optimizer made a weight bad."""
-        for stop in self._stops:
+        for stop in self.stops:
             stop.after_step(optimizer)
 
     def detach(self) -> None:
@@ -127,11 +135,11 @@ class ModelHooks:
     def suspend(self) -> None:
         """Remove all hooks until the next step begins."""
         self.detach()
-        for stop in self._stops:
+        for stop in self.stops:
             stop.detach()
         self._is_suspended = True
 
     def remove(self) -> None:
         """Remove all hooks for good."""
         self.suspend()
-        self._hooks, self._stops = [], []
+        self._hooks, self.stops = [], []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from hookscope.hooks.torch_state import inside_backward
 from hookscope.results.records import key_of
 from hookscope.results.runs.series import Series
 from hookscope.training.found_models import dense_values, local_part
-from hookscope.training.pending_values import PendingValues, Slot
+from hookscope.training.pending_values import PendingValues
 from hookscope.training.tensor_measures import is_measurable, norm_of, unnoticed
+
+KEPT_BYTES = 64 * 2**20  # of copies of the parameters of a model
 
 
 class NamedParameters:
@@ -42,15 +44,36 @@ class NamedParameters:
         self.parameters = [parameter for parameter, _ in named.values()]
         self.keys = [key for _, key in named.values()]
         self._positions = {number: position for position, number in enumerate(named)}
+        # Memory for a copy of each: to get new memory takes longer than to copy.
+        self._copies: dict[int, Tensor] = {}
+        size = sum(parameter.nbytes for parameter in self.parameters)
+        self._keeps_copies = size <= KEPT_BYTES
 
     def of(self, optimizer: Optimizer) -> list[int]:
         """Return the positions of those that an optimizer has."""
-        positions = (
-            self._positions.get(id(weight))
-            for group in optimizer.param_groups
-            for weight in group["params"]
-        )
-        return [position for position in positions if position is not None]
+        return [position for position, _ in self.with_groups(optimizer)]
+
+    def copy(self, position: int) -> Tensor:
+        """Return a copy of the part of a parameter on this rank, in memory that is used again."""
+        values = local_part(self.parameters[position].detach())
+        copy = self._copies.get(position)
+        if copy is not None and (copy.shape, copy.dtype, copy.device) == (
+            *(values.shape, values.dtype),
+            values.device,
+        ):
+            return copy.copy_(values)
+        copy = values.clone()
+        if self._keeps_copies:
+            self._copies[position] = copy
+        return copy
+
+    def with_groups(self, optimizer: Optimizer) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the positions of those that an optimizer has, with the group of each."""
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                position = self._positions.get(id(weight))
+                if position is not None:
+                    yield position, group
 
 
 class _Numbers:
@@ -59,33 +82,53 @@ class _Numbers:
     After ``keep`` no later one counts, until ``keep`` is called again.
     """
 
-    def __init__(self, pending: PendingValues) -> None:
-        self._pending = pending
-        self._parts: list[tuple[list[int], Slot]] = []
+    def __init__(self) -> None:
+        self._parts: list[tuple[list[int], Tensor]] = []
+        self._arrived: dict[int, NDArray[np.float64]] = {}  # by the number of the part
         self._counting: dict[int, int] = {}  # how many parts count, by position
+        self._kept = 0  # how many parts there were when ``keep`` was called
 
     def add(self, positions: list[int], numbers: Sequence[Tensor]) -> Tensor | None:
         """Add the numbers of the parameters at some positions; return them as one tensor."""
         by_device: dict[tuple[torch.device, torch.dtype], list[int]] = {}
         for n, number in enumerate(numbers):
             by_device.setdefault((number.device, number.dtype), []).append(n)
-        joined = None
-        for chosen in by_device.values():
-            joined = torch.stack([numbers[n] for n in chosen])
-            self._parts.append(([positions[n] for n in chosen], self._pending.add(joined)))
-        return joined if len(by_device) == 1 else None
+        new = [
+            ([positions[n] for n in chosen], torch.stack([numbers[n] for n in chosen]))
+            for chosen in by_device.values()
+        ]
+        first = len(self._parts) - len(new)
+        if first < self._kept or any(
+            old[0] != part[0] for old, part in zip(self._parts[first:], new, strict=True)
+        ):
+            first = len(self._parts)
+        # The same parameters again, as after each backward pass of many: these replace the others.
+        self._parts[first:] = new
+        return new[0][1] if len(new) == 1 else None
 
     def keep(self, positions: Iterable[int]) -> None:
         """Let the numbers at some positions be those that are the last now."""
-        self._counting.update(dict.fromkeys(positions, len(self._parts)))
+        self._kept = len(self._parts)
+        self._counting.update(dict.fromkeys(positions, self._kept))
+
+    def send(self, pending: PendingValues) -> None:
+        """Have the numbers copied to the host; none may be added afterwards."""
+        for part, (_, joined) in enumerate(self._parts):
+            pending.add((joined,), partial(self._take, part))
+
+    def _take(self, part: int, numbers: list[NDArray[np.float64]]) -> None:
+        self._arrived[part] = numbers[0]
 
     def read(self, count: int) -> NDArray[np.float64]:
         """Return the numbers of all ``count`` parameters; -1 for those without one."""
         found = np.full(count, -1.0)
-        for part, (positions, slot) in enumerate(self._parts):
-            numbers = slot.numbers()
-            counts = [self._counting.get(n, len(self._parts)) > part for n in positions]
-            found[np.compress(counts, positions)] = numbers[counts]
+        for part, (positions, _) in enumerate(self._parts):
+            numbers = self._arrived[part]
+            if self._counting:
+                counts = [self._counting.get(n, len(self._parts)) > part for n in positions]
+                found[np.compress(counts, positions)] = numbers[counts]
+            else:
+                found[positions] = numbers
         return found
 
 
@@ -101,7 +144,7 @@ class ParameterMeasures:
     Args:
         name: of the model.
         named: its parameters.
-        pending: receives the numbers.
+        pending: passes the numbers on when they have arrived.
         optimizer: whether the state of optimizers is measured.
 
     Attributes:
@@ -115,13 +158,13 @@ class ParameterMeasures:
         self.named = named
         self._pending = pending
         self._measures_state = optimizer
-        self._gradients = _Numbers(pending)
-        self._nonfinite = _Numbers(pending)
+        self._gradients = _Numbers()
+        self._nonfinite = _Numbers()
         self._measured: set[int] = set()  # positions of gradients
-        self._clipped = _Numbers(pending)
-        self._weights = _Numbers(pending)
-        self._updates = _Numbers(pending)
-        self._adam: dict[int, Slot] = {}
+        self._clipped = _Numbers()
+        self._weights = _Numbers()
+        self._updates = _Numbers()
+        self._adam: dict[int, float] = {}
         self._before: dict[int, Tensor] = {}
         self._weighed: set[int] = set()
 
@@ -154,7 +197,7 @@ class ParameterMeasures:
             if isinstance(scale, Tensor) and norms:
                 norms = list(torch._foreach_div(norms, float(scale)))
             self._clipped.add(measured, norms)
-            copies = [local_part(parameters[n].detach()).clone() for n in own]
+            copies = [self.named.copy(n) for n in own]
             self._before = dict(zip(own, copies, strict=True))
             self._weights.add(own, _norms(copies))
             self._weighed.update(own)
@@ -171,13 +214,12 @@ class ParameterMeasures:
             updates = [self._before.pop(n) for n in own]
             if updates:
                 weights = [local_part(parameters[n].detach()) for n in own]
-                torch._foreach_sub_(updates, weights)
-                self._updates.add(own, _norms(updates))
-            if self._measures_state:
-                for n in own:
-                    ratio = _adam_rms(optimizer, parameters[n])
+                self._updates.add(own, _norms_of_differences(updates, weights))
+            if self._measures_state and optimizer.state:
+                for n, group in self.named.with_groups(optimizer):
+                    ratio = _adam_rms(optimizer, parameters[n], group)
                     if ratio is not None:
-                        self._adam[n] = self._pending.add(ratio)
+                        self._pending.add((ratio,), partial(self._take_adam, n))
 
     def send(self) -> None:
         """Measure the weights of parameters that no optimizer has changed."""
@@ -186,6 +228,14 @@ class ParameterMeasures:
         with unnoticed():
             weights = [local_part(self.named.parameters[n].detach()) for n in rest]
             self._weights.add(rest, _norms(weights))
+            for numbers in (
+                *(self._gradients, self._nonfinite, self._clipped),
+                *(self._weights, self._updates),
+            ):
+                numbers.send(self._pending)
+
+    def _take_adam(self, position: int, numbers: list[float]) -> None:
+        self._adam[position] = numbers[0]
 
     def values(self, scale: float) -> dict[Series, float]:
         """Return the numbers once they have arrived.
@@ -215,7 +265,7 @@ class ParameterMeasures:
                 if norm:
                     found[series["ratio"]] = float(updates[n]) / norm
             if n in self._adam:
-                found[series["adam"]] = self._adam[n].number()
+                found[series["adam"]] = self._adam[n]
         arrived = gradients != -1
         if arrived.any():
             total = float(np.linalg.norm(gradients[arrived])) / scale
@@ -257,13 +307,21 @@ def _norms(tensors: list[Tensor]) -> list[Tensor]:
     return [norm_of(tensor) for tensor in tensors]
 
 
+def _norms_of_differences(before: list[Tensor], after: list[Tensor]) -> list[Tensor]:
+    """Norms of ``before`` - ``after``; ``before`` is overwritten."""
+    if all(tensor.is_cpu for tensor in before):  # each while it is in the cache
+        return [norm_of(old.sub_(new)) for old, new in zip(before, after, strict=True)]
+    torch._foreach_sub_(before, after)
+    return _norms(before)
+
+
 def _values(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
     values = dense_values(local_part(gradient.detach()))
     return torch.view_as_real(values) if values.is_complex() else values
 
 
-def _adam_rms(optimizer: Optimizer, weight: nn.Parameter) -> Tensor | None:
+def _adam_rms(optimizer: Optimizer, weight: nn.Parameter, group: dict[str, Any]) -> Tensor | None:
     """RMS of g^2 / max(v, eps^2), with Adam's v as it divides by it; StableAdamW, equation 3.
 
     None for other optimizers, and where the gradient is not there any more.
@@ -272,7 +330,6 @@ def _adam_rms(optimizer: Optimizer, weight: nn.Parameter) -> Tensor | None:
     squares, step = state.get("exp_avg_sq"), state.get("step")
     if squares is None or step is None or weight.grad is None:
         return None
-    group = _group_of(optimizer, weight)
     gradient = dense_values(local_part(weight.grad.detach()))
     squares = local_part(squares)
     eps, betas = group.get("eps"), group.get("betas")
@@ -285,8 +342,3 @@ def _adam_rms(optimizer: Optimizer, weight: nn.Parameter) -> Tensor | None:
     v = (squares / correction).clamp_min(group["eps"] ** 2)
     rms: Tensor = (gradient.square() / v).mean().sqrt()
     return rms
-
-
-def _group_of(optimizer: Optimizer, weight: nn.Parameter) -> dict[str, Any]:
-    groups = optimizer.param_groups
-    return next(group for group in groups if any(weight is other for other in group["params"]))

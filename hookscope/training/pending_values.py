@@ -1,109 +1,123 @@
 """Numbers computed on a device that reach the host together, without waiting for the device.
 
 A call of ``item()`` waits until the device has computed all that it was given. So the numbers of a
-step are copied with one call, and read when the copy is done, which is usually a step later.
+step are copied with a few calls, and passed on when the copies are done, which is usually a step
+later. Those of the CPU are there already and are passed on at once.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-
-class Slot:
-    """One number, or one row of numbers, that is on its way to the host."""
-
-    __slots__ = ("_group", "_position", "tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor: Tensor | None = tensor
-        self._group: _Group
-        self._position = 0
-
-    def place(self, group: _Group, position: int) -> Tensor:
-        """Note where the number will arrive; return the tensor, which is not kept."""
-        assert self.tensor is not None
-        self._group, self._position = group, position
-        tensor, self.tensor = self.tensor, None
-        return tensor
-
-    def number(self) -> float:
-        """Return the number, once the copies are done."""
-        if self.tensor is not None:  # another thread added it when the others had been sent
-            return float(self.tensor)
-        return self._group.numbers[self._position]
-
-    def numbers(self) -> NDArray[np.generic]:
-        """Return the row of numbers, once the copies are done."""
-        if self.tensor is not None:
-            return self.tensor.cpu().numpy()
-        return self._group.row(self._position)
+MAX_QUEUED = 4096  # tensors on a device, until they are copied in the middle of a step
+Taker = Callable[[list[Any]], None]
 
 
-class _Group:
-    """The slots of one device, dtype and number of dimensions."""
+class _Queue:
+    """Tensors of one device, dtype and number of dimensions that wait to be copied."""
 
-    def __init__(self, slots: list[Slot]) -> None:
-        tensors = [slot.place(self, position) for position, slot in enumerate(slots)]
-        if tensors[0].ndim:
-            joined = torch.cat(tensors)
-            self._starts = [0, *accumulate(tensor.shape[0] for tensor in tensors)]
-        else:
-            joined = torch.stack(tensors)
-        self._numbers: list[float] = []
-        self.event: torch.cuda.Event | None = None
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.takers: list[tuple[Taker, int]] = []  # each with the number of its tensors
+
+
+class _Copy:
+    """The numbers of a queue on their way to the host."""
+
+    def __init__(self, queue: _Queue) -> None:
+        self._takers = queue.takers
+        self._lengths = [tensor.shape[0] for tensor in queue.tensors if tensor.ndim]
+        joined = torch.cat(queue.tensors) if self._lengths else torch.stack(queue.tensors)
+        self._event: torch.cuda.Event | None = None
         if joined.device.type != "cuda":
-            self._copy = joined.cpu()
+            self._numbers = joined.cpu()
             return
-        self._copy = torch.empty_like(joined, device="cpu", pin_memory=True)
-        self._copy.copy_(joined, non_blocking=True)
-        self.event = torch.cuda.Event()
-        self.event.record(torch.cuda.current_stream(joined.device))
+        self._numbers = torch.empty_like(joined, device="cpu", pin_memory=True)
+        self._numbers.copy_(joined, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(joined.device))
 
     @property
-    def numbers(self) -> list[float]:
-        if not self._numbers:
-            self._numbers = self._copy.tolist()
-        return self._numbers
+    def is_done(self) -> bool:
+        return self._event is None or self._event.query()
 
-    def row(self, position: int) -> NDArray[np.generic]:
-        return self._copy[self._starts[position] : self._starts[position + 1]].numpy()
+    def deliver(self) -> None:
+        """Wait for the copy, and pass the numbers on."""
+        if self._event is not None:
+            self._event.synchronize()
+        values: list[Any]
+        if self._lengths:
+            ends = list(accumulate(self._lengths))
+            array = self._numbers.numpy()
+            values = [array[end - n : end] for end, n in zip(ends, self._lengths, strict=True)]
+        else:
+            values = self._numbers.tolist()
+        start = 0
+        for take, count in self._takers:
+            take(values[start : start + count])
+            start += count
 
 
 class PendingValues:
-    """The numbers of one step, on all devices. Several threads may add some."""
+    """The numbers of one step, on all devices. Several threads may add some.
 
-    def __init__(self) -> None:
-        self._slots: list[Slot] = []
-        self._groups: list[_Group] = []
+    Args:
+        queue_all: whether the numbers of the CPU wait like those of other devices.
+    """
 
-    def add(self, values: Tensor) -> Slot:
-        """Add a tensor of one dimension or none."""
-        slot = Slot(values)
-        self._slots.append(slot)
-        return slot
+    def __init__(self, *, queue_all: bool = False) -> None:
+        self._queue_all = queue_all
+        self._queues: dict[tuple[torch.device, torch.dtype, int], _Queue] = {}
+        self._copies: deque[_Copy] = deque()
+
+    def add(self, tensors: Sequence[Tensor], take: Taker) -> None:
+        """Pass the numbers of some tensors to ``take`` once they are on the host.
+
+        A tensor without dimensions becomes a number, one of one dimension a NumPy array. What is
+        added while many others wait may have to wait for the device.
+
+        Args:
+            tensors: of one device, dtype and number of dimensions: none or one.
+            take: called with a list, which has an entry for each tensor.
+        """
+        first = tensors[0]
+        if first.is_cpu and not self._queue_all:
+            take([tensor.numpy() if first.ndim else tensor.item() for tensor in tensors])
+            return
+        key = first.device, first.dtype, first.ndim
+        queue = self._queues.get(key)
+        if queue is not None and len(queue.tensors) >= MAX_QUEUED:
+            # Before these are added: another key may come to share them, see CallMeasure.
+            if len(self._copies) > 1:
+                self._copies.popleft().deliver()
+            self._copies.append(_Copy(queue))
+            queue = None
+        if queue is None:
+            queue = self._queues[key] = _Queue()
+        queue.tensors += tensors
+        queue.takers.append((take, len(tensors)))
 
     def send(self) -> None:
-        """Begin to copy all numbers to the host; none may be added afterwards."""
-        groups: dict[tuple[torch.device, torch.dtype, int], list[Slot]] = {}
-        for slot in self._slots:
-            tensor = slot.tensor
-            assert tensor is not None
-            groups.setdefault((tensor.device, tensor.dtype, tensor.ndim), []).append(slot)
-        self._slots.clear()
-        self._groups = [_Group(slots) for slots in groups.values()]
+        """Begin to copy all numbers to the host."""
+        self._copies += [_Copy(queue) for queue in self._queues.values()]
+        self._queues.clear()
 
     @property
     def has_arrived(self) -> bool:
-        """Whether the copies are done."""
-        return all(group.event is None or group.event.query() for group in self._groups)
+        """Whether the copies are done; then what was added before ``send`` has been passed on."""
+        while self._copies:
+            if not self._copies[0].is_done:
+                return False
+            self._copies.popleft().deliver()
+        return True
 
     def wait(self) -> None:
         """Wait until they are."""
-        for group in self._groups:
-            if group.event is not None:
-                group.event.synchronize()
+        while self._copies:
+            self._copies.popleft().deliver()

@@ -46,7 +46,7 @@ class StopRules:
         judges_spikes = SPIKE in self._kinds and not steps.get(SKIPPED)
         if judges_spikes and (event := self._spike(step, steps, layers)):
             return event
-        for series, value in layers.items():
+        for series, value in layers.items() if self._kinds & {DEAD, VANISHING} else ():
             kind, message = self._fault_of(series, value)
             self._times[series] = self._times.get(series, 0) + 1 if kind else 0
             if self._times[series] == THRESHOLDS.unused_window:

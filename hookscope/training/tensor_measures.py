@@ -1,35 +1,41 @@
 """What is measured of one tensor: numbers that stay on its device.
 
-Each measure reads the tensor once. Nothing here changes it, draws a random number, or is seen by
-the modes of PyTorch that the script may have enabled. Tensors are detached before they are
-measured, so autograd records nothing.
+Nothing here changes a tensor, draws a random number, or is seen by the modes of PyTorch that the
+script may have enabled. Tensors are detached before they are measured, so autograd records nothing.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
-from hookscope.training.pending_values import PendingValues, Slot
+from hookscope.training.pending_values import PendingValues
 
 _NARROW = {torch.float16, torch.bfloat16}
+PART = 2**18  # entries of a tensor on the CPU that are looked at together: a part of its cache
+SMALL = 2**14  # entries of a mask for which memory is at hand
+
+
+def unnoticed() -> AbstractContextManager[object]:
+    """Compute without the modes that the script has enabled, which could count what is computed."""
+    if torch._C._len_torch_dispatch_stack():
+        return _without_modes()
+    manager: AbstractContextManager[object] = torch._C.DisableTorchFunction()
+    return manager
 
 
 @contextmanager
-def unnoticed() -> Iterator[None]:
-    """Compute without the modes that the script has enabled, which could count what is computed."""
-    with torch._C.DisableTorchFunctionSubclass():
-        if torch._C._len_torch_dispatch_stack():
-            with _disable_current_modes():
-                yield
-        else:
-            yield
+def _without_modes() -> Iterator[None]:
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
 
 
 def version_of(tensor: Tensor) -> int:
@@ -63,63 +69,77 @@ def norm_of(tensor: Tensor) -> Tensor:
     return norm
 
 
-def nonfinite_of(tensor: Tensor, norm: Tensor) -> Tensor | None:
-    """Number of entries that are NaN or infinite; None if ``norm`` shows that there are none.
+class Receiver(Protocol):
+    """Gets the numbers of one tensor once they have arrived, each in a list of its own."""
 
-    On a device other than the CPU, reading the norm would mean to wait for it.
-    """
-    if tensor.device.type == "cpu" and math.isfinite(norm.item()):
-        return None
-    return tensor.numel() - torch.isfinite(tensor).sum()
+    def take_size(self, numbers: list[float]) -> None:
+        """Take the norm, the least and the largest entry."""
 
-
-class TensorMeasure:
-    """Norm, least and largest entry, and number of entries that are not finite, of one tensor.
-
-    Args:
-        pending: receives the numbers.
-        tensor: detached, with floating-point values.
-    """
-
-    __slots__ = ("high", "low", "nonfinite", "norm", "numel")
-
-    def __init__(self, pending: PendingValues, tensor: Tensor) -> None:
-        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        norm = norm_of(values)
-        nonfinite = nonfinite_of(values, norm)
-        self.numel = tensor.numel()
-        self.norm = pending.add(norm)
-        # Ten times faster on a CPU than the maximum norm.
-        low, high = torch.aminmax(tensor.abs() if tensor.is_complex() else values)
-        self.low, self.high = pending.add(low), pending.add(high)
-        self.nonfinite = None if nonfinite is None else pending.add(nonfinite)
+    def take_nonfinite(self, numbers: list[float]) -> None:
+        """Take how many entries are NaN or infinite; not called if it is known that none is."""
 
 
-class ActivationMeasure(TensorMeasure):
-    """The numbers of one tensor that a module returned, and of its gradients once they arrive.
+def measure(pending: PendingValues, tensor: Tensor, receiver: Receiver) -> None:
+    """Measure the size of the entries of a tensor, which is detached and not empty.
 
     Args:
-        pending: receives the numbers.
-        tensor: detached, with floating-point values.
-        unit_dims: dimensions that may be that of units, for the share of dead ones; the one in
-            which fewer are dead counts.
-
-    Attributes:
-        has_units: whether ``nonzero`` is by unit.
-        nonzero: numbers of entries that are not zero: of all, or by unit along each dimension.
-        gradients: the measures of gradients that arrived at the tensor.
+        pending: gets the numbers first.
+        tensor: with floating-point values.
+        receiver: gets them once they have arrived.
     """
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    norm = norm_of(values)
+    # Ten times faster on a CPU than the maximum norm.
+    low, high = torch.aminmax(tensor.abs() if tensor.is_complex() else values)
+    if low.dtype != norm.dtype:
+        low, high = low.to(norm.dtype), high.to(norm.dtype)
+    pending.add((norm, low, high), receiver.take_size)
+    # On a device other than the CPU, reading the norm would mean to wait for it.
+    if not tensor.is_cpu or not math.isfinite(norm.item()):
+        pending.add((tensor.numel() - torch.isfinite(values).sum(),), receiver.take_nonfinite)
 
-    __slots__ = ("gradients", "has_units", "nonzero")
 
-    def __init__(self, pending: PendingValues, tensor: Tensor, unit_dims: tuple[int, ...]) -> None:
-        super().__init__(pending, tensor)
-        self.has_units = bool(unit_dims)
+class _Masks(threading.local):
+    """Memory for the masks of a thread on the CPU: to get much of it takes longer than to fill."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of float32 with the shape of another one, and any values."""
+        if not (tensor.is_cpu and SMALL < tensor.numel() <= PART and tensor.is_contiguous()):
+            return torch.empty_like(tensor, dtype=torch.float32)
+        if self._memory is None:
+            with torch.inference_mode(False):  # else nothing could be written to it later
+                self._memory = torch.empty(PART, dtype=torch.float32, device="cpu")
+        return self._memory[: tensor.numel()].view(tensor.shape)
+
+
+_masks = _Masks()
+
+
+def count_nonzero(tensor: Tensor, unit_dims: tuple[int, ...]) -> list[Tensor]:
+    """Count the entries that are not zero: of all, or by unit along each of some dimensions.
+
+    Args:
+        tensor: detached.
+        unit_dims: dimensions that may be that of units; not the first one.
+
+    Returns:
+        A tensor without dimensions; or for each dimension one with a count for each unit.
+    """
+    parts = [tensor]
+    if tensor.is_cpu and tensor.numel() > PART and tensor.ndim:
+        parts = list(tensor.split(max(1, PART * tensor.shape[0] // tensor.numel())))
+    sums: list[list[Tensor]] = []
+    for part in parts:
         # Added up as floats, which takes a tenth of the time of ``count_nonzero`` on a CPU.
-        mask = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
-        torch.ne(tensor, 0, out=mask)
-        self.nonzero: list[Slot] = [
-            pending.add(mask.sum([other for other in range(tensor.ndim) if other != dim]))
-            for dim in unit_dims
-        ] or [pending.add(mask.sum())]
-        self.gradients: list[TensorMeasure] = []
+        mask = torch.ne(part, 0, out=_masks.like(part))
+        if unit_dims:
+            axes = range(part.ndim)
+            sums.append([mask.sum([n for n in axes if n != dim]) for dim in unit_dims])
+        else:
+            sums.append([mask.sum()])
+    if len(sums) == 1:
+        return sums[0]
+    return [torch.stack(counts).sum(0, dtype=torch.float64) for counts in zip(*sums, strict=True)]

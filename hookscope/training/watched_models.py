@@ -55,7 +55,7 @@ class WatchedModel:
 
         ``fully_shard`` replaces the parameters of a model, for example.
         """
-        state = [id(part) for part in (*self.module.modules(), *self.module.parameters())]
+        state = _ids_of_parts(self.module)
         if state == self._state:
             return False
         self._state = state
@@ -176,6 +176,19 @@ class WatchedModels:
         entry: Unwatched = {"what": what, "reason": reason}
         if entry not in self.unwatched:
             self.unwatched.append(entry)
+
+
+def _ids_of_parts(model: nn.Module) -> list[int]:
+    """The ids of all modules and parameters of a model; faster than ``modules()``."""
+    parameters: list[int] = []
+    modules, known = [model], {id(model)}
+    for module in modules:
+        parameters += map(id, module._parameters.values())
+        for child in module._modules.values():
+            if child is not None and id(child) not in known:
+                known.add(id(child))
+                modules.append(child)
+    return [*parameters, *map(id, modules)]
 
 
 def _parameters_of(optimizer: Optimizer) -> dict[int, Tensor]:

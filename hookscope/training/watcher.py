@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -89,39 +90,34 @@ class Watcher:
 
     def install(self) -> None:
         """Begin to watch."""
-
-        def guard(function: Callback) -> Callback:
-            # A signal, such as Ctrl-C, is handled afterwards: no step is recorded in part.
-            return uninterrupted(self.guarded(function))
-
-        one_thread = self._in_one_thread
+        guard = self._callback
         self._undo += around_every_step(
-            guard(one_thread(self._before_step)), guard(one_thread(self._after_step))
+            guard(self._before_step, one_thread=True),
+            guard(self._after_step, one_thread=True),
         )
+        # TorchScript would compile the hooks, and an export trace them.
+        suspend = guard(uninterrupted(lambda *_, **__: self._hooks.suspend()))
         functions: tuple[tuple[Any, str, Callback | None, Callback | None], ...] = (
-            (Optimizer, "__init__", None, self._on_optimizer),
+            (Optimizer, "__init__", None, guard(self._on_optimizer)),
             (
                 torch.autograd,
                 "backward",
-                one_thread(self._before_backward),
-                one_thread(self._after_backward),
+                guard(self._before_backward, one_thread=True),
+                guard(self._after_backward, one_thread=True),
             ),
-            (torch.amp.GradScaler, "scale", one_thread(self._on_scale), None),
+            (torch.amp.GradScaler, "scale", guard(self._on_scale, one_thread=True), None),
             (
                 torch.amp.GradScaler,
                 "step",
-                one_thread(self._before_scaler),
-                one_thread(self._after_scaler),
+                guard(self._before_scaler, one_thread=True),
+                guard(self._after_scaler, one_thread=True),
             ),
-            (torch, "compile", self._on_compile, None),
-            # TorchScript would compile the hooks, and an export trace them.
-            (*script_compiler(), lambda *_, **__: self._hooks.suspend(), None),
-            (torch.export, "export", lambda *_, **__: self._hooks.suspend(), None),
+            (torch, "compile", guard(self._on_compile), None),
+            (*script_compiler(), suspend, None),
+            (torch.export, "export", suspend, None),
         )
         for owner, name, before, after in functions:
-            self._undo.append(
-                around_function(owner, name, before and guard(before), after and guard(after))
-            )
+            self._undo.append(around_function(owner, name, before, after))
         _watchers.add(self)
 
     def finish(self, status: Status, exit_status: int | None) -> None:
@@ -135,7 +131,7 @@ class Watcher:
                 self._recorder.finish(status, exit_status, self._clock.step)
             return
         self.guarded(self._end_last_step)()
-        if not self._clock.step and not self._record.has(LOSS):
+        if not self._clock.step and not self._record.loss.count:
             self._models.note("steps", "neither backward() nor a step of an optimizer was called")
         self._finish(status, exit_status)
 
@@ -150,7 +146,9 @@ class Watcher:
             if not self.active:
                 return
             try:
-                function(*args, **kwargs)
+                # No mode of the script sees what is asked of its tensors.
+                with torch._C.DisableTorchFunction():
+                    function(*args, **kwargs)
             except TrainingStopped as stopped:
                 self._stop(stopped.event)
                 raise
@@ -162,16 +160,30 @@ class Watcher:
 
         return call
 
-    def _in_one_thread(self, function: Callback) -> Callback:
-        """Return a function that does nothing in other threads than the first that calls one."""
+    def _callback(self, function: Callback, *, one_thread: bool = False) -> Callback:
+        """Return ``function`` as it is called around a function of PyTorch.
+
+        A signal, such as Ctrl-C, is handled afterwards in the steps that are sampled, so that none
+        is measured in part. It would cost too much in the others, in which only that is protected
+        which changes the hooks or ends a step.
+
+        Args:
+            function: what to call.
+            one_thread: call it only in the first thread that calls such a function.
+        """
+        interruptible = self.guarded(function)
+        whole = uninterrupted(interruptible)
 
         def call(*args: Any, **kwargs: Any) -> None:
-            if self._thread is None:
+            if one_thread and self._thread != get_ident():
+                if self._thread is not None:
+                    self._models.note("other threads", "a run has the steps of one thread")
+                    return
                 self._thread = get_ident()
-            if self._thread == get_ident():
-                function(*args, **kwargs)
+            if self._record.is_sampled:
+                whole(*args, **kwargs)
             else:
-                self._models.note("other threads", "a run has the steps of one thread")
+                interruptible(*args, **kwargs)
 
         return call
 
@@ -208,6 +220,7 @@ class Watcher:
 
     # What the script does
 
+    @uninterrupted
     def add(self, optimizer: Optimizer) -> None:
         """Watch an optimizer, and the models that own its parameters."""
         if optimizer in self._optimizers:
@@ -230,6 +243,7 @@ class Watcher:
         if len(optimizers) < MAX_OPTIMIZERS:
             optimizers.append({"name": name, "type": kind, "groups": groups, "models": owners})
 
+    @uninterrupted
     def _search_models(self) -> None:
         self._hooks.remove()
         self._record.layers, self._record.parameters = [], []
@@ -240,6 +254,7 @@ class Watcher:
         if self._finds_all:
             self.add(optimizer)
 
+    @uninterrupted
     def _on_compile(self, model: Any = None, *args: Any, **kwargs: Any) -> None:
         owner = getattr(model, "__self__", model)  # Module.compile compiles a method
         if model is None or isinstance(owner, Optimizer) or _is_of_package(owner):
@@ -248,13 +263,15 @@ class Watcher:
         self._hooks.renew(self._models, self._record)
 
     def _before_backward(self, tensors: Any = (), *args: Any, **kwargs: Any) -> None:
-        self._record.begin_backward()
+        record = self._record
+        for layers in record.layers:
+            layers.is_in_backward = True
         # Other iterables can be read only once, and are the script's.
         is_list = isinstance(tensors, (list, tuple)) and len(tensors) == 1
         loss = tensors[0] if is_list else tensors
         if isinstance(loss, Tensor) and loss.numel() == 1 and not inside_backward():
-            self._record.set(LOSS, local_part(loss))
-            if not self._record.has(LOSS_SCALE):
+            record.add_loss(loss if type(loss) is Tensor else local_part(loss.detach()))
+            if self._hooks.stops and not record.has(LOSS_SCALE):
                 self._hooks.before_backward(local_part(loss.detach()))
 
     def _after_backward(self, result: None, *args: Any, **kwargs: Any) -> None:
@@ -264,33 +281,39 @@ class Watcher:
         has_optimizer = bool(self.writer.info["optimizers"])
         if not has_optimizer and not self._clock.step and self._finds_all:
             self._search_models()
-        self._record.after_backward()
-        if not self._record.has(LOSS_SCALE):  # else the scaler skips the step
+        record = self._record
+        if record.is_sampled:
+            record.after_backward()
+        if self._hooks.stops and not record.has(LOSS_SCALE):  # else the scaler skips the step
             self._hooks.after_backward()
         if not has_optimizer:
-            self._clock.step += 1
-            self._end_step()
+            self._end_step_without_optimizer()
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._has_stepped = True
-        self._on_optimizer(None, optimizer)
-        if optimizer not in self._optimizers:
-            return
-        if inside_backward():
+        name = self._optimizers.get(optimizer)
+        if name is None:
+            self._on_optimizer(None, optimizer)
+            name = self._optimizers.get(optimizer)
+            if name is None:
+                return
+        if self._hooks.stops and inside_backward():
             self._hooks.before_step()
-        self._record.before_step(optimizer)
-        name = self._optimizers[optimizer]
+        if self._record.is_sampled:
+            self._record.before_step(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             if isinstance(group.get("lr"), int | float | Tensor):
-                self._record.set(Series(name, f"groups.{number}", "lr"), group["lr"])
-        if len(self._optimizers) > 1:
-            self._record.copy(LOSS._replace(model=name), LOSS)
+                self._record.set(_rate_series(name, number), group["lr"])
 
     def _after_step(self, optimizer: Optimizer) -> None:
         if optimizer not in self._optimizers:
             return
-        self._record.after_step(optimizer)
-        self._hooks.after_step(optimizer)
+        if len(self._optimizers) > 1:
+            self._record.end_part(LOSS._replace(model=self._optimizers[optimizer]))
+        if self._record.is_sampled:
+            self._record.after_step(optimizer)
+        if self._hooks.stops:
+            self._hooks.after_step(optimizer)
         if self._scaler is None:
             self._count_step(optimizer)
 
@@ -317,28 +340,41 @@ class Watcher:
 
     # Steps
 
+    @uninterrupted
+    def _end_step_without_optimizer(self) -> None:
+        self._clock.step += 1
+        self._end_step()
+
+    @uninterrupted
     def _count_step(self, optimizer: Optimizer) -> None:
         if self._clock.has_ended(optimizer):
             self._end_step()
 
     def _end_step(self) -> None:
         self._end_record()
-        step = self._clock.step
+        step, before = self._clock.step, self._record
         self._record = StepRecord(step, self.options.samples(step))
         if self._record.is_sampled and self._models.renew():
             self._hooks.renew(self._models, self._record)
-        else:
+        elif self._record.is_sampled or before.is_sampled or self._hooks.has_work:
             self._hooks.begin(self._record)
 
     def _end_record(self) -> None:
-        self._hooks.end()
+        if self._record.is_sampled:
+            self._hooks.end()
         self._recorder.add(self._record)
 
     def _end_last_step(self) -> None:
         """Record a step that has begun, and write all steps."""
-        if self._record.has(LOSS):
+        if self._record.loss.count:
             self._end_record()
         self._recorder.write_all()
+
+
+@cache
+def _rate_series(optimizer: str, group: int) -> Series:
+    """Return the series of the learning rate of a group of parameters of an optimizer."""
+    return Series(optimizer, f"groups.{group}", "lr")
 
 
 _watchers: WeakSet[Watcher] = WeakSet()

@@ -80,10 +80,12 @@ def test_the_gradient_is_that_before_clipping_and_of_all_batches(tmp_path: Path)
         )
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
         for _ in range(3):
+            parts = []
             for size in (5, 2, 4):
                 loss = model(torch.randn(size, 6)).square().sum()
                 loss.backward()
-            losses.append(loss.item())
+                parts.append(loss.item())
+            losses.append(sum(parts) / 3)
             hand.look()
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             hand.before_step()
@@ -106,6 +108,7 @@ def test_the_gradient_is_that_before_clipping_and_of_all_batches(tmp_path: Path)
     assert_same_rows(rows, hand.rows)
     assert all(row["gradients", "clipped"] > 0.9 for row in rows)
     assert curve(tmp_path, Series("", "loss", "value")) == pytest.approx(losses, rel=1e-7)
+    assert {row["batch", "samples"] for row in recorded_steps(tmp_path)} == {11}
     for group in (0, 1):
         found = curve(tmp_path, Series("AdamW", f"groups.{group}", "lr"))
         assert found == [pytest.approx(rate[group], rel=1e-7) for rate in rates]

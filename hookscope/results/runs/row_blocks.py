@@ -58,19 +58,25 @@ class RowBlock:
         return len(self.steps)
 
     @classmethod
-    def of_row(cls, step: int, time: float, values: dict[int, float]) -> RowBlock:
-        """Return one row, with the value of each series by its number.
+    def of_rows(
+        cls,
+        steps: Sequence[int],
+        times: Sequence[float],
+        series: Sequence[int],
+        values: Sequence[Sequence[float]],
+    ) -> RowBlock:
+        """Return rows that all have values of the same series.
 
         A value beyond the range of float32 becomes infinite.
         """
         with np.errstate(over="ignore"):
-            row = np.array([list(values.values())], np.float64).astype(np.float32)
+            table = np.array(values, np.float64).astype(np.float32)
         return cls(
-            np.array([step], np.int64),
-            np.array([time], np.float64),
-            np.fromiter(values, np.int32, len(values)),
-            row,
-            np.ones((1, len(values)), np.bool_),
+            np.array(steps, np.int64),
+            np.array(times, np.float64),
+            np.array(series, np.int32),
+            table.reshape(len(steps), len(series)),
+            np.ones((len(steps), len(series)), np.bool_),
         )
 
     def after(self, rows: int) -> RowBlock:

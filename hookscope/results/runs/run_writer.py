@@ -1,8 +1,8 @@
 """Writes a run folder while a script trains. Whatever kills the process, what was written stays.
 
-Rows are kept in memory for up to a second, or until there are 64, and then written as a file; see
-``row_blocks``. A fault of the disk does not reach the script: writing ends, and ``run.json`` says
-so if it can still be written.
+Rows are kept in memory for up to a second, or until they have 100,000 values, and then written as
+a file; see ``row_blocks``. A fault of the disk does not reach the script: writing ends, and
+``run.json`` says so if it can still be written.
 """
 
 from __future__ import annotations
@@ -27,9 +27,49 @@ from hookscope.results.runs.series import TABLES, Series
 
 log = logging.getLogger("hookscope")
 
-MAX_ROWS = 64  # in memory
+MAX_VALUES = 100_000  # in memory
 MAX_SECONDS = 1.0  # that a row waits in memory
+FAN = 4  # files that are merged to one
 MERGED_BYTES = 16 * 2**20  # files larger than this are not merged any more
+
+
+class WaitingRows:
+    """Rows of a table that are not written yet.
+
+    Attributes:
+        size: how many values they have.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._blocks: list[RowBlock] = []
+        # Rows that have the same series one after the other, and become a block together.
+        self._series: list[int] = []
+        self._steps: list[int] = []
+        self._times: list[float] = []
+        self._values: list[list[float]] = []
+
+    def add(self, step: int, seconds: float, series: list[int], values: list[float]) -> None:
+        """Add a row; ``series`` are the numbers of the series that ``values`` belong to."""
+        if series != self._series:
+            self._close_block()
+            self._series = series
+        self._steps.append(step)
+        self._times.append(seconds)
+        self._values.append(values)
+        self.size += len(values)
+
+    def take(self) -> RowBlock:
+        """Return all rows, and forget them."""
+        self._close_block()
+        blocks, self._blocks, self.size = self._blocks, [], 0
+        return concatenate(blocks)
+
+    def _close_block(self) -> None:
+        if self._steps:
+            rows = RowBlock.of_rows(self._steps, self._times, self._series, self._values)
+            self._blocks.append(rows)
+            self._steps, self._times, self._values = [], [], []
 
 
 class RunWriter:
@@ -59,7 +99,10 @@ class RunWriter:
         self.failed = ""
         self._process = os.getpid()
         self._numbers: dict[Series, int] = {}
-        self._rows: dict[str, list[RowBlock]] = {table: [] for table in TABLES}
+        self._rows = {table: WaitingRows() for table in TABLES}
+        self._last: dict[str, tuple[list[Series], list[int]]] = {
+            table: ([], []) for table in TABLES
+        }
         self._written = dict.fromkeys(TABLES, 0)
         self._files: dict[str, list[BlockFile]] = {table: [] for table in TABLES}
         self._last_flush = time.monotonic()
@@ -78,11 +121,10 @@ class RunWriter:
         """
         if not values or not self._writes():
             return
-        numbers = self._numbers_of(values)
-        row = dict(zip(numbers, values.values(), strict=True))
-        self._rows[table].append(RowBlock.of_row(step, seconds, row))
+        rows = self._rows[table]
+        rows.add(step, seconds, self._numbers_of(table, list(values)), list(values.values()))
         is_old = time.monotonic() - self._last_flush >= MAX_SECONDS
-        if is_old or len(self._rows[table]) >= MAX_ROWS:
+        if is_old or rows.size >= MAX_VALUES:
             self.flush()
 
     def add_event(self, event: RunEvent) -> None:
@@ -93,9 +135,8 @@ class RunWriter:
         """Write all rows that are in memory."""
         self._last_flush = time.monotonic()
         for table, rows in self._rows.items():
-            if rows and self._writes():
-                self._attempt_write(table, concatenate(rows))
-                rows.clear()
+            if rows.size and self._writes():
+                self._attempt_write(table, rows.take())
 
     @property
     def series(self) -> Collection[Series]:
@@ -119,13 +160,18 @@ class RunWriter:
         # A forked process inherits the writer, and must not write.
         return not self.failed and os.getpid() == self._process
 
-    def _numbers_of(self, values: Iterable[Series]) -> list[int]:
-        new = [series for series in values if series not in self._numbers]
+    def _numbers_of(self, table: str, names: list[Series]) -> list[int]:
+        last, numbers = self._last[table]
+        if names == last:  # as in most rows: the names are the same objects
+            return numbers
+        new = [series for series in names if series not in self._numbers]
         for series in new:
             self._numbers[series] = len(self._numbers)
         # Before the rows that refer to them.
         self._append(SERIES_FILE, new)
-        return [self._numbers[series] for series in values]
+        numbers = [self._numbers[series] for series in names]
+        self._last[table] = names, numbers
+        return numbers
 
     def _append(self, name: str, lines: Iterable[tuple[object, ...]]) -> None:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
@@ -151,26 +197,25 @@ class RunWriter:
             self._fail(f"Cannot merge the files of {self.place}: {cause(error)}.")
 
     def _merge(self, files: list[BlockFile]) -> None:
-        """Merge the last files while they are of similar size, so that there are only a few.
+        """Merge the last four files while they are of similar size, so that there are only a few.
 
-        Each row is written again about log2(rows) times.
+        Each row is written again about log4(rows) times.
         """
-        while len(files) > 1 and files[-2].rows <= files[-1].rows:
-            pair = files[-2:]
-            if sum(file.path.stat().st_size for file in pair) > MERGED_BYTES:
+        while len(files) >= FAN and files[-FAN].rows < FAN * files[-1].rows:
+            parts = files[-FAN:]
+            if sum(file.path.stat().st_size for file in parts) > MERGED_BYTES:
                 return
-            merged = BlockFile.named(self.folder, pair[0].table, pair[0].first, pair[1].last)
-            merged.write(concatenate([file.read() for file in pair]))
-            files[-2:] = [merged]
-            for file in pair:
+            merged = BlockFile.named(self.folder, parts[0].table, parts[0].first, parts[-1].last)
+            merged.write(concatenate([file.read() for file in parts]))
+            files[-FAN:] = [merged]
+            for file in parts:
                 file.path.unlink(missing_ok=True)
 
     def _fail(self, message: str) -> None:
         if self.failed:  # it was said before
             return
         self.failed = message
-        for rows in self._rows.values():
-            rows.clear()
+        self._rows = {table: WaitingRows() for table in TABLES}
         self.warn(f"the record of this run is incomplete: {message} The script continues.")
         self.info["incomplete"] = message
         try:

@@ -47,7 +47,7 @@ class Series(NamedTuple):
         return self.key.rpartition("/")[2]
 
 
-LOSS = Series("", "loss", "value")  # the last that was differentiated in a step
+LOSS = Series("", "loss", "value")  # the mean of those that were differentiated in a step
 LOSS_SCALE = Series("", "loss_scale", "value")
 SKIPPED = LOSS_SCALE._replace(measure="skipped")
 
@@ -68,6 +68,6 @@ MEASURES = {
     "skipped": "1 if the gradient scaler skipped the optimizer's step, else 0",
     "clipped": "share of the gradient norm that clipping removed",
     "seconds": "duration in seconds",
-    "samples": "size of the first dimension of the first tensor that the last call got",
-    "tokens": "entries of that tensor, if it has integers and two dimensions",
+    "samples": "size of the first dimension of the first tensor that a model got, over its calls",
+    "tokens": "entries of these tensors, if they have integers and two dimensions",
 }

@@ -25,7 +25,10 @@ rows = st.lists(st.dictionaries(st.integers(0, 20), floats, min_size=1), min_siz
 
 
 def block_of(values: list[dict[int, float]]) -> RowBlock:
-    return concatenate([RowBlock.of_row(n, n / 7, row) for n, row in enumerate(values)])
+    rows = enumerate(values)
+    return concatenate(
+        [RowBlock.of_rows([n], [n / 7], list(row), [list(row.values())]) for n, row in rows]
+    )
 
 
 def plain(block: RowBlock) -> list[dict[int, bytes]]:
@@ -51,7 +54,7 @@ def test_rows_come_back_bit_for_bit(tmp_path_factory, values: list[dict[int, flo
 
 
 def test_a_value_beyond_float32_becomes_infinite() -> None:
-    block = RowBlock.of_row(0, 0.0, {0: 1e300, 1: -1e300, 2: 3e38})
+    block = RowBlock.of_rows([0], [0.0], [0, 1, 2], [[1e300, -1e300, 3e38]])
     assert block.values.tolist() == [[np.inf, -np.inf, np.float32(3e38)]]
 
 

@@ -190,7 +190,7 @@ def test_a_folder_that_is_emptied_ends_the_record(tmp_path: Path, caplog, patter
     folder = tmp_path / "run"
     folder.mkdir()
     writer = RunWriter(folder, run_info())
-    for step in range(3):
+    for step in range(5):  # four files are merged
         writer.add_row("steps", step, step, {LOSS: 1.0})
         writer.flush()
         for path in folder.glob(pattern):

@@ -1,0 +1,103 @@
+"""Steps of thousands of calls, numbers that wait on a device, and modes that a script enables."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from hookscope.training import pending_values, step_record
+from hookscope.training.pending_values import PendingValues
+from tests.training.measured_by_hand import ByHand, assert_same_rows, recorded, watched
+
+
+@pytest.fixture(autouse=True)
+def no_other_models() -> Iterator[None]:
+    """The watcher finds all modules that exist, so those of other tests must be gone."""
+    gc.collect()
+    yield
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.LayerNorm(10), nn.Linear(10, 4))
+
+
+def test_numbers_that_wait_on_a_device_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the CPU are queued as if they had to be copied, in the middle of a step too."""
+    monkeypatch.setattr(pending_values, "MAX_QUEUED", 20)
+    monkeypatch.setattr(step_record, "PendingValues", partial(PendingValues, queue_all=True))
+    model = net()
+    hand = ByHand(model)
+    with watched(tmp_path):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for bad in (1.0, 2.0, math.inf):
+            for size in (4, 3, 5, 2, 6, 3):
+                model(torch.full((size, 6), bad)).square().sum().backward()
+            hand.look()
+            hand.before_step()
+            optimizer.step()
+            hand.after_step()
+            hand.end()
+            optimizer.zero_grad()
+    rows = recorded(tmp_path)
+    assert_same_rows(rows[:2], hand.rows[:2])
+    assert rows[2]["0/output", "nonfinite"] == hand.rows[2]["0/output", "nonfinite"] > 0
+
+
+@pytest.mark.parametrize("evaluates", [False, True], ids=["accumulation", "teacher"])
+def test_a_step_of_any_number_of_calls_takes_no_more_memory(
+    tmp_path: Path, evaluates: bool
+) -> None:
+    model, teacher = net(), net().eval()
+    sizes = []
+    with watched(tmp_path, what="activations,gradients,parameters"):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for calls in (3, 1500):
+            for _ in range(calls):
+                if evaluates:
+                    with torch.no_grad():
+                        teacher(torch.ones(2, 6))
+                else:
+                    model(torch.ones(2, 6)).sum().backward()
+            gc.collect()
+            sizes.append(len(gc.get_objects()))
+            model(torch.ones(2, 6)).sum().backward()
+            optimizer.step()
+    assert sizes[1] < sizes[0] + 2000
+    name = "teacher" if evaluates else "model"
+    assert [row["0/output", "nonfinite"] for row in recorded(tmp_path, name)] == [0, 0]
+
+
+class Seen(TorchFunctionMode):
+    """Notes the functions of PyTorch that are called within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_script_sees_nothing_of_what_is_measured(tmp_path: Path) -> None:
+    seen = []
+    for watches in (False, True):
+        model = net()
+        with watched(tmp_path) if watches else nullcontext(), Seen() as mode:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                model(torch.ones(2, 6)).sum().backward()
+                optimizer.step()
+        seen.append(mode.names)
+    assert seen[0] == seen[1]
