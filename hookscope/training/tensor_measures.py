@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hookscope.tensors.nested import is_functorch_tensor, unreadable_reason
+from hookscope.tensors.signal_safety import signal_safe
 from hookscope.training.pending_values import PendingValues
 
 _NARROW = {torch.float16, torch.bfloat16}
@@ -110,7 +111,7 @@ class _Masks(threading.local):
         if not (tensor.is_cpu and SMALL < tensor.numel() <= PART and tensor.is_contiguous()):
             return torch.empty_like(tensor, dtype=torch.float32)
         if self._memory is None:
-            with torch.inference_mode(False):  # else nothing could be written to it later
+            with signal_safe(torch.inference_mode(False)):  # else nothing could be written to it later
                 self._memory = torch.empty(PART, dtype=torch.float32, device="cpu")
         return self._memory[: tensor.numel()].view(tensor.shape)
 
