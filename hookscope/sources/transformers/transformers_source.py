@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, WeightsError, WeightsFileError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.sources import weights
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
@@ -209,6 +210,7 @@ def _with_own_weights(
 ) -> tuple[nn.Module, WeightsInfo]:
     """The model with the weights of its folder, read by transformers, which maps old names."""
     assert files.weights is not None
+    file_hash = BackgroundHash(check_weights_file(str(files.weights)).blake3)
     loading_info: dict[str, Any] = {}
 
     def make() -> nn.Module:
@@ -246,8 +248,7 @@ def _with_own_weights(
         )
     weights.warn_mismatches(str(files.weights), missing, unexpected)
     log.info("weights: as saved in %s", files.folder)
-    digest = check_weights_file(str(files.weights)).blake3()
-    return module, WeightsInfo(files.weights_name, digest, missing, unexpected)
+    return module, WeightsInfo(files.weights_name, file_hash, missing, unexpected)
 
 
 def _first_line(exc: BaseException) -> str:
