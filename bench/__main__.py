@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench import datasets, headers, training_memory, weights
+from bench import datasets, headers, training_memory, transformers_folder, weights
 from bench.large_file import showing
 from bench.processes import HOOKSCOPE, IMAGE, Cost, pairs, python
 from bench.with_weights import filling
@@ -259,6 +259,14 @@ MEASURES = (
         0.7,
         "MB",
         lambda: memories(filling()),
+    ),
+    Measure(
+        "capture of one layer of a 1 GB transformers folder, whole process",
+        "bench/transformers_by_hand.py",
+        1.1,
+        "ms",
+        lambda: times(transformers_folder.capturing(7)),
+        needs="transformers",
     ),
     Measure(
         "1,024 photos through resnet18, five layers kept",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
+from hookscope.execution.expert_counts import count_expert_tokens
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
 from hookscope.execution.recorded_run import run_forward
@@ -177,6 +178,8 @@ def capture(
         recorded.metadata["verified"] = True
     if top := top_classes(prepared, recorded.output):
         recorded.metadata["top"] = top
+    if experts := count_expert_tokens(recorded, prepared.module):
+        recorded.metadata["experts"] = experts
     if strict:
         check_all_ran(recorded)
     return recorded

@@ -64,7 +64,8 @@ def record(
     check_model(module)
     with hookable(module) as open_module:
         spec = type(unwrapped(open_module)).__name__
-        recorder = Recorder(open_module, select(open_module, selection.layers, spec=spec), kinds)
+        selected = select(open_module, selection.layers, spec=spec)
+        recorder = Recorder(open_module, selected, kinds, caches=True)
         with recorder as capture, record_ops(recorder):
             run = {"command": "record", "model": {"spec": spec}, "versions": versions()}
             capture.metadata = run

@@ -59,7 +59,9 @@ def run_forward(
         CheckFailed: more than ``max_bytes`` would be recorded.
         EditError: an edit does not fit its layer, or changed nothing.
     """
-    recorder = Recorder(prepared.module, prepared.layers, kinds, sink=CaptureSink(max_bytes))
+    recorder = Recorder(
+        prepared.module, prepared.layers, kinds, sink=CaptureSink(max_bytes), caches=True
+    )
     interventions = forward_interventions(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )

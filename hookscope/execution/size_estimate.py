@@ -35,7 +35,13 @@ def estimate_bytes(prepared: Prepared, kinds: Iterable[str]) -> int | None:
         copy = meta_copy(prepared.module)
         layers = [layer for layer in layers_of(copy) if layer.name in names]
         args, kwargs = as_call(map_tensors(prepared.value, lambda path, tensor: tensor.to("meta")))
-        recorder = Recorder(copy, layers, forward_kinds - {"param"}, sink=ShapeSink())
+        recorder = Recorder(
+            copy,
+            layers,
+            forward_kinds - {"param"},
+            sink=ShapeSink(),
+            caches=forward_kinds == set(kinds),  # as in a recording without gradients
+        )
         with seeded(copy, prepared.seed), grad_mode(False), recorder as capture:
             copy(*args, **kwargs)
     except (Exception, SystemExit):  # the run itself will report the model's errors

@@ -63,6 +63,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         clones: pass clones to the model and watch these. Gradients that are differentiated again
             add uses of the model's own tensors that belong to no call.
         sink: receives the tensors; by default they are stored in a capture.
+        caches: also record the tensors in caches of transformers, as they are at the call.
 
     Attributes:
         calls: numbers the calls; shared by all subscribers of the run.
@@ -84,7 +85,9 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
         model_input: bool = False,
         clones: bool = False,
         sink: TensorSink | None = None,
+        caches: bool = False,
     ) -> None:
+        self.caches = caches
         self.model = model
         self.layers = tuple(layers)
         self.kinds = frozenset(kinds)
@@ -296,7 +299,7 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
 
     def _store(self, call: ModuleCall, kind: str, value: Any) -> None:
         """Store a clone of every tensor in ``value``."""
-        for path, tensor in walk(value):
+        for path, tensor in walk(value, caches=self.caches):
             self.sink.store(RecordKey(call.layer, call.number, what_of(kind, path), kind), tensor)
         self._mark_opaque(call, kind, kind, value)
 
@@ -312,11 +315,11 @@ class Recorder(CallSubscriber, SignalSafeContext[Capture]):
 
     def _mark_opaque(self, call: ModuleCall, what: str, kind: str, value: Any) -> None:
         """Note objects that may contain tensors, and an output without any tensor."""
-        opaque = opaque_types(value)
+        opaque = opaque_types(value, caches=self.caches and kind in (INPUT, OUTPUT))
         key = RecordKey(call.layer, call.number, what, kind)
         for name in opaque:
             self.sink.mark_absent(
                 key, f"a {name} object, which hookscope does not search for tensors"
             )
-        if what == OUTPUT and not opaque and next(walk(value), None) is None:
+        if what == OUTPUT and not opaque and next(walk(value, caches=True), None) is None:
             self.sink.mark_absent(key, "no tensor was returned")

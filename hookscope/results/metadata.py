@@ -200,6 +200,13 @@ class LayerStatistics(ChannelSummary):
 OptimizerMetadata = TypedDict("OptimizerMetadata", {"class": str, "arguments": dict[str, Any]})
 
 
+class ExpertCounts(TypedDict):
+    """The tokens that each expert gets, by a router's output of this key."""
+
+    key: str
+    tokens: list[int]
+
+
 class Metadata(TypedDict, total=False):
     """The metadata of a run."""
 
@@ -217,6 +224,7 @@ class Metadata(TypedDict, total=False):
     failed: str
     top: list[list[ClassProbability]]
     attention: list[AttentionMetadata]
+    experts: list[ExpertCounts]
     edits: list[AppliedEdit]
     grad_edits: list[AppliedEdit]
     effect: EditEffect

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from hookscope.errors import InputError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.sources.layouts import BATCH, Layout
 from hookscope.sources.vocabulary import Vocabulary
 from hookscope.tensors.seeding import seeded_torch
@@ -93,18 +94,25 @@ class WeightsInfo:
     Attributes:
         name: ``random``, ``as built``, ``as given``, ``none`` (on the meta device), the name of
             pretrained weights, or the file.
-        blake3: BLAKE3 of the file; for a sharded set see ``WeightFiles.blake3``; None without a
-            file.
+        file_hash: the hash of the file, which may still be computed; None without a file.
         missing: parameters and buffers of the model that are not in the file.
         unexpected: names in the file that the model does not have.
         stripped: prefixes of wrappers that were removed from the names.
     """
 
     name: str
-    blake3: str | None = None
+    file_hash: BackgroundHash | None = None
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
     stripped: tuple[str, ...] = ()
+
+    @property
+    def blake3(self) -> str | None:
+        """BLAKE3 of the file; for a sharded set see ``WeightFiles.blake3``; None without a file.
+
+        It is computed while the model is built and run. This waits for it.
+        """
+        return self.file_hash.result() if self.file_hash else None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, WeightsError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, downloads, weights
 from hookscope.sources.loaded import LoadedModel, Recipe, Size, WeightsInfo, WeightsRequest
@@ -110,12 +111,13 @@ def _pretrained(name: str, keywords: dict[str, Any], seed: int) -> tuple[nn.Modu
         path = fetch_file(config.hf_hub_id, _FILES)
     else:
         path = downloads.fetch(str(config.url))
+    file_hash = BackgroundHash(blake3_of, path)
     # A model's own loader reads the file at ``url``, not the one on the hub.
     custom = config.custom_load and not config.hf_hub_id
     with weights_only_load(path):
         overlay = {"file": path, "custom_load": custom}
         module = _create(name, keywords, seed, pretrained=True, pretrained_cfg_overlay=overlay)
-    return module, WeightsInfo(config.tag or "default", blake3_of(path))
+    return module, WeightsInfo(config.tag or "default", file_hash)
 
 
 def _create(

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import ModelError, RequestError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources import arguments, downloads, torchvision_weights, weights
 from hookscope.sources.layouts import BATCH, LIST, PAIR, Layout, clip_layout
@@ -110,12 +111,13 @@ def _build(
         log.info("weights: random from seed %d, so untrained (--weights default: pretrained)", seed)
         return create(nullcontext()), WeightsInfo("random")
     path = downloads.fetch(entry.url)
+    file_hash = BackgroundHash(blake3_of, path)
     options.pop("image_size", None)  # the weights set it
     with torchvision_weights.weights_only_load(path):
         module = _call(
             name, builder, {**options, **keywords, "weights": entry}, keywords, seed, nullcontext()
         )
-    return module, WeightsInfo(entry.name, blake3_of(path))
+    return module, WeightsInfo(entry.name, file_hash)
 
 
 def _call(

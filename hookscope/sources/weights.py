@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hookscope.errors import HookscopeError, WeightsFileError
-from hookscope.files.weight_files import WeightFiles
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.results.weights.weight_names import join_first, model_family, resolve_names
 from hookscope.sources.checkpoint import lazy_tensors
 from hookscope.sources.loaded import WeightsInfo, WeightsRequest
@@ -51,8 +51,9 @@ def load_file_into(module: nn.Module, request: WeightsRequest) -> WeightsInfo:
         WeightsFileError: a file cannot be read, has no weights, or does not fit the model.
     """
     files = check_weights_file(request.spec)
+    file_hash = BackgroundHash(files.blake3)
     fit = _fit(lazy_tensors(files), module, request)
-    return _report(request.spec, files, fit, *_load(module, fit, request))
+    return _report(request.spec, file_hash, fit, *_load(module, fit, request))
 
 
 def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, WeightsInfo]:
@@ -70,6 +71,7 @@ def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, W
         WeightsFileError: a file cannot be read, has no weights, or does not fit the model.
     """
     files = check_weights_file(request.spec)
+    file_hash = BackgroundHash(files.blake3)
     tensors = lazy_tensors(files)
     without_values = ParametersOnMeta()
     try:
@@ -82,10 +84,10 @@ def build_from_file(build: Build, request: WeightsRequest) -> tuple[nn.Module, W
             allocate_parameters(module)
             missing, unexpected = _load(module, fit, request)
             if not missing:
-                return module, _report(request.spec, files, fit, missing, unexpected)
+                return module, _report(request.spec, file_hash, fit, missing, unexpected)
     module = build(nullcontext())
     fit = _fit(tensors, module, request)
-    return module, _report(request.spec, files, fit, *_load(module, fit, request))
+    return module, _report(request.spec, file_hash, fit, *_load(module, fit, request))
 
 
 def _fit(stored: Mapping[str, Tensor], module: nn.Module, request: WeightsRequest) -> _Fit:
@@ -210,7 +212,7 @@ def incomplete_error(
 
 def _report(
     path: str,
-    files: WeightFiles,
+    file_hash: BackgroundHash,
     fit: _Fit,
     missing: tuple[str, ...],
     unexpected: tuple[str, ...],
@@ -224,7 +226,7 @@ def _report(
         misfits = join_first(fit.misfits.values())
         log.warning("weights: not loaded from %s because of another shape: %s", path, misfits)
     warn_mismatches(path, [name for name in missing if name not in fit.misfits], unexpected)
-    return WeightsInfo(path, files.blake3(), missing, unexpected, fit.stripped)
+    return WeightsInfo(path, file_hash, missing, unexpected, fit.stripped)
 
 
 def warn_mismatches(path: str, absent: Sequence[str], unexpected: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hookscope.errors import HookscopeError
+from hookscope.tensors.caches import cached_tensors, is_cache
 
 TensorPath = tuple[str, ...]
 
@@ -87,22 +88,24 @@ def _can_be_converted(dtype: torch.dtype) -> bool:
 _LEAVES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
-def walk(value: Any, *, whole: bool = False) -> Iterator[tuple[TensorPath, Tensor]]:
+def walk(
+    value: Any, *, whole: bool = False, caches: bool = False
+) -> Iterator[tuple[TensorPath, Tensor]]:
     """Yield ``(path, tensor)`` for every tensor in ``value``, in order; a lone tensor has path ().
 
     A nested tensor (``torch.nested``) is split into its components, because no file format stores
-    it; with ``whole`` it is yielded itself.
+    it; with ``whole`` it is yielded itself. With ``caches``, those of transformers are searched.
 
     Example:
         >>> import torch
         >>> [(p, tuple(t.shape)) for p, t in walk((torch.ones(2), {"h": [torch.ones(3), None]}))]
         [(('0',), (2,)), (('1', 'h', '0'), (3,))]
     """
-    yield from _walk(value, (), (), whole)
+    yield from _walk(value, (), (), whole, caches)
 
 
 def _walk(
-    value: Any, path: TensorPath, above: tuple[int, ...], whole: bool
+    value: Any, path: TensorPath, above: tuple[int, ...], whole: bool, caches: bool
 ) -> Iterator[tuple[TensorPath, Tensor]]:
     if isinstance(value, Tensor):
         if value.is_nested and not whole:
@@ -110,9 +113,14 @@ def _walk(
                 yield (*path, str(i)), part
         else:
             yield path, value
-    elif type(value) not in _LEAVES and id(value) not in above:  # one that contains itself, once
+    elif type(value) in _LEAVES or id(value) in above:  # one that contains itself, once
+        return
+    elif caches and is_cache(value):
+        for inside, tensor in cached_tensors(value):
+            yield (*path, *inside), tensor
+    else:
         for name, item in _items(value):
-            yield from _walk(item, (*path, name), (*above, id(value)), whole)
+            yield from _walk(item, (*path, name), (*above, id(value)), whole, caches)
 
 
 def distinct_tensors(value: Any) -> dict[TensorPath, Tensor]:
@@ -173,8 +181,10 @@ def _mapped(  # not a nested function: one that calls itself would keep tensors 
         ) from error
 
 
-def opaque_types(value: Any) -> list[str]:
+def opaque_types(value: Any, *, caches: bool = False) -> list[str]:
     """Names of the types in ``value`` that may contain tensors and are not searched by ``walk``.
+
+    With ``caches``, those of transformers are searched.
 
     Example:
         >>> class Cache:
@@ -182,10 +192,10 @@ def opaque_types(value: Any) -> list[str]:
         >>> opaque_types((1, None, {"cache": Cache()}))
         ['Cache']
     """
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) or (caches and is_cache(value)):
         return []
     if isinstance(value, tuple | list | Mapping) or _is_dataclass(value):
-        return [name for _, item in _items(value) for name in opaque_types(item)]
+        return [name for _, item in _items(value) for name in opaque_types(item, caches=caches)]
     return [] if isinstance(value, _PLAIN) or callable(value) else [type(value).__name__]
 
 

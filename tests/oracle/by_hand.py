@@ -26,6 +26,20 @@ def flat(value: Any, path: str = "") -> list[tuple[str, Tensor]]:
     return []
 
 
+def opened(value: Any) -> Any:
+    """A value with the caches of transformers in it as dicts by layer."""
+    if "Cache" in type(value).__name__ and hasattr(value, "self_attention_cache"):
+        names = ("self_attention_cache", "cross_attention_cache")
+        return {name: opened(getattr(value, name)) for name in names}
+    if "Cache" in type(value).__name__:
+        return {str(n): vars(layer) for n, layer in enumerate(value.layers)}
+    if isinstance(value, dict):
+        return {name: opened(item) for name, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(map(opened, value))
+    return value
+
+
 def first_names(model: nn.Module) -> dict[nn.Module, str]:
     return {module: name or "." for name, module in model.named_modules()}
 
@@ -40,7 +54,7 @@ def outputs(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         def hook(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             calls[name] = calls.get(name, 0) + 1
             label = name if calls[name] == 1 else f"{name}:{calls[name]}"
-            for path, tensor in flat(output):
+            for path, tensor in flat(opened(output)):
                 kept[f"{label}/output{path}"] = tensor.detach().clone()
 
         handles.append(module.register_forward_hook(hook))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -243,3 +246,59 @@ def test_the_commands_take_these_words(run: Run, tmp_path: Path) -> None:
         assert "weights: random from seed 0" in done.stderr
     done = run("tree", word, "--shapes")
     assert (done.rc, "1x16x32" in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "package"),
+    [
+        ("bitsandbytes", {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "bitsandbytes"),
+        ("gptq", {"bits": 4, "group_size": 32}, "optimum"),
+        ("awq", {"bits": 4, "group_size": 32, "zero_point": True}, "gptqmodel"),
+    ],
+)
+def test_the_package_that_quantized_weights_need_is_named(
+    tmp_path: Path, run: Run, method: str, settings: dict[str, Any], package: str
+) -> None:
+    if find_spec(package):  # transformers then reads the weights
+        pytest.skip(f"{package} is installed")
+    save_bert(tmp_path)
+    path = tmp_path / "config.json"
+    quantization = {"quant_method": method, **settings}
+    content = json.loads(path.read_text()) | {"quantization_config": quantization}
+    path.write_text(json.dumps(content))
+    done = run("capture", f"hf:{tmp_path}")
+    assert done.rc == EnvironmentFault.exit_code
+    assert f"are quantized ({method}), and cannot be read without another package" in done.stderr
+    assert package in done.stderr
+    assert "Traceback" not in done.stderr
+    plain = run("capture", f"hf:{path}", "--layer", "classifier", "--no-output")
+    assert plain.rc == 0
+    assert f"quantization: none; the configuration names {method}" in plain.stderr
+
+
+def test_quantized_weights_give_the_values_of_a_plain_forward_hook(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=99, num_hidden_layers=2, **sizes)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "plain")
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    LlamaForCausalLM.from_pretrained(
+        tmp_path / "plain", quantization_config=settings, device_map="cpu"
+    ).save_pretrained(tmp_path / "small")
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "small", local_files_only=True).eval()
+    kept = {}
+    for name, module in model.named_modules():
+        if name.endswith("_proj"):
+            module.register_forward_hook(
+                lambda module, args, output, name=name: kept.update({f"{name}/output": output})
+            )
+    tokens = {"input_ids": torch.arange(6)[None]}
+    with torch.no_grad():
+        model(**tokens)
+    word = f"hf:{tmp_path}/small"
+    capture = hookscope.capture(word, layers="*_proj", input=tokens, verify=True)
+    assert list(capture) == list(kept)
+    assert all(torch.equal(capture[key], kept[key]) for key in kept)
+    assert {record.type for record in capture.records} == {"Linear4bit"}

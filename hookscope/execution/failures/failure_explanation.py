@@ -134,7 +134,7 @@ def _fix_layer(
     if not kind_of(layer) or getattr(layer, "_hookscope_class", None) is not None:
         return ""  # a layer of a scripted or exported file cannot be changed
     loaded, is_live = prepared.loaded, prepared.loaded.source == LIVE
-    if loaded.weights.blake3 is not None:  # they would no longer fit
+    if loaded.weights.file_hash is not None:  # they would no longer fit
         return ""
     file = loaded.spec if loaded.spec.endswith(".py") else loaded.spec.rpartition(":")[0]
     definition = find_definition(

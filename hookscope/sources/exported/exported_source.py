@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources.checkpoint import check_archive_intact
 from hookscope.sources.exported.program_modules import build_module
@@ -59,6 +60,7 @@ def load(
             f"Leave out {option}, or give the model's source: FILE.py:NAME.",
         )
     program = _open(spec.path, trust)
+    file_hash = BackgroundHash(blake3_of, spec.path)
     args, kwargs = program.example_inputs or ((), {})
     tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
     only_input = tensors[0] if len(tensors) == len(args) == 1 and not kwargs else None
@@ -68,7 +70,7 @@ def load(
         spec=spec.text,
         name=spec.name,
         source=EXPORTED,
-        weights=WeightsInfo("as saved", blake3_of(spec.path)),
+        weights=WeightsInfo("as saved", file_hash),
         shape=tuple(only_input.shape) if only_input is not None else None,
         own_example=(lambda: _copies((args, kwargs))) if program.example_inputs else None,
         example_text="the inputs stored in the file",

@@ -6,6 +6,7 @@ import logging
 from typing import Any, cast
 
 from hookscope.errors import RequestError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.onnx.absent_modules import absent_modules, cut_modules
 from hookscope.sources.onnx.calls import find_calls
@@ -58,6 +59,7 @@ def load(
             f"Leave out {option}, or give the model's source: FILE.py:NAME.",
         )
     file = read_file(spec.path)
+    file_hash = None if meta else BackgroundHash(hash_of, spec.path, file.data_files)
     if not meta:
         import_onnxruntime()
     read = read_graph(file)
@@ -84,7 +86,7 @@ def load(
         spec=spec.text,
         name=spec.name,
         source=ONNX,
-        weights=WeightsInfo("as saved", None if meta else hash_of(spec.path, file.data_files)),
+        weights=WeightsInfo("as saved", file_hash),
         shape=contract.shape_of(only) if only is not None else None,
         own_example=None if only is not None else lambda: contract.example(0),
         example_text="noise for numbers, indices for tables and otherwise ones",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from hookscope.errors import EnvironmentFault, ModelError, RequestError, cause
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.files.weight_files import blake3_of
 from hookscope.sources import weights as weight_files
 from hookscope.sources.checkpoint import check_archive_intact
@@ -58,11 +59,12 @@ def load(
             "Leave out --model-arg.",
         )
     check_archive_intact(spec.path)
+    file_hash = BackgroundHash(blake3_of, spec.path)
     with _load_errors(spec.path):
         archive, module = _open(spec.path)
         example = find_example(module, archive, spec.text, method)
     _log_contents(spec, archive, module)
-    info = WeightsInfo("as saved", blake3_of(spec.path))
+    info = WeightsInfo("as saved", file_hash)
     if weights.spec != "random":
         if not is_weights_file(weights.spec):
             raise no_weights_by_name(weights.spec)

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from hookscope.errors import EnvironmentFault, ModelError, WeightsError, WeightsFileError
+from hookscope.files.background_hash import BackgroundHash
 from hookscope.sources import weights
 from hookscope.sources.loaded import LoadedModel, WeightsInfo, WeightsRequest
 from hookscope.sources.meta import ParametersOnMeta, build_model
@@ -198,6 +199,8 @@ def _build(
             f" {end_sentence(_first_line(exc))}",
             "Correct the configuration, --model-arg or --attn.",
         ) from exc
+    if method := _quantization(config):
+        log.info("quantization: none; the configuration names %s, which is for its weights", method)
     if meta:
         return module.to("meta"), WeightsInfo("none")
     log.info("weights: random from seed %d, so untrained", seed)
@@ -209,6 +212,7 @@ def _with_own_weights(
 ) -> tuple[nn.Module, WeightsInfo]:
     """The model with the weights of its folder, read by transformers, which maps old names."""
     assert files.weights is not None
+    file_hash = BackgroundHash(check_weights_file(str(files.weights)).blake3)
     loading_info: dict[str, Any] = {}
 
     def make() -> nn.Module:
@@ -225,6 +229,16 @@ def _with_own_weights(
 
     try:
         module = build_model(make, seed=seed)
+    except ImportError as exc:
+        method = _quantization(config)
+        if not method:
+            raise
+        raise EnvironmentFault(
+            f"The weights in {str(files.folder)!r} are quantized ({method}), and cannot be read"
+            f" without another package: {end_sentence(_first_line(exc))}",
+            "Install it, or give only the configuration, for a model of the same layers with random"
+            f" weights that are not quantized: hf:{files.config}",
+        ) from exc
     except Exception as exc:  # the readers raise nearly any type for damaged files
         raise WeightsFileError(
             f"The weights in {str(files.folder)!r} cannot be read into {model_class.__name__}:"
@@ -246,8 +260,15 @@ def _with_own_weights(
         )
     weights.warn_mismatches(str(files.weights), missing, unexpected)
     log.info("weights: as saved in %s", files.folder)
-    digest = check_weights_file(str(files.weights)).blake3()
-    return module, WeightsInfo(files.weights_name, digest, missing, unexpected)
+    return module, WeightsInfo(files.weights_name, file_hash, missing, unexpected)
+
+
+def _quantization(config: Any) -> str:
+    """The method with which the weights are quantized, such as ``gptq``; empty if they are not."""
+    settings = getattr(config, "quantization_config", None) or {}
+    if not isinstance(settings, dict):
+        settings = settings.to_dict()
+    return str(settings.get("quant_method", "")).rpartition(".")[2].lower()
 
 
 def _first_line(exc: BaseException) -> str:

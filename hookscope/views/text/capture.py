@@ -62,6 +62,7 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
         *effect_lines(capture, options),
         *verified_lines(capture, options),
         *attention_lines(capture, options),
+        *expert_lines(capture.metadata, options),
     ]
     if capture.has_coverage:
         notes += coverage_lines(capture.coverage, options)
@@ -120,6 +121,17 @@ def attention_lines(capture: Recording, options: TextOptions) -> list[Text]:
         parts.append(f"{count_text(hidden)} not available (the table gives the reasons)")
     none = "none found in these layers (docs/ops.md lists the kinds that are recognized)"
     return sentence(f"Attention: {'; '.join(parts) or none}.", options)
+
+
+def expert_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
+    """Return a line for each router: the tokens of each expert, from the first."""
+    return [
+        line
+        for entry in metadata.get("experts", [])
+        for line in sentence(
+            f"Tokens by expert, {entry['key']}: {' '.join(map(str, entry['tokens']))}.", options
+        )
+    ]
 
 
 def top_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:
