@@ -111,7 +111,8 @@ class _Masks(threading.local):
         if not (tensor.is_cpu and SMALL < tensor.numel() <= PART and tensor.is_contiguous()):
             return torch.empty_like(tensor, dtype=torch.float32)
         if self._memory is None:
-            with signal_safe(torch.inference_mode(False)):  # else nothing could be written to it later
+            # In inference mode it would be a tensor that cannot be written to outside of it.
+            with signal_safe(torch.inference_mode(False)):
                 self._memory = torch.empty(PART, dtype=torch.float32, device="cpu")
         return self._memory[: tensor.numel()].view(tensor.shape)
 
