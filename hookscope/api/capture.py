@@ -12,6 +12,7 @@ from torch import nn
 
 from hookscope.execution.edit_effect import describe_effect
 from hookscope.execution.expert_counts import count_expert_tokens
+from hookscope.execution.language_output import describe_language_output
 from hookscope.execution.prepare import prepare
 from hookscope.execution.provenance import Provenance, top_classes
 from hookscope.execution.recorded_run import run_forward
@@ -180,6 +181,7 @@ def capture(
         recorded.metadata["top"] = top
     if experts := count_expert_tokens(recorded, prepared.module):
         recorded.metadata["experts"] = experts
+    recorded.metadata |= describe_language_output(prepared, recorded.output)
     if strict:
         check_all_ran(recorded)
     return recorded

@@ -10,6 +10,7 @@ from typing import Any
 
 from hookscope.errors import HookError
 from hookscope.execution.prepare import Prepared
+from hookscope.execution.prompt_tokens import prompt_tokens
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import describe_hooks
 from hookscope.results.metadata import ClassProbability
@@ -56,6 +57,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
         for path, t in walk(as_call(prepared.value))
     ]
+    tokens = [prompt.to_json() for prompt in prompt_tokens(prepared)]
     return {
         "command": command,
         "options": dict(options),
@@ -67,6 +69,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         },
         "inputs": list(prepared.sources),
         "arguments": arguments,
+        **({"tokens": tokens} if tokens else {}),
         "seed": prepared.seed,
         "device": str(prepared.device),
         "dtype": prepared.dtype,

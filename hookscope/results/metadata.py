@@ -5,7 +5,7 @@ Every key may be missing, because a file may come from ``hookscope.record`` or a
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypedDict
 
 from hookscope.files.strict_json import Number, type_error
@@ -40,12 +40,40 @@ class ArgumentMetadata(TypedDict, total=False):
     dtype: str
 
 
+class _TokenIds(TypedDict):
+    argument: str
+    ids: list[list[int]]
+    padding: list[list[int]]
+
+
+class TokensMetadata(_TokenIds, total=False):
+    """The tokens of one argument by row: ids, positions that are padding, and texts if known."""
+
+    texts: list[list[str]]
+
+
 class ClassProbability(TypedDict):
     """One of a classifier's most likely classes."""
 
     index: int
     label: str | None
     probability: Number | None
+
+
+class TokenProbability(TypedDict):
+    """One of the most likely next tokens; ``token`` is its text, None without a vocabulary."""
+
+    id: int
+    token: str | None
+    probability: Number | None
+
+
+class GeneratedText(TypedDict):
+    """The tokens that were generated after one row; texts are None without a vocabulary."""
+
+    ids: list[int]
+    tokens: list[str] | None
+    text: str | None
 
 
 class _AttentionKey(TypedDict):
@@ -92,12 +120,20 @@ class TopClasses(TypedDict):
     edited: list[list[ClassProbability]]
 
 
+class TopTokens(TypedDict):
+    """The most likely next tokens after each row, without edits and with them."""
+
+    unedited: list[list[TokenProbability]]
+    edited: list[list[TokenProbability]]
+
+
 class EditEffect(TypedDict, total=False):
     """The effect of the edits; see ``execution/edit_effect.py``."""
 
     output: list[OutputChange]
     drift: list[RecordChange]
     top: TopClasses
+    next_tokens: TopTokens
 
 
 class _Value(TypedDict):
@@ -215,6 +251,7 @@ class Metadata(TypedDict, total=False):
     model: ModelMetadata
     inputs: list[InputMetadata]
     arguments: list[ArgumentMetadata]
+    tokens: list[TokensMetadata]
     seed: int | None
     device: str | None
     dtype: str | None
@@ -223,6 +260,8 @@ class Metadata(TypedDict, total=False):
     verified: bool
     failed: str
     top: list[list[ClassProbability]]
+    next_tokens: list[list[TokenProbability]]
+    generated: list[GeneratedText]
     attention: list[AttentionMetadata]
     experts: list[ExpertCounts]
     edits: list[AppliedEdit]
@@ -261,10 +300,28 @@ def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:
         for entry in metadata.get("attention", ())
     ):
         return "metadata.attention has a difference without tolerance"
+    if wrong := _token_damage(metadata.get("tokens", ())):
+        return wrong
     effect = metadata.get("effect", {})
     unknown = [entry["key"] for entry in effect.get("drift", ()) if entry["key"] not in keys]
     if unknown:
         return f"metadata.effect.drift has {unknown[0]!r}, which is not recorded"
-    top = effect.get("top", {"unedited": [], "edited": []})
-    before, after = ([len(image) for image in top[name]] for name in ("unedited", "edited"))
-    return "" if before == after else "metadata.effect.top has different numbers of classes"
+    tops: tuple[Mapping[str, list[list[Any]]], ...]
+    tops = tuple(effect[name] for name in ("top", "next_tokens") if name in effect)
+    for top in tops:
+        before, after = ([len(row) for row in top[name]] for name in ("unedited", "edited"))
+        if before != after:
+            return "metadata.effect has different numbers of classes"
+    return ""
+
+
+def _token_damage(entries: Sequence[TokensMetadata]) -> str:
+    """What is inconsistent in the tokens; empty if nothing is."""
+    for entry in entries:
+        ids, padding = entry["ids"], entry["padding"]
+        lengths = {len(row) for row in (*ids, *entry.get("texts", ids))}
+        if len(lengths) != 1 or {len(padding), len(entry.get("texts", ids))} != {len(ids)}:
+            return "metadata.tokens has rows of different lengths"
+        if any(not 0 <= position < max(lengths) for row in padding for position in row):
+            return "metadata.tokens has padding outside the sequence"
+    return ""

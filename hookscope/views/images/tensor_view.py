@@ -16,6 +16,7 @@ from hookscope.results.capture_file import CaptureFile
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
+from hookscope.results.tokens import token_labels
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.views.images.colors import ColorScale
 
@@ -34,10 +35,14 @@ class Bin:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One entry: its index in the whole tensor, and its value (the magnitude if complex)."""
+    """One entry: its index in the whole tensor, and its value (the magnitude if complex).
+
+    ``tokens`` has the text of the token at each dimension that is a sequence of tokens.
+    """
 
     index: tuple[int, ...]
     value: float
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,10 +114,14 @@ def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> Te
     return TensorView(
         **vars(summary),
         histogram=histogram(capture.blocks(key, index), stats),
-        largest=tuple(TensorEntry(full_index(flat) or (), value) for flat, value in entries),
+        largest=tuple(_entry(capture, key, full_index(flat) or (), v) for flat, v in entries),
         first_nan=full_index(nan),
         first_inf=full_index(inf),
     )
+
+
+def _entry(capture: CaptureFile, key: str, index: tuple[int, ...], value: float) -> TensorEntry:
+    return TensorEntry(index, value, token_labels(capture.record(key), capture.metadata, index))
 
 
 def histogram(pieces: Iterable[NDArray[Any]], stats: Stats, bins: int = BINS) -> tuple[Bin, ...]:

@@ -1,0 +1,140 @@
+"""The tokens of a language model's input, and the dimension of a recorded tensor that they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hookscope.results.metadata import TokensMetadata
+from hookscope.results.records import Record
+from hookscope.specs.patterns import ROOT
+from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
+
+_DECODER = re.compile(r"(^|\.)decoder(\.|$)|^lm_head$")
+_CROSS_ATTENTION = re.compile(r"encoder_attn|EncDecAttention|crossattention|cross_attn")
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """The token ids of one argument of the model.
+
+    Attributes:
+        argument: its name, such as ``input_ids``, or its position.
+        ids: the ids of each row of the batch, all of the same length.
+        texts: the text of each token; None without a vocabulary.
+        padding: the positions of each row that are padding, in ascending order.
+    """
+
+    argument: str
+    ids: tuple[tuple[int, ...], ...]
+    texts: tuple[tuple[str, ...], ...] | None
+    padding: tuple[tuple[int, ...], ...]
+
+    @property
+    def length(self) -> int:
+        """The number of positions, padding included."""
+        return len(self.ids[0])
+
+    def label(self, row: int, position: int) -> str:
+        """Return the text of a token, or its id without a vocabulary.
+
+        Example:
+            >>> PromptTokens("input_ids", ((7, 9),), None, ((),)).label(0, 1)
+            '9'
+        """
+        return str(self.ids[row][position]) if self.texts is None else self.texts[row][position]
+
+    def real(self, row: int) -> tuple[int, ...]:
+        """Return the positions of a row that are not padding.
+
+        Example:
+            >>> PromptTokens("input_ids", ((0, 0, 5),), None, ((0, 1),)).real(0)
+            (2,)
+        """
+        padding = set(self.padding[row])
+        return tuple(position for position in range(self.length) if position not in padding)
+
+    def to_json(self) -> TokensMetadata:
+        """Return the entry of the metadata."""
+        entry: TokensMetadata = {
+            "argument": self.argument,
+            "ids": [list(row) for row in self.ids],
+            "padding": [list(row) for row in self.padding],
+        }
+        if self.texts is not None:
+            entry["texts"] = [list(row) for row in self.texts]
+        return entry
+
+
+def prompts_of(metadata: Mapping[str, Any]) -> tuple[PromptTokens, ...]:
+    """Return the tokens of each argument with token ids; empty for other models.
+
+    Example:
+        >>> prompts_of({"model": {"spec": "resnet18"}})
+        ()
+    """
+    return tuple(
+        PromptTokens(
+            entry["argument"],
+            tuple(map(tuple, entry["ids"])),
+            tuple(map(tuple, entry["texts"])) if "texts" in entry else None,
+            tuple(map(tuple, entry["padding"])),
+        )
+        for entry in metadata.get("tokens", ())
+    )
+
+
+def sequence_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, PromptTokens]:
+    """Return the dimensions of a recorded tensor that are the sequence, each with its tokens.
+
+    The sequence is dimension 1 of ``(N, L, ...)``, with the rows of the batch as dimension 0; of
+    attention weights ``(N, heads, L, S)`` it is dimensions 2 and 3. In a tensor of two dimensions
+    only integers and bools have a sequence: floats are one vector for each row. In a run that
+    generates tokens, only the first call of a layer has the tokens of the input.
+
+    Args:
+        record: of the tensor.
+        metadata: of the recording.
+    """
+    prompts = prompts_of(metadata)
+    shape = record.shape
+    if not prompts or record.kind in (PARAM_GRAD, PARAM_UPDATE):
+        return {}
+    if record.call > 1 and (metadata.get("options") or {}).get("generate") is not None:
+        return {}
+    in_decoder = bool(_DECODER.search(record.module))
+    if record.module == ROOT:  # such as output.logits and output.encoder_last_hidden_state
+        in_decoder = "encoder" not in record.what.replace("decoder", "")
+    if record.kind.startswith(ATTENTION):
+        crossed = bool(_CROSS_ATTENTION.search(record.module))
+        dims = {len(shape) - 2: in_decoder, len(shape) - 1: in_decoder and not crossed}
+        if len(shape) not in (3, 4):
+            return {}
+    else:
+        floats = not record.dtype.startswith(("int", "uint", "bool"))
+        if len(shape) < 2 or (len(shape) == 2 and floats):
+            return {}
+        dims = {1: in_decoder}
+    found = {}
+    for dim, decoder in dims.items():
+        fitting = [p for p in prompts if (len(p.ids), p.length) == (shape[0], shape[dim])]
+        preferred = [p for p in fitting if p.argument.startswith("decoder") == decoder]
+        if fitting:
+            found[dim] = (preferred or fitting)[0]
+    return found
+
+
+def token_labels(
+    record: Record, metadata: Mapping[str, Any], index: Sequence[int]
+) -> tuple[str, ...]:
+    """Return the token at each dimension of an entry that is the sequence; see ``sequence_dims``.
+
+    Args:
+        record: of the tensor.
+        metadata: of the recording.
+        index: of the entry in the whole tensor.
+    """
+    dims = sequence_dims(record, metadata)
+    return tuple(prompt.label(index[0], index[dim]) for dim, prompt in dims.items())
