@@ -49,6 +49,8 @@ def capture(
     size: int | tuple[int, int] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    chat: bool = False,
     weights: str | os.PathLike[str] = "random",
     rename: Mapping[str, str] | None = None,
     partial: bool = False,
@@ -98,6 +100,9 @@ def capture(
         size: height and width that an image is resized to, in pixels.
         mean: subtracted from each channel of an image with values from 0 to 1.
         std: each channel is then divided by it.
+        tokenizer: the ``tokenizer.json`` of a tokenizer for texts, or its folder of transformers;
+            None for that of the model.
+        chat: put each text in the tokenizer's chat template, as the message of a user.
         weights: ``random``, ``default``, a name of pretrained weights, or a file (of a sharded set
             its index or its folder).
         rename: prefixes of names in the file, each with its replacement in the model.
@@ -152,7 +157,7 @@ def capture(
             model, weights, rename, partial, model_args, method, attn, trust, onnx_optimize
         ),
         LayerSelection(layers, types, depth, leaves),
-        InputRequest(input, shape, preprocess, size, mean, std),
+        InputRequest(input, shape, preprocess, size, mean, std, tokenizer, chat),
         RunOptions(seed, dtype, device, device_map, max_memory, train, generate),
         Interventions(edits, (), compare, hooks, hook_args, hook_kind),
     )

@@ -155,6 +155,7 @@ def _inputs() -> TopicText:
                 ("zeros:2x4, ones:2x4", "constants, as float32"),
                 ("ints:1x16:0-1000", "integers from 0 to 999 from --seed"),
                 ("text:WORDS", "text, for the model's tokenizer"),
+                ("lines:FILE", "each line of a file as a text, a batch; lines:FILE:N is line N"),
             ],
             "Other forms": [
                 ("FILE.py:FUNCTION", "the first batch of a function, a loader or a Dataset"),

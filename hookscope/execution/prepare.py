@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -116,6 +116,11 @@ def prepare(request: Request, *, loaded: LoadedModel | None = None) -> Prepared:
         verb=request.command,
     )
     loaded = loaded or find_model(request.model, run.seed)
+    if request.input.tokenizer is not None:
+        from hookscope.sources.transformers.text_inputs import recipe_of_file
+
+        path = os.fspath(request.input.tokenizer)
+        loaded = replace(loaded, own_text=recipe_of_file(path, loaded.module))
     live = loaded.source == LIVE
     check_not_lazy(loaded.module)
     if run.generate is not None:
@@ -182,6 +187,7 @@ def _build_input(request: InputRequest, loaded: LoadedModel, seed: int) -> Batch
         mean=request.mean,
         std=request.std,
         seed=seed,
+        chat=request.chat,
     )
     log.info("%s", batch.note)
     return batch

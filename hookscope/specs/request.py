@@ -14,12 +14,20 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from hookscope.errors import LossError, RequestError
+from hookscope.errors import InputError, LossError, RequestError
 from hookscope.specs.catalog import check_attn, check_model_spec, check_weights
 from hookscope.specs.choices import DEFAULT_MODEL, PENALTIES
 from hookscope.specs.edit import check_second_order
 from hookscope.specs.hook_spec import resolve_hook_kinds
-from hookscope.specs.input_spec import IMAGE_OPTIONS, NO_IMAGE, may_name_image, reject_image_options
+from hookscope.specs.input_spec import (
+    IMAGE_OPTIONS,
+    NO_IMAGE,
+    TEXT,
+    check_tokenizer,
+    may_name_image,
+    parse_inputs,
+    reject_image_options,
+)
 from hookscope.specs.intervention_spec import Interventions
 from hookscope.specs.losses import (
     FORMULAS,
@@ -197,9 +205,12 @@ class InputRequest:
         size: height and width that an image is resized to, in pixels.
         mean: subtracted from each channel of an image scaled to 0 to 1.
         std: each channel is then divided by it.
+        tokenizer: the file or folder of a tokenizer for texts; None for that of the model.
+        chat: whether texts are put in the chat template of the tokenizer.
 
     Raises:
-        InputError: there are options for images, and no image.
+        InputError: there are options for images, and no image; a chat, and no text; or there is no
+            such tokenizer.
     """
 
     input: Any = None
@@ -208,11 +219,26 @@ class InputRequest:
     size: int | tuple[int, int] | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    tokenizer: Text | None = None
+    chat: bool = False
 
     def __post_init__(self) -> None:
+        if self.tokenizer is not None:
+            check_tokenizer(os.fspath(self.tokenizer))
+        if self.chat and not self._has_texts():
+            raise InputError(
+                "--chat is for texts, and no text is given.", 'Add --input "text:WORDS".'
+            )
         chosen = any(getattr(self, name) is not None for name in IMAGE_OPTIONS)
         if chosen and not self._may_hold_images():
             reject_image_options(vars(self), NO_IMAGE)
+
+    def _has_texts(self) -> bool:
+        values = [self.input] if isinstance(self.input, str | os.PathLike) else self.input
+        if not isinstance(values, list | tuple):
+            return False
+        specs = [value for value in values if isinstance(value, str | os.PathLike)]
+        return any(spec.kind == TEXT for spec in parse_inputs(specs))
 
     def _may_hold_images(self) -> bool:
         values = self.input
