@@ -23,6 +23,8 @@ TOP = 5
 class Provenance:
     """The metadata of a run. The error of a user hook in its block gets the capture with metadata.
 
+    At the end of the block, padding is left out of the statistics of the capture.
+
     Attributes:
         metadata: returns the metadata.
         capture: set it after the recording, because a hook may fail in a later run that only
@@ -37,11 +39,13 @@ class Provenance:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, HookError):
-            return
-        error.capture = error.capture or self.capture
-        if error.capture is not None:
-            error.capture.metadata = {**self.metadata(), "failed": error.message}
+        if isinstance(error, HookError):
+            error.capture = error.capture or self.capture
+            if error.capture is not None:
+                error.capture.metadata = {**self.metadata(), "failed": error.message}
+                error.capture.exclude_padding()
+        elif error is None and self.capture is not None:
+            self.capture.exclude_padding()
 
 
 def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,3 +138,14 @@ def token_labels(
     """
     dims = sequence_dims(record, metadata)
     return tuple(prompt.label(index[0], index[dim]) for dim, prompt in dims.items())
+
+
+def padded_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, PromptTokens]:
+    """Return the sequence dimensions of a tensor some of whose positions are padding.
+
+    Empty for a tensor without padding, whose statistics are of all entries. Those of the other
+    tensors leave the padding out.
+    """
+    dims = sequence_dims(record, metadata)
+    padded = any(any(prompt.padding) for prompt in dims.values())
+    return dims if padded else {}

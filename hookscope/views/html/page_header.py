@@ -21,7 +21,7 @@ from hookscope.views.text.grads import loss_lines
 from hookscope.views.text.shared_parts import GRADIENT_LEGEND, coverage_lines, group_names
 from hookscope.views.text.step import optimizer_lines
 from hookscope.views.text.text_table import PIPE, TextOptions
-from hookscope.views.text.tokens import generated_lines, prompt_lines
+from hookscope.views.text.tokens import generated_lines, padding_lines, prompt_lines
 
 _SHORTENED = TextOptions(width=1 << 20)  # a long text is shortened as on a terminal
 MAX_NAMES = 5  # names in a sentence; the table has all
@@ -100,6 +100,7 @@ def _sentences(capture: Recording) -> Iterable[str]:
     lines: list[Text] = [
         *prompt_lines(capture.metadata, _SHORTENED),
         *generated_lines(capture.metadata, _SHORTENED),
+        *padding_lines(capture, PIPE),
         *loss_lines(capture.metadata, PIPE),
         *effect_lines(capture, PIPE),
         *verified_lines(capture, PIPE),

@@ -16,7 +16,7 @@ from hookscope.results.capture_file import CaptureFile
 from hookscope.results.numpy_stats import magnitude, summarize
 from hookscope.results.records import Record
 from hookscope.results.stats import Stats
-from hookscope.results.tokens import token_labels
+from hookscope.results.tokens import padded_dims, token_labels
 from hookscope.specs.tensor_key import WHOLE, Index, slice_text
 from hookscope.views.images.colors import ColorScale
 
@@ -71,12 +71,15 @@ class TensorView(TensorSummary):
         largest: the finite entries of largest absolute value, the largest first.
         first_nan: index of the first NaN in the whole tensor; None if there is none.
         first_inf: index of the first infinite entry.
+        padding: positions of a batch of tokens that the statistics leave out; the histogram and
+            the largest entries are of the whole tensor.
     """
 
     histogram: tuple[Bin, ...]
     largest: tuple[TensorEntry, ...]
     first_nan: tuple[int, ...] | None
     first_inf: tuple[int, ...] | None
+    padding: int = 0
 
 
 def summarize_tensor(capture: CaptureFile, key: str, index: Index = WHOLE) -> TensorSummary:
@@ -117,7 +120,14 @@ def read_tensor_view(capture: CaptureFile, key: str, index: Index = WHOLE) -> Te
         largest=tuple(_entry(capture, key, full_index(flat) or (), v) for flat, v in entries),
         first_nan=full_index(nan),
         first_inf=full_index(inf),
+        padding=_padding(capture, summary.record) if index == WHOLE else 0,
     )
+
+
+def _padding(capture: CaptureFile, record: Record) -> int:
+    """The positions of padding that the recorded statistics leave out."""
+    prompts = list(padded_dims(record, capture.metadata).values())[:1]
+    return sum(len(row) for prompt in prompts for row in prompt.padding)
 
 
 def _entry(capture: CaptureFile, key: str, index: tuple[int, ...], value: float) -> TensorEntry:

@@ -44,6 +44,7 @@ from hookscope.views.text.tokens import (
     generated_lines,
     next_token_change_lines,
     next_token_lines,
+    padding_lines,
     prompt_lines,
 )
 
@@ -66,6 +67,7 @@ def capture_lines(capture: Recording, options: TextOptions) -> list[Text]:
         options: where the lines are printed.
     """
     notes = [
+        *padding_lines(capture, options),
         *effect_lines(capture, options),
         *verified_lines(capture, options),
         *attention_lines(capture, options),

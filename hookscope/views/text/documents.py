@@ -125,6 +125,7 @@ def _tensor_document(summary: TensorSummary) -> dict[str, Any]:
         "largest": [_entry_document(entry) for entry in summary.largest],
         "first_nan": summary.first_nan,
         "first_inf": summary.first_inf,
+        **({"padding": summary.padding} if summary.padding else {}),
     }
 
 

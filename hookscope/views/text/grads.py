@@ -41,7 +41,7 @@ from hookscope.views.text.text_table import (
     result_table,
     sentence,
 )
-from hookscope.views.text.tokens import next_token_change_lines, prompt_lines
+from hookscope.views.text.tokens import next_token_change_lines, padding_lines, prompt_lines
 
 NUMBERS = ("norm", "largest", "mean", "std", "grad/weight")
 SHORT = {"largest": "max", "grad/weight": "ratio"}
@@ -66,6 +66,7 @@ def grads_lines(capture: Recording, options: TextOptions) -> list[Text]:
     marks = gradient_marks(capture.records)
     notes = [
         *(sentence(GRADIENT_LEGEND, options, "dim") if marks else []),
+        *padding_lines(capture, options),
         *effect_lines(capture, options),
         *verified_lines(capture, options),
         *coverage_lines(capture.coverage, options),

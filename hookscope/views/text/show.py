@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hookscope.specs.record_kinds import WEIGHT
 from hookscope.views.images.tensor_view import Bin, TensorView
-from hookscope.views.text.formats import count_text, shape_text, visible
+from hookscope.views.text.formats import count_text, plural, shape_text, visible
 from hookscope.views.text.shared_parts import (
     ALERT_STYLE,
     nonfinite_note,
@@ -54,7 +54,7 @@ def tensor_lines(view: TensorView, options: TextOptions) -> list[Text]:
         _stats_table(view, options),
         histogram_table(view.histogram, options) if view.histogram else [],
         _largest_table(view, options) if view.largest else [],
-        _nonfinite_lines(view, options),
+        [*_nonfinite_lines(view, options), *_padding_lines(view, options)],
         options=options,
     )
 
@@ -130,6 +130,13 @@ def _nonfinite_lines(view: TensorView, options: TextOptions) -> list[Text]:
             text = f"{entries}; the first is at [{','.join(map(str, first))}]."
             lines += sentence(text, options, ALERT_STYLE)
     return lines
+
+
+def _padding_lines(view: TensorView, options: TextOptions) -> list[Text]:
+    if not view.padding:
+        return []
+    text = f"The statistics leave out {plural(view.padding, 'position')} of padding; the histogram"
+    return sentence(f"{text} and the largest entries do not.", options)
 
 
 def provenance_lines(metadata: dict[str, Any], options: TextOptions) -> list[Text]:

@@ -8,7 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from hookscope.results.metadata import TokenProbability
-from hookscope.results.tokens import PromptTokens, prompts_of
+from hookscope.results.records import Recording
+from hookscope.results.tokens import PromptTokens, padded_dims, prompts_of
 from hookscope.views.text.formats import plural, visible
 from hookscope.views.text.shared_parts import count_cell, probability_cell, untrained_lines
 from hookscope.views.text.text_table import (
@@ -136,3 +137,15 @@ def generated_lines(metadata: Mapping[str, Any], options: TextOptions) -> list[T
         count = plural(len(entry["ids"]), "token")
         lines += sentence(f"Generated{which}: {text} ({count})", options)
     return lines
+
+
+def padding_lines(capture: Recording, options: TextOptions) -> list[Text]:
+    """Return the note that statistics leave out the padding of a batch, if they do."""
+    padded = [dims for r in capture.records if (dims := padded_dims(r, capture.metadata))]
+    if not padded:
+        return []
+    prompts = {prompt.argument: prompt for dims in padded for prompt in dims.values()}.values()
+    count = sum(len(row) for prompt in prompts for row in prompt.padding)
+    total = sum(len(prompt.ids) * prompt.length for prompt in prompts)
+    text = f"The statistics of {plural(len(padded), 'tensor')} leave out the padding: {count}"
+    return sentence(f"{text} of {total} positions.", options)
