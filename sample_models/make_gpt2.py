@@ -19,7 +19,13 @@ tokenizer.train_from_iterator([line] * 9, trainer)
 fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
 fast.save_pretrained("gpt2")
 config = GPT2Config(
-    400, 64, 24, 2, 2, bos_token_id=0, eos_token_id=0
-)  # width 24, 2 layers, 2 heads
+    vocab_size=400,
+    n_positions=64,
+    n_embd=24,
+    n_layer=2,
+    n_head=2,
+    bos_token_id=0,
+    eos_token_id=0,
+)
 torch.manual_seed(0)
 GPT2LMHeadModel(config).save_pretrained("gpt2")
