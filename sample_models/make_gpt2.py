@@ -16,7 +16,9 @@ letters = pre_tokenizers.ByteLevel.alphabet()
 special = ["<eos>", "<pad>"]
 trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=letters)
 tokenizer.train_from_iterator([line] * 9, trainer)
-fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>"
+)
 fast.save_pretrained("gpt2")
 config = GPT2Config(
     vocab_size=400,

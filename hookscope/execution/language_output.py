@@ -36,7 +36,8 @@ def next_tokens(prepared: Prepared, output: Any) -> list[list[TokenProbability]]
     logits = _logits(output)
     if logits is None or logits.ndim != 3 or "MaskedLM" in type(prepared.module).__name__:
         return []
-    prompts = reversed(prompt_tokens(prepared))  # a decoder's tokens are the last
+    # The tokens of a decoder are the last.
+    prompts = reversed(prompt_tokens(prepared.loaded, prepared.value))
     prompt = next((p for p in prompts if (len(p.ids), p.length) == logits.shape[:2]), None)
     if prompt is None or not _is_over_vocabulary(prepared, logits.shape[2]):
         return []
@@ -92,7 +93,7 @@ def generated_texts(prepared: Prepared, output: Any) -> list[GeneratedText]:
     ids = tensors.get("sequences", tensors.get(""))
     if ids is None or ids.ndim != 2 or ids.is_floating_point() or ids.dtype is torch.bool:
         return []
-    prompts = prompt_tokens(prepared)
+    prompts = prompt_tokens(prepared.loaded, prepared.value)
     if not prompts or len(prompts[-1].ids) != len(ids):
         return []
     vocabulary, prompt = _vocabulary(prepared), prompts[-1]

@@ -9,25 +9,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookscope.execution.prepare import Prepared
 from hookscope.results.tokens import PromptTokens
 from hookscope.sources.loaded import LoadedModel
-from hookscope.tensors.nested import as_call
+from hookscope.tensors.nested import as_call, walk
 
 # The arguments with token ids by the names of transformers, each with that of its mask.
 _MASKS = {"input_ids": "attention_mask", "decoder_input_ids": "decoder_attention_mask"}
 
 
-def prompt_tokens(prepared: Prepared) -> tuple[PromptTokens, ...]:
+def prompt_tokens(loaded: LoadedModel, value: Any) -> tuple[PromptTokens, ...]:
     """Return the tokens of each argument that has token ids.
 
     These are ``input_ids`` and ``decoder_input_ids``, and the first argument of another model that
     takes text, if they are integers of shape (N, L). Positions where the attention mask is 0 are
     padding.
+
+    Args:
+        loaded: the model.
+        value: the call value.
     """
-    loaded = prepared.loaded
-    arguments = _named_arguments(loaded, prepared.value)
+    arguments = _named_arguments(loaded, value)
     return tuple(_tokens_of(loaded, name, ids, mask) for name, ids, mask in _ids(loaded, arguments))
+
+
+def describe_arguments(loaded: LoadedModel, value: Any) -> dict[str, Any]:
+    """Return the metadata of the arguments of a call: ``arguments``, and ``tokens`` if it has some.
+
+    Args:
+        loaded: the model.
+        value: the call value.
+    """
+    arguments = [
+        {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
+        for path, t in walk(as_call(value))
+    ]
+    tokens = [prompt.to_json() for prompt in prompt_tokens(loaded, value)]
+    return {"arguments": arguments, **({"tokens": tokens} if tokens else {})}
 
 
 def _ids(

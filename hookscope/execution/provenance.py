@@ -10,11 +10,11 @@ from typing import Any
 
 from hookscope.errors import HookError
 from hookscope.execution.prepare import Prepared
-from hookscope.execution.prompt_tokens import prompt_tokens
+from hookscope.execution.prompt_tokens import describe_arguments
 from hookscope.hooks.capture import Capture
 from hookscope.hooks.user_hooks.hook_loader import describe_hooks
 from hookscope.results.metadata import ClassProbability
-from hookscope.tensors.nested import as_call, walk
+from hookscope.tensors.nested import walk
 from hookscope.version import __version__
 
 TOP = 5
@@ -57,11 +57,6 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
         options: the options that are not the defaults, as plain values.
     """
     loaded = prepared.loaded
-    arguments = [
-        {"name": ".".join(path[1:]), "shape": list(t.shape), "dtype": str(t.dtype)[6:]}
-        for path, t in walk(as_call(prepared.value))
-    ]
-    tokens = [prompt.to_json() for prompt in prompt_tokens(prepared)]
     return {
         "command": command,
         "options": dict(options),
@@ -72,8 +67,7 @@ def describe_run(command: str, prepared: Prepared, options: Mapping[str, Any]) -
             "blake3": loaded.weights.blake3,
         },
         "inputs": list(prepared.sources),
-        "arguments": arguments,
-        **({"tokens": tokens} if tokens else {}),
+        **describe_arguments(loaded, prepared.value),
         "seed": prepared.seed,
         "device": str(prepared.device),
         "dtype": prepared.dtype,

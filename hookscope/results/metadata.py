@@ -52,6 +52,15 @@ class TokensMetadata(_TokenIds, total=False):
     texts: list[list[str]]
 
 
+class StoredPositions(TypedDict):
+    """The positions of a tensor that are stored: of each row, along ``dim`` of ``length``."""
+
+    key: str
+    dim: int
+    length: int
+    rows: list[list[int]]
+
+
 class ClassProbability(TypedDict):
     """One of a classifier's most likely classes."""
 
@@ -252,6 +261,7 @@ class Metadata(TypedDict, total=False):
     inputs: list[InputMetadata]
     arguments: list[ArgumentMetadata]
     tokens: list[TokensMetadata]
+    positions: list[StoredPositions]
     seed: int | None
     device: str | None
     dtype: str | None
@@ -281,6 +291,16 @@ def has_random_weights(metadata: Mapping[str, Any]) -> bool:
     """
     model = metadata.get("model") or {}
     return bool(model.get("weights") == "random")
+
+
+def image_size(metadata: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return height and width of the input images or videos; None without images."""
+    for argument in metadata.get("arguments") or ():
+        shape: list[int] = argument.get("shape") or []
+        # Other inputs of four dimensions are unlikely to have so few channels.
+        if len(shape) in (4, 5) and 1 <= shape[1] <= 4:
+            return shape[-2], shape[-1]
+    return None
 
 
 def find_damage(metadata: dict[str, Any], keys: Container[str]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hookscope.results.metadata import TokensMetadata
+from hookscope.results.metadata import StoredPositions, TokensMetadata
 from hookscope.results.records import Record
 from hookscope.specs.patterns import ROOT
 from hookscope.specs.record_kinds import ATTENTION, PARAM_GRAD, PARAM_UPDATE
@@ -56,6 +56,17 @@ class PromptTokens:
         padding = set(self.padding[row])
         return tuple(position for position in range(self.length) if position not in padding)
 
+    def part(self, rows: Sequence[Sequence[int]]) -> PromptTokens:
+        """Return some positions of each row."""
+
+        def chosen(values: tuple[tuple[Any, ...], ...]) -> tuple[tuple[Any, ...], ...]:
+            return tuple(
+                tuple(row[n] for n in wanted) for row, wanted in zip(values, rows, strict=True)
+            )
+
+        texts = None if self.texts is None else chosen(self.texts)
+        return PromptTokens(self.argument, chosen(self.ids), texts, ((),) * len(rows))
+
     def to_json(self) -> TokensMetadata:
         """Return the entry of the metadata."""
         entry: TokensMetadata = {
@@ -66,6 +77,16 @@ class PromptTokens:
         if self.texts is not None:
             entry["texts"] = [list(row) for row in self.texts]
         return entry
+
+
+def is_later_step(record: Record, metadata: Mapping[str, Any]) -> bool:
+    """Whether a tensor belongs to a step of a generation after the first, with the new tokens."""
+    return record.call > 1 and (metadata.get("options") or {}).get("generate") is not None
+
+
+def stored_positions(key: str, metadata: Mapping[str, Any]) -> StoredPositions | None:
+    """Return which positions of a tensor are stored; None if all are."""
+    return next((e for e in metadata.get("positions", ()) if e["key"] == key), None)
 
 
 def prompts_of(metadata: Mapping[str, Any]) -> tuple[PromptTokens, ...]:
@@ -102,23 +123,28 @@ def sequence_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, Prom
     shape = record.shape
     if not prompts or record.kind in (PARAM_GRAD, PARAM_UPDATE):
         return {}
-    if record.call > 1 and (metadata.get("options") or {}).get("generate") is not None:
+    if is_later_step(record, metadata):
         return {}
+    if stored := stored_positions(record.key, metadata):
+        whole = (*shape[: stored["dim"]], stored["length"], *shape[stored["dim"] + 1 :])
+        complete = sequence_dims(replace(record, key="", shape=whole), metadata)
+        rows = stored["rows"]
+        return {n: p.part(rows) if n == stored["dim"] else p for n, p in complete.items()}
     in_decoder = bool(_DECODER.search(record.module))
     if record.module == ROOT:  # such as output.logits and output.encoder_last_hidden_state
         in_decoder = "encoder" not in record.what.replace("decoder", "")
     if record.kind.startswith(ATTENTION):
         crossed = bool(_CROSS_ATTENTION.search(record.module))
-        dims = {len(shape) - 2: in_decoder, len(shape) - 1: in_decoder and not crossed}
+        sides = {len(shape) - 2: in_decoder, len(shape) - 1: in_decoder and not crossed}
         if len(shape) not in (3, 4):
             return {}
     else:
         floats = not record.dtype.startswith(("int", "uint", "bool"))
         if len(shape) < 2 or (len(shape) == 2 and floats):
             return {}
-        dims = {1: in_decoder}
+        sides = {1: in_decoder}
     found = {}
-    for dim, decoder in dims.items():
+    for dim, decoder in sides.items():
         fitting = [p for p in prompts if (len(p.ids), p.length) == (shape[0], shape[dim])]
         preferred = [p for p in fitting if p.argument.startswith("decoder") == decoder]
         if fitting:

@@ -17,6 +17,7 @@ from hookscope.errors import EditError
 from hookscope.files.shell_words import quote_word
 from hookscope.specs.choices import DTYPES, GRADIENT_HOOKS
 from hookscope.specs.patterns import compile_pattern
+from hookscope.specs.positions import Positions, cut_quoted, split_positions
 from hookscope.specs.record_kinds import INPUT, OUTPUT, OUTPUT_GRAD
 from hookscope.specs.suggestions import did_you_mean
 
@@ -38,6 +39,7 @@ class Edit(NamedTuple):
         channels: channel numbers in ascending order; None for all.
         name: the operation.
         argument: its argument, parsed by the operation.
+        positions: the positions of the sequence; None for all.
     """
 
     text: str
@@ -47,18 +49,19 @@ class Edit(NamedTuple):
     channels: tuple[int, ...] | None
     name: str
     argument: Any
+    positions: Positions | None = None
 
     @property
     def what(self) -> str:
         """The operation as typed, ``scale:0.5``."""
-        return self.text.partition("=")[2]
+        return self.text[cut_quoted(self.text).index("=") + 1 :]
 
 
 def parse_edits(specs: str | Iterable[str], *, gradients: bool = False) -> tuple[Edit, ...]:
     """Parse edits, in the order given; a single text is accepted too.
 
     Args:
-        specs: each ``[input:]GLOB[:CALL][[CHANNELS]]=OP[:ARGUMENT]``.
+        specs: each ``[input:]GLOB[:CALL][@POSITIONS][[CHANNELS]]=OP[:ARGUMENT]``.
         gradients: parse them as edits of the gradient at a module's output.
 
     Raises:
@@ -110,9 +113,10 @@ def check_second_order(penalty: object, grad_edits: object, kinds: Iterable[str]
 
 def _read(spec: str, gradients: bool) -> Edit:
     flag = "--grad-edit" if gradients else "--edit"
-    target, equals, what = str(spec).partition("=")
+    target, equals, what = _split(str(spec))
     side = INPUT if target.startswith("input:") else OUTPUT
-    match = _TARGET.fullmatch(target.removeprefix("input:"))
+    target, positions = _cut_positions(target.removeprefix("input:"))
+    match = _TARGET.fullmatch(target)
     if not equals or not what or match is None or match[1].startswith("!"):
         raise EditError(
             f"{spec!r} is not a valid edit.",
@@ -141,7 +145,24 @@ def _read(spec: str, gradients: bool) -> Edit:
         raise EditError(f"{spec!r} names call 0.", "Calls are counted from 1.")
     channels = None if match[3] is None else _channels(spec, match[3])
     value = _argument(spec, known[name], argument)
-    return Edit(spec, OUTPUT_GRAD if gradients else side, match[1], call, channels, name, value)
+    kind = OUTPUT_GRAD if gradients else side
+    return Edit(spec, kind, match[1], call, channels, name, value, positions)
+
+
+def _split(spec: str) -> tuple[str, str, str]:
+    """The target, the first equals sign outside of a token in quotes, and the operation."""
+    at = cut_quoted(spec).find("=")
+    return (spec, "", "") if at < 0 else (spec[:at], "=", spec[at + 1 :])
+
+
+def _cut_positions(target: str) -> tuple[str, Positions | None]:
+    """The target without its positions, which are before the channels."""
+    at = target.find("@")
+    if at < 0:
+        return target, None
+    opening = cut_quoted(target).find("[", at)
+    end = len(target) if opening < 0 else opening
+    return target[:at] + target[end:], split_positions(target[:end])[1]
 
 
 def _argument(spec: str, formula: EditOperation, text: str) -> Any:

@@ -40,6 +40,7 @@ from hookscope.specs.losses import (
 from hookscope.specs.model_spec import LIVE, ONNX, ModelSpec, may_name_function, parse_function
 from hookscope.specs.onnx_limits import check_onnx_model, check_onnx_optimize, check_onnx_run
 from hookscope.specs.patterns import as_texts, check_patterns
+from hookscope.specs.positions import Positions, split_positions
 from hookscope.specs.run_options import RunOptions, check_device_map
 
 Text = str | os.PathLike[str]
@@ -164,7 +165,7 @@ class LayerSelection:
     """The selected layers: all, or those that meet every condition.
 
     Attributes:
-        layers: patterns of their names; a leading ``!`` excludes.
+        layers: patterns of names, with positions after an ``@``; a leading ``!`` excludes.
         types: class names or globs of them.
         depth: at most this deep; 0 is the model itself.
         leaves: modules without children only.
@@ -185,7 +186,31 @@ class LayerSelection:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_texts(self.layers))
         object.__setattr__(self, "types", as_texts(self.types))
-        check_patterns(self.layers)
+        check_patterns(name for name, _ in self.parsed)
+
+    @cached_property
+    def parsed(self) -> tuple[tuple[str, Positions | None], ...]:
+        """Each pattern without its positions, and the positions if it has some.
+
+        Raises:
+            RequestError: the positions cannot be parsed, or follow an excluded layer.
+        """
+        parsed = tuple(map(split_positions, self.layers))
+        if excluded := next((name for name, at in parsed if at and name.startswith("!")), None):
+            raise RequestError(
+                f"{excluded!r} is excluded, so it has no positions.", "Leave them out."
+            )
+        return parsed
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns without positions."""
+        return tuple(name for name, _ in self.parsed)
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether only some positions are selected of some layers."""
+        return any(positions for _, positions in self.parsed)
 
     @property
     def everything(self) -> bool:
@@ -340,6 +365,11 @@ class Request:
 
     def __post_init__(self) -> None:
         run, interventions = self.run, self.interventions
+        if self.layers.has_positions and self.command != "capture":
+            raise RequestError(
+                "Only capture stores single positions of a layer.",
+                "Leave out the part of --layer after the @.",
+            )
         if self.model.source == ONNX:
             has_loss = self.loss is not None and not self.loss.is_default
             check_onnx_run(self.command, run, interventions, has_loss=has_loss)

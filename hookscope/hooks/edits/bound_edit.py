@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from hookscope.errors import EditError, HookscopeError
 from hookscope.hooks.edits.operations import OPERATIONS, EditSite, edit_seed
 from hookscope.hooks.layers import Layer
+from hookscope.hooks.position_sink import put_positions, take_positions
 from hookscope.hooks.selection import select
 from hookscope.results.dimensions import channel_dim
+from hookscope.results.positions import LocatedPositions
 from hookscope.specs.edit import Edit
 from hookscope.specs.suggestions import did_you_mean
 from hookscope.tensors import save as store
@@ -22,13 +25,15 @@ from hookscope.tensors import save as store
 class BoundEdit:
     """One edit at one layer that it matches.
 
-    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file.
+    ``position`` counts the edits as given, from 0; ``stored`` holds the tensors of its file, and
+    ``place`` the arguments and tokens of the run, by which positions are found.
     """
 
     edit: Edit
     position: int
     layer: Layer
     stored: Mapping[str, Tensor] = field(repr=False)
+    place: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     def concerns(self, kind: str, call: int) -> bool:
         """Whether it applies to values of this kind at this call of its layer."""
@@ -36,9 +41,14 @@ class BoundEdit:
 
 
 def bind_edits(
-    model: nn.Module, edits: tuple[Edit, ...], spec: str = "MODEL"
+    model: nn.Module,
+    edits: tuple[Edit, ...],
+    spec: str = "MODEL",
+    place: Mapping[str, Any] | None = None,
 ) -> tuple[BoundEdit, ...]:
     """Find the layers of ``model`` that edits match, and read the files that they name.
+
+    ``place`` has the arguments and tokens of the run, as in its metadata.
 
     Raises:
         LayerError: a pattern matches nothing.
@@ -47,7 +57,7 @@ def bind_edits(
     """
     files: dict[str, Mapping[str, Tensor]] = {}
     return tuple(
-        BoundEdit(edit, position, layer, _stored(edit, files))
+        BoundEdit(edit, position, layer, _stored(edit, files), place or {})
         for position, edit in enumerate(edits)
         for layer in select(model, [edit.pattern], spec=spec)
     )
@@ -71,12 +81,17 @@ def _check_key(edit: Edit, path: str, key: str, stored: Mapping[str, Tensor]) ->
 
 
 def apply_edit(
-    bound: BoundEdit, tensor: Tensor, key: str, seed: int, activation: Tensor | None = None
+    bound: BoundEdit,
+    tensor: Tensor,
+    key: str,
+    seed: int,
+    activation: Tensor | None = None,
+    located: LocatedPositions | None = None,
 ) -> Tensor:
     """Return the edited ``tensor``: a new tensor of the same shape and dtype.
 
-    Selected channels are edited as a tensor of their own. The other channels do not affect them and
-    do not change.
+    Selected positions and channels are edited as a tensor of their own. The others do not affect
+    them and do not change.
 
     Args:
         bound: the edit and its layer.
@@ -84,10 +99,32 @@ def apply_edit(
         key: the tensor's name in a capture.
         seed: the run's.
         activation: for a gradient, the value that it belongs to, of the same shape.
+        located: where the positions of the edit are in the tensor; None for all.
 
     Raises:
         EditError: the operation cannot be applied to the tensor; names the layer.
     """
+    if located is not None:
+        try:
+            part = take_positions(tensor, located)
+            active = None if activation is None else take_positions(activation, located)
+            new = _apply(bound, part, key, seed, active, located, tuple(tensor.shape))
+            return put_positions(tensor, located, new)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise _edit_error(bound, str(error).splitlines()[0].rstrip(".")) from error
+    return _apply(bound, tensor, key, seed, activation)
+
+
+def _apply(
+    bound: BoundEdit,
+    tensor: Tensor,
+    key: str,
+    seed: int,
+    activation: Tensor | None,
+    located: LocatedPositions | None = None,
+    whole_shape: tuple[int, ...] = (),
+) -> Tensor:
+    """The edited tensor, which has some positions of a tensor of ``whole_shape`` or is complete."""
     edit, dim = bound.edit, channel_dim(bound.layer.type, tensor.ndim)
     try:
         index = _index_of(bound, tensor, dim)

@@ -33,7 +33,8 @@ from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, parse_ed
     ],
 )
 def test_an_edit_is_read(word: str, expected: tuple[object, ...]) -> None:
-    assert parse_edits(word)[0][1:] == expected
+    *edit, positions = parse_edits(word)[0]
+    assert (tuple(edit[1:]), positions) == (expected, None)
 
 
 def test_files_may_hold_any_sign(tmp_path: Path) -> None:
