@@ -8,7 +8,7 @@ import pytest
 
 from hookscope.errors import EditError, LayerError
 from hookscope.hooks.edits.operations import OPERATIONS
-from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, parse_edits
+from hookscope.specs.edit import GRADIENT_OPERATIONS, VALUE_OPERATIONS, TensorSource, parse_edits
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_files_may_hold_any_sign(tmp_path: Path) -> None:
     file = tmp_path / "a=b:c#d.safetensors"
     file.touch()
     [patch, add] = parse_edits([f"fc=patch:{file}", f"fc=add:{file}#fc:2/output"])
-    assert patch.argument == str(file)
-    assert add.argument == (str(file), "fc:2/output")
+    assert patch.argument == TensorSource(str(file))
+    assert add.argument == TensorSource(str(file), "fc:2/output", 1.0, "fc:2/output")
 
 
 @pytest.mark.parametrize(
