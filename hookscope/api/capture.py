@@ -79,7 +79,8 @@ def capture(
 
     Args:
         model: the spec of a model, or a module.
-        layers: layer patterns; none means all. A leading ``!`` excludes.
+        layers: layer patterns; none means all. A leading ``!`` excludes. Of ``h.3@-1`` only these
+            positions of the sequence are stored (see docs/language-models.md).
         types: class names, or globs of them.
         depth: the maximum number of parts of a name.
         leaves: leaf modules only.

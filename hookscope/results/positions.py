@@ -12,7 +12,13 @@ from hookscope.results.dimensions import channel_dim
 from hookscope.results.metadata import image_size
 from hookscope.results.records import Record, Recording
 from hookscope.results.token_grid import TokenGrid, find_token_grid
-from hookscope.results.tokens import PromptTokens, is_later_step, sequence_dims, stored_positions
+from hookscope.results.tokens import (
+    PromptTokens,
+    is_generated,
+    is_later_step,
+    sequence_dims,
+    stored_positions,
+)
 from hookscope.specs.positions import (
     ClassToken,
     Entry,
@@ -68,7 +74,10 @@ def locate(
     if stored is not None:
         return _locate_in_part(positions, record, metadata, stored)
     later = is_later_step(record, metadata)
-    sequence = _later_sequence(record) if later else _sequence(record, metadata)
+    sequence = None if later else _sequence(record, metadata)
+    if sequence is None and is_generated(metadata):
+        # A later step, or scores that a model computes for the last token of the input alone.
+        sequence, later = _later_sequence(record), True
     if sequence is None:
         return None
     entries = positions.entries

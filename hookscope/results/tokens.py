@@ -81,7 +81,12 @@ class PromptTokens:
 
 def is_later_step(record: Record, metadata: Mapping[str, Any]) -> bool:
     """Whether a tensor belongs to a step of a generation after the first, with the new tokens."""
-    return record.call > 1 and (metadata.get("options") or {}).get("generate") is not None
+    return record.call > 1 and is_generated(metadata)
+
+
+def is_generated(metadata: Mapping[str, Any]) -> bool:
+    """Whether a run generated tokens, so that its later calls have the new ones."""
+    return (metadata.get("options") or {}).get("generate") is not None
 
 
 def stored_positions(key: str, metadata: Mapping[str, Any]) -> StoredPositions | None:

@@ -93,6 +93,8 @@ def test_steps_of_a_generation_have_their_own_last_position(gpt2: str) -> None:
     whole = hookscope.capture(gpt2, input=PROMPT, layers="transformer.ln_f", generate=3)
     part = hookscope.capture(gpt2, input=PROMPT, layers="transformer.ln_f@-1", generate=3)
     assert [tuple(tensor.shape) for tensor in part.values()] == [(1, 1, 24)] * 3
+    scores = hookscope.capture(gpt2, input=PROMPT, layers="lm_head@-1", generate=3)
+    assert [tuple(tensor.shape) for tensor in scores.values()] == [(1, 1, 299)] * 3
     for key, tensor in part.items():
         assert torch.equal(tensor, whole[key][:, -1:])
 
