@@ -147,6 +147,8 @@ def sequence_dims(record: Record, metadata: Mapping[str, Any]) -> dict[int, Prom
         floats = not record.dtype.startswith(("int", "uint", "bool"))
         if len(shape) < 2 or (len(shape) == 2 and floats):
             return {}
+        if len(shape) > 3 and shape[1] == shape[2]:  # of a cache, the first of them are heads
+            return {}
         sides = {1: in_decoder}
     found = {}
     for dim, decoder in sides.items():

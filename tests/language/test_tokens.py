@@ -91,6 +91,9 @@ def test_a_model_with_a_tokenizer_of_its_file_has_ids(repo: Path) -> None:
         ("output", "float32", (1, 5, 8), "wpe", []),  # the same for all rows
         ("output", "float32", (2, 5), "pooler", []),  # a vector of five for each row
         ("input", "int64", (2, 5), "wte", [1]),
+        ("output", "float32", (2, 5, 4, 8), "h.0.q_norm", [1]),
+        ("output", "float32", (2, 4, 5, 8), "h.0.attn", []),  # a cache, heads first
+        ("output", "float32", (2, 5, 5, 8), "h.0.attn", []),
         ("attention", "float32", (2, 4, 5, 5), "h.0.attn", [2, 3]),
         ("param.grad", "float32", (2, 5, 8), "h.0", []),
     ],
