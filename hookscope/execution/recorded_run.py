@@ -61,11 +61,8 @@ def run_forward(
         CheckFailed: more than ``max_bytes`` would be recorded.
         EditError: an edit does not fit its layer, or changed nothing.
     """
-    recorder = Recorder(
-        prepared.module, prepared.layers, kinds, sink=CaptureSink(max_bytes), caches=True
-    )
     sink = _sink(prepared, max_bytes)
-    recorder = Recorder(prepared.module, prepared.layers, kinds, sink=sink)
+    recorder = Recorder(prepared.module, prepared.layers, kinds, sink=sink, caches=True)
     interventions = forward_interventions(
         prepared.interventions, prepared.module, prepared.seed, recorder, keep=True
     )
